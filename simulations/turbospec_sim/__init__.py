@@ -1,0 +1,1 @@
+"""The discrete-event simulator of batching with speculation; not written yet, see CHANGELOG.md."""

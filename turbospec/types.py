@@ -1,0 +1,168 @@
+"""The contract between an engine and the controller.
+
+Once a step the engine describes its batch (`StepView`), the controller answers with a draft length for every
+request (`StepPlan`), and the engine reports what came of it (`StepOutcome`):
+
+    view  ──▶  controller.plan(view)  ──▶  plan  ──▶  draft, verify, emit  ──▶  controller.observe(outcome)
+
+All three are structs of numpy arrays with one row a request, in the same order. The controller must stay far below
+a step's time, so nothing here is an object per request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+class Phase(IntEnum):
+    """Where a request stands when a step is planned."""
+
+    PREFILL = 0
+    """Prompt tokens are still missing from the target's KV cache; no draft is possible."""
+    FIRST_DECODE = 1
+    """The prompt is in the cache and the first token was just emitted; nothing has been drafted yet."""
+    DECODE = 2
+
+
+@dataclass(slots=True, frozen=True)
+class StepView:
+    """What the engine knows when a step is planned. Arrays have shape (n,), one row for each scheduled request."""
+
+    step: int
+    """Counts the engine's steps from 0."""
+    now: float
+    """Monotonic clock, seconds."""
+    request_ids: IntArray
+    """Identify a request for its whole life; never reused by an engine."""
+    phase: IntArray
+    """`Phase` of each request."""
+    context_tokens: IntArray
+    """Tokens in the target's KV cache."""
+    emitted_tokens: IntArray
+    """Tokens emitted so far."""
+    tokens_left: IntArray
+    """Tokens that the request may still emit (its max_tokens less what it emitted)."""
+    stale_tokens: IntArray
+    """Tokens that the drafter's KV cache has missed beyond the ones any step feeds it; to be caught up on drafting."""
+    class_ids: IntArray
+    """Service class, small integers given by the engine; 0 where the user named none."""
+    draft_limits: IntArray
+    """Longest draft possible for each request now: at most `max_draft`, 0 in prefill, never past tokens_left - 1
+    (the verify pass itself emits one) nor the request's own cap nor the room in the cache."""
+    max_draft: int
+    """The engine's maximum draft length."""
+    waiting_requests: int = 0
+    """Requests queued and not scheduled in this step."""
+    waiting_seconds: float = 0.0
+    """How long the oldest of them has waited."""
+    prefill_tokens: int = 0
+    """Prompt tokens that this step computes, over all requests in prefill."""
+    draft_before_emit: bool = False
+    """True where the tokens of a step leave only after the next draft is made (vLLM's order)."""
+    parallel_drafter: bool = False
+    """True where one pass drafts all positions (P-EAGLE, n-gram), False where each position costs a pass."""
+
+    @property
+    def size(self) -> int:
+        """Number of scheduled requests."""
+        return len(self.request_ids)
+
+
+class DraftGate(Protocol):
+    """Ends drafting early, row by row, on what the drafter says while it drafts.
+
+    Called by engines that can, after every sequential draft pass. It is given only the largest probability of each
+    row's draft distribution, never the drawn token or its probability: a decision on whether draft token j is
+    verified that looked at token j's own value would bias sampling (non-anticipation).
+    """
+
+    def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
+        """Judge one more drafted position of some requests.
+
+        Args:
+            rows: (r,) row numbers in the plan's view of the requests that were in this draft pass.
+            confidence: (r,) largest probability of the distribution each token is drawn from, in [0, 1].
+
+        Returns:
+            keep: (r,) whether the token just drafted is to be verified; a row that is not kept is finished.
+            more: (r,) whether the request goes on to another draft pass (never where `keep` is False).
+        """
+        ...
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What the controller wants of a step."""
+
+    draft_lengths: IntArray
+    """(n,) tokens to draft for each row of the view, 0 to its draft limit. All 0: no drafter pass is run at all."""
+    predicted_tokens: float = float("nan")
+    """Expected tokens that the step emits; NaN where the policy does not predict."""
+    predicted_seconds: float = float("nan")
+    """Expected duration of the step in seconds; NaN where the policy does not predict."""
+    reason: str = ""
+    """Why, in words a log can carry."""
+    gate: DraftGate | None = None
+    """Ends drafts early where the engine can; an engine that cannot ignores it."""
+    probe: bool = False
+    """True where some of these drafts are there to learn from, not because they pay."""
+
+
+@dataclass(slots=True, frozen=True)
+class StepOutcome:
+    """What came of a planned step. Arrays have one row for each row of the view, in the same order."""
+
+    step: int
+    request_ids: IntArray
+    drafted: IntArray
+    """(n,) draft tokens that were verified (what the drafter proposed, less what a gate dropped)."""
+    accepted: IntArray
+    """(n,) of these, accepted in a row from the first."""
+    emitted: IntArray
+    """(n,) tokens emitted to the user."""
+    truncated: BoolArray
+    """(n,) True where EOS, a stop string or max_tokens ended the acceptance, so that the position after the accepted
+    ones shows no failure."""
+    proposed: IntArray
+    """(n,) draft tokens that the drafter computed, verified or not; at least `drafted`."""
+    confidence: FloatArray | None = None
+    """(n, max proposed) largest probability of the draft distribution at each proposed position, NaN past
+    `proposed`; None where the drafter has none."""
+    draft_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """(passes,) requests in each drafter pass; empty where no drafter ran."""
+    draft_context_tokens: int = 0
+    """KV tokens of the drafting requests, summed over the passes' rows."""
+    catch_up_tokens: int = 0
+    """Stale tokens that the first drafter pass computed beyond those every step feeds it."""
+    tokens_batched: int = 0
+    """Tokens in the target's pass: the verify tokens, sum of 1 + drafted, and the prefill chunks."""
+    padded_tokens: int = 0
+    """What graph padding made of them; equal to tokens_batched where nothing pads."""
+    prefill_tokens: int = 0
+    context_tokens: int = 0
+    """KV tokens that the target's pass attends to, summed over requests."""
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    """The target's pass with sampling; prefill chunks ride in it."""
+    step_seconds: float = 0.0
+    """The whole step, planning and host work included."""
+    waiting_requests: int = 0
+    failures: int = 0
+    """Requests that this step lost to an error."""
+
+
+class StepController(Protocol):
+    """What an engine drives. Implemented by `turbospec.Controller`."""
+
+    def plan(self, view: StepView) -> StepPlan: ...
+
+    def observe(self, outcome: StepOutcome) -> None: ...
