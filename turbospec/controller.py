@@ -1,0 +1,122 @@
+"""The loop around a policy: view → plan → outcome, with the guard that keeps a faulty policy from hurting the engine."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from turbospec.types import StepController, StepOutcome, StepPlan, StepView
+
+log = logging.getLogger("turbospec")
+
+
+class GuardConfig(BaseModel):
+    """What a plan may cost, and what stands in for one that a policy failed to give."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fallback_draft_length: int = Field(default=0, ge=0, description="Draft length where the policy fails; 0 is off.")
+    max_decision_seconds: float = Field(
+        default=0.05, gt=0, description="A plan or observation that took longer counts as a fault of the policy."
+    )
+    cooldown_steps: int = Field(
+        default=50, ge=0, description="Steps on the fallback after a fault; doubles with each fault that follows."
+    )
+
+
+class StepListener(Protocol):
+    """Sees every finished step: traces, metrics and the benchmark's records are listeners."""
+
+    def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None: ...
+
+
+@dataclass(slots=True)
+class ControllerStats:
+    steps: int = 0
+    decision_seconds: float = 0.0
+    """Time spent in plan and observe."""
+    guard_trips: int = 0
+    last_fault: str = ""
+
+
+class Controller:
+    """Drives one policy for one engine and never lets it harm the engine.
+
+    A policy that raises, returns a plan of the wrong shape or takes too long costs its plan: the step runs with the
+    guard's fallback, the fault is counted, and it is logged once a burst. Not thread-safe; one engine, one controller.
+    """
+
+    MAX_COOLDOWN_STEPS = 10_000
+
+    def __init__(
+        self, policy: StepController, *, guard: GuardConfig | None = None, listeners: Sequence[StepListener] = ()
+    ) -> None:
+        self.policy = policy
+        self.guard = guard or GuardConfig()
+        self.listeners = list(listeners)
+        self.stats = ControllerStats()
+        self._cooldown_until = -1
+        self._cooldown = self.guard.cooldown_steps
+        self._open: dict[int, tuple[StepView, StepPlan, float]] = {}
+
+    def plan(self, view: StepView) -> StepPlan:
+        """Choose the step's draft lengths; never raises."""
+        began = time.perf_counter()
+        plan = None
+        if self.stats.steps >= self._cooldown_until:
+            try:
+                plan = self._checked(self.policy.plan(view), view)
+            except Exception as error:
+                self._trip("plan", error)
+        if plan is None:
+            plan = self._fallback(view)
+        seconds = time.perf_counter() - began
+        if seconds > self.guard.max_decision_seconds:
+            self._trip("plan", TimeoutError(f"took {seconds * 1e3:.1f} ms"))
+        self._open[view.step] = (view, plan, seconds)
+        return plan
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Let the policy and the listeners learn from a finished step; never raises."""
+        view, plan, planning = self._open.pop(outcome.step, (None, None, 0.0))
+        began = time.perf_counter()
+        try:
+            self.policy.observe(outcome)
+        except Exception as error:
+            self._trip("observe", error)
+        decision_seconds = planning + time.perf_counter() - began
+        self.stats.steps += 1
+        self.stats.decision_seconds += decision_seconds
+        if view is None or plan is None:
+            return
+        for listener in self.listeners:
+            try:
+                listener.on_step(view, plan, outcome, decision_seconds)
+            except Exception as error:
+                self._trip(type(listener).__name__, error)
+
+    def _checked(self, plan: StepPlan, view: StepView) -> StepPlan:
+        lengths = np.asarray(plan.draft_lengths)
+        if lengths.shape != (view.size,) or lengths.dtype.kind not in "iu":
+            raise ValueError(f"draft_lengths is {lengths.dtype} of shape {lengths.shape}, not integers ({view.size},)")
+        if view.size and (lengths.min() < 0 or bool((lengths > view.draft_limits).any())):
+            raise ValueError("draft_lengths outside 0 and the view's draft_limits")
+        return plan
+
+    def _fallback(self, view: StepView) -> StepPlan:
+        lengths = np.minimum(self.guard.fallback_draft_length, view.draft_limits)
+        return StepPlan(lengths, reason="guard: the policy failed, fallback")
+
+    def _trip(self, where: str, error: Exception) -> None:
+        self.stats.guard_trips += 1
+        self.stats.last_fault = f"{where}: {type(error).__name__}: {error}"
+        if self.stats.steps >= self._cooldown_until:
+            log.warning("the policy failed in %s; on the fallback for %d steps", self.stats.last_fault, self._cooldown)
+        self._cooldown_until = self.stats.steps + self._cooldown
+        self._cooldown = min(max(1, self._cooldown * 2), self.MAX_COOLDOWN_STEPS)
