@@ -1,0 +1,88 @@
+"""The `turbospec` command.
+
+A mistake of the user's is one line on stderr and exit code 2, never a traceback. A subcommand is imported when it is
+the one that was asked for, so that help is quick and `turbospec policy` needs no engine.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from turbospec.errors import UserError
+
+COMMANDS = {
+    "generate": ("turbospec.cli.generate:generate", "Stream one prompt and watch the controller choose."),
+    "bench": ("turbospec.cli.bench:app", "Compare policies over phases of traffic, side by side."),
+    "profile": ("turbospec.cli.profile:profile", "Measure step times and fit the latency model to them."),
+    "policy": ("turbospec.cli.policy:app", "Check, show and describe policy files."),
+    "trace": ("turbospec.cli.trace:trace", "Summarise a decision trace."),
+}
+
+ENGINE_MODULES = ("torch", "transformers", "safetensors", "tokenizers", "plotly", "turbospec_engine")
+
+
+def main() -> None:
+    """Run the command that the arguments name and exit with its status."""
+    try:
+        status = _run(sys.argv[1:] or ["--help"])
+    except UserError as error:
+        status = _fail(str(error))
+    except typer.TyperException as error:
+        status = _fail(f"{error.format_message()} Options and arguments are listed by --help.")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ENGINE_MODULES:
+            raise
+        status = _fail(f"{error.name} is not installed; get the engine with: pip install 'turbospec[engine]'")
+    except (KeyboardInterrupt, typer.Abort):
+        status = 130
+    if status == 130:
+        print("interrupted", file=sys.stderr)
+    sys.exit(status)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    command = get_command(_application(arguments))
+    status = command.main(arguments, prog_name="turbospec", standalone_mode=False)
+    return status if isinstance(status, int) else 0
+
+
+def _application(arguments: Sequence[str]) -> typer.Typer:
+    """The command line with the wanted subcommand imported and every other one as its line of help."""
+    application = typer.Typer(add_completion=False, rich_markup_mode=None)
+    application.callback()(_options)
+    wanted = next((word for word in arguments if not word.startswith("-")), None)
+    for name, (where, summary) in COMMANDS.items():
+        if name != wanted:
+            application.command(name, help=summary)(lambda: None)
+            continue
+        module, _, attribute = where.partition(":")
+        subcommand = getattr(import_module(module), attribute)
+        if isinstance(subcommand, typer.Typer):
+            application.add_typer(subcommand, name=name)
+        else:
+            application.command(name)(subcommand)
+    return application
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"turbospec {version('turbospec')}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
+) -> None:
+    """A closed-loop controller for speculative decoding: how many tokens to draft, every step, for every request."""
+
+
+def _fail(message: str) -> int:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    return 2
