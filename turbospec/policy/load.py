@@ -1,0 +1,57 @@
+"""Finds policy files, those that are shipped by name, and builds what they describe."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from turbospec.controller import Controller
+from turbospec.errors import UserError
+from turbospec.policy.schema import nearest, read_policy
+from turbospec.profile import Profile
+from turbospec.types import StepController
+
+
+def shipped_policies() -> dict[str, Path]:
+    """The policy files that come with TurboSpec, by name (the file's name without `.yaml`)."""
+    package = Path(str(resources.files("turbospec")))
+    in_wheel, in_repository = package / "policies", package.parent / "policies"
+    folder = in_wheel if in_wheel.is_dir() else in_repository
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_policy(source: str | Path) -> Path:
+    """Path of a policy file, given its path or the name of a shipped one.
+
+    Raises:
+        UserError: a bare name that is neither shipped nor a file.
+    """
+    path = Path(source)
+    if path.suffix or path.parent != Path():
+        return path
+    shipped = shipped_policies()
+    if path.name in shipped:
+        return shipped[path.name]
+    if path.exists():
+        return path
+    raise UserError(f"no policy is called `{source}`; {nearest(path.name, shipped)} (or give a file's path)")
+
+
+def load_policy(source: str | Path, *, profile: Profile | None = None, seed: int = 0) -> StepController:
+    """Build the policy of a file, without the guard that a `Controller` puts around it.
+
+    Args:
+        source: path of a policy file, or the name of a shipped one ("adaptive", "static-3").
+        profile: step times measured on the engine, for the policies that predict a step's time.
+        seed: for the policies that draw at random.
+
+    Raises:
+        UserError: the file is missing or wrong, or the policy needs a profile.
+    """
+    return read_policy(find_policy(source)).build(profile, seed)
+
+
+def load_controller(source: str | Path, *, profile: Profile | None = None, seed: int = 0) -> Controller:
+    """Build the policy of a file inside a `Controller` with the file's guard; arguments as for `load_policy`."""
+    config = read_policy(find_policy(source))
+    return Controller(config.build(profile, seed), guard=config.guard)
