@@ -28,7 +28,7 @@ test: $(READY) ## Run the tests (ARGS="-k guard" to choose)
 lint: $(READY) ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(READY) ## Mend style in place
 	$(BIN)/ruff check --fix .

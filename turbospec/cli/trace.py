@@ -33,7 +33,7 @@ def trace(
     for line in broken[:SHOWN_BROKEN_LINES]:
         stderr.print(f"skipped {line}", markup=False, soft_wrap=True)
     if broken:
-        stderr.print(f"{len(broken)} broken lines skipped")
+        stderr.print(f"broken lines skipped: {len(broken)}")
     if as_json:
         print_json(summary.document() | {"broken_lines": len(broken)})
     else:

@@ -60,8 +60,8 @@ class Summary:
 
     @property
     def mean_draft_length(self) -> float:
-        """Mean planned K over requests and steps."""
-        return _ratio(sum(length * times for length, times in self.draft_lengths.items()), self.draft_lengths.total())
+        """Draft tokens verified a decoding request and step."""
+        return _ratio(self.drafted_tokens, self.draft_lengths.total())
 
     @property
     def accepted_length(self) -> float:

@@ -177,7 +177,7 @@ class DecisionTrace:
     def _rotate(self) -> None:
         if self._file is not None:
             self._file.close()
-        if self.path.exists() and self.path.stat().st_size:
+        if self.path.is_file() and self.path.stat().st_size:
             for number in range(self.backups, 0, -1):
                 older = self._backup(number - 1)
                 if older.exists():
