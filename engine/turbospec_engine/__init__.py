@@ -1,0 +1,8 @@
+"""The embedded engine: continuous batching and speculative decoding under a controller, on CPU or GPU."""
+
+from turbospec_engine.config import NGRAM, EngineConfig
+from turbospec_engine.engine import Engine
+from turbospec_engine.models import Models
+from turbospec_engine.request import Completion, RequestOutput, SamplingParams
+
+__all__ = ["NGRAM", "Completion", "Engine", "EngineConfig", "Models", "RequestOutput", "SamplingParams"]

@@ -1,0 +1,1 @@
+"""The benchmark: every policy over the same requests, in interleaved rounds, with honest statistics."""

@@ -1,0 +1,126 @@
+"""What is measured: the cells of the table and who competes in each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal, get_args
+
+from turbospec.errors import UserError
+
+Workload = Literal["code", "prose", "mixed", "shift"]
+Drafter = Literal["good", "weak", "mismatched", "n-gram"]
+Emit = Literal["before_draft", "after_draft"]
+
+WORKLOADS: tuple[str, ...] = get_args(Workload)
+DRAFTERS: tuple[str, ...] = get_args(Drafter)
+
+OFF = "off"
+ADAPTIVE = "adaptive"
+AFTER_DRAFT_SUFFIX = ":after_draft"
+TRANSFORMERS_PREFIX = "transformers-"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One setting of the table: either a fixed concurrency or a Poisson rate, never both."""
+
+    workload: str
+    drafter: str
+    concurrency: int | None = None
+    """Requests in flight at most; all are ready at the start."""
+    request_rate: float | None = None
+    """Poisson arrivals a second."""
+
+    @property
+    def name(self) -> str:
+        arrival = f"c{self.concurrency}" if self.concurrency is not None else f"r{self.request_rate:g}"
+        return f"{self.workload}/{self.drafter}/{arrival}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One competitor: a policy in the embedded engine, or a schedule of transformers' own `generate`."""
+
+    policy: str
+    """Stem or path of a policy file, or a name that begins with `transformers-`."""
+    emit: Emit = "before_draft"
+
+    @classmethod
+    def parse(cls, text: str) -> Entry:
+        """Read `POLICY` or `POLICY:after_draft`."""
+        if text.endswith(AFTER_DRAFT_SUFFIX):
+            return cls(text.removesuffix(AFTER_DRAFT_SUFFIX), "after_draft")
+        return cls(text)
+
+    @property
+    def is_transformers(self) -> bool:
+        return self.policy.startswith(TRANSFORMERS_PREFIX)
+
+
+PAIRS = (
+    ("code", "good"),
+    ("prose", "good"),
+    ("mixed", "good"),
+    ("shift", "good"),
+    ("code", "weak"),
+    ("code", "mismatched"),
+    ("code", "n-gram"),
+)
+CONCURRENCIES = (1, 8, 32)
+
+FULL_TABLE = tuple(Cell(workload, drafter, c) for (workload, drafter), c in product(PAIRS, CONCURRENCIES))
+QUICK_TABLE = (Cell("code", "good", 1), Cell("code", "good", 32), Cell("code", "mismatched", 8))
+
+_STATIC = ("static-1", "static-2", "static-3", "static-5", "static-8", "static-15")
+FULL_POLICIES = (OFF, *_STATIC, "ema-tiers", "goodput", ADAPTIVE)
+QUICK_POLICIES = (OFF, "static-3", "static-8", "static-15", "ema-tiers", ADAPTIVE)
+ORDER_OF_EMISSION = ("static-15:after_draft", "adaptive:after_draft")
+"""What drafting before a step's tokens leave does to the first token."""
+YARDSTICKS = tuple(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", "constant", "heuristic", "confidence"))
+"""What users have today, at one request at a time."""
+
+_LONE_REQUEST = Cell("code", "good", 1)
+
+
+def select_cells(
+    workloads: Sequence[str], drafters: Sequence[str], concurrencies: Sequence[int], rates: Sequence[float]
+) -> tuple[Cell, ...]:
+    """The cells of the full table that match; rates replace its concurrencies. An empty choice selects everything.
+
+    Raises:
+        UserError: a name is unknown, or nothing is left.
+    """
+    for chosen, known, what in ((workloads, WORKLOADS, "workload"), (drafters, DRAFTERS, "drafter")):
+        for name in chosen:
+            if name not in known:
+                raise UserError(f"no {what} {name!r}; there are {', '.join(known)}")
+    pairs = PAIRS
+    if workloads and drafters:
+        pairs = tuple(product(workloads, drafters))
+    elif workloads or drafters:
+        pairs = tuple(pair for pair in PAIRS if pair[0] in workloads or pair[1] in drafters)
+    if rates:
+        return tuple(Cell(workload, drafter, request_rate=rate) for (workload, drafter), rate in product(pairs, rates))
+    chosen_concurrencies = concurrencies or CONCURRENCIES
+    return tuple(Cell(workload, drafter, c) for (workload, drafter), c in product(pairs, chosen_concurrencies))
+
+
+def entries_of(cell: Cell, policies: Sequence[str], *, quick: bool) -> tuple[Entry, ...]:
+    """Who competes in a cell: the policies asked for, or the table's own choice.
+
+    `off` always competes, because ratios are to it; transformers' schedules serve one request at a time, so they
+    compete at concurrency 1 with a drafter that is a model.
+    """
+    if policies:
+        names = [OFF, *policies]
+    elif quick:
+        names = [*QUICK_POLICIES]
+    else:
+        names = [*FULL_POLICIES]
+    if not policies and cell == _LONE_REQUEST:
+        names += ORDER_OF_EMISSION[:1] if quick else (*ORDER_OF_EMISSION, *YARDSTICKS)
+    entries = tuple(dict.fromkeys(Entry.parse(name) for name in names))
+    alone = cell.concurrency == 1 and cell.drafter != "n-gram"
+    return tuple(entry for entry in entries if alone or not entry.is_transformers)

@@ -1,0 +1,35 @@
+"""What competes in a cell: something that serves a load and says how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from turbospec_engine.bench.cells import Entry
+from turbospec_engine.bench.metrics import RequestRecord, summarise
+from turbospec_engine.bench.text_quality import text_figures
+from turbospec_engine.bench.workloads import Load
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One contender's serving of one load."""
+
+    figures: Figures
+    record: dict[str, Any]
+    """How it went over time; empty for a contender that does not show its steps."""
+
+
+class Contender(Protocol):
+    @property
+    def entry(self) -> Entry: ...
+
+    def serve(self, load: Load) -> Run: ...
+
+
+def client_figures(records: Sequence[RequestRecord], duration: float) -> Figures:
+    """What the client saw, and whether it was text."""
+    return summarise(records, duration) | text_figures([record.token_ids for record in records])

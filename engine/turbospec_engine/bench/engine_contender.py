@@ -1,0 +1,60 @@
+"""A policy in the embedded engine, behind a client that keeps to the load's arrivals."""
+
+from __future__ import annotations
+
+import time
+
+from turbospec.controller import Controller
+from turbospec_engine import Engine, EngineConfig, Models
+from turbospec_engine.bench.cells import Entry
+from turbospec_engine.bench.contender import Run, client_figures
+from turbospec_engine.bench.metrics import RequestRecord
+from turbospec_engine.bench.recorder import StepTotals, Timeline
+from turbospec_engine.bench.workloads import Load
+
+
+class EngineContender:
+    """One engine and one controller that go on living from run to run, as a server does."""
+
+    def __init__(self, entry: Entry, config: EngineConfig, models: Models, controller: Controller) -> None:
+        self.entry = entry
+        self._totals = StepTotals()
+        self._timeline = Timeline()
+        controller.listeners += [self._totals, self._timeline]
+        self._engine = Engine(config, controller, models=models)
+
+    def serve(self, load: Load) -> Run:
+        self._totals.reset()
+        self._timeline.reset()
+        began = time.perf_counter()
+        records = drive(self._engine, load)
+        duration = max(record.output_times[-1] for record in records if record.output_times) - began
+        return Run(client_figures(records, duration) | self._totals.figures(), self._timeline.document())
+
+
+def drive(engine: Engine, load: Load) -> list[RequestRecord]:
+    """Serve a load to its end. At most `max_in_flight` requests are in the engine; none is sent before its arrival."""
+    began = time.perf_counter()
+    records: list[RequestRecord] = []
+    in_flight: dict[str, RequestRecord] = {}
+    while len(records) < len(load.requests) or in_flight:
+        while len(records) < len(load.requests):
+            arrival = began + load.arrivals[len(records)] if load.arrivals else time.perf_counter()
+            if arrival > time.perf_counter() or len(in_flight) == load.max_in_flight:
+                break
+            request = load.requests[len(records)]
+            record = RequestRecord(arrival, len(request.prompt))
+            in_flight[engine.add_request(list(request.prompt), request.params)] = record
+            records.append(record)
+        if not in_flight:
+            time.sleep(max(0.0, arrival - time.perf_counter()))
+            continue
+        for output in engine.step():
+            record = in_flight[output.request_id]
+            if output.new_token_ids:
+                record.output_times.append(output.emitted_at)
+                record.token_ids += output.new_token_ids
+            if output.finished:
+                record.failed = output.finish_reason == "abort"
+                del in_flight[output.request_id]
+    return records

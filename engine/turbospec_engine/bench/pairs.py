@@ -1,0 +1,63 @@
+"""The target with each of its drafters, loaded when first needed and once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from turbospec_engine import EngineConfig, Models
+from turbospec_engine.bench.cells import Cell, Emit
+from turbospec_engine.bench.transformers_contender import HuggingFacePair
+from turbospec_engine.config import NGRAM
+
+TARGET = "target"
+DRAFTERS = {"good": "drafter", "weak": "drafter-weak", "mismatched": "drafter-mismatched"}
+"""Folder of each drafter that is a model."""
+MAX_MODEL_LEN = 384
+POISSON_MAX_SEQS = 32
+"""Requests that may run at once where arrivals set no limit of their own."""
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Engine settings and weights for every cell."""
+
+    folder: Path
+    device: str = "cpu"
+    threads: int | None = None
+    _models: dict[str, Models] = field(default_factory=dict[str, Models])
+    _hugging_face: dict[str, HuggingFacePair] = field(default_factory=dict[str, HuggingFacePair])
+
+    def config(self, cell: Cell, emit: Emit = "before_draft") -> EngineConfig:
+        return EngineConfig(
+            target=self.folder / TARGET,
+            drafter=self._drafter(cell.drafter),
+            device=self.device,
+            max_num_seqs=cell.concurrency or POISSON_MAX_SEQS,
+            max_model_len=MAX_MODEL_LEN,
+            emit=emit,
+            num_threads=self.threads,
+        )
+
+    def models(self, cell: Cell) -> Models:
+        """Weights of a cell's pair.
+
+        Raises:
+            UserError: a checkpoint is missing or unreadable.
+        """
+        if cell.drafter not in self._models:
+            self._models[cell.drafter] = Models.load(self.config(cell))
+        return self._models[cell.drafter]
+
+    def hugging_face(self, cell: Cell) -> HuggingFacePair:
+        """The same pair as transformers loads it; only for a drafter that is a model."""
+        if cell.drafter not in self._hugging_face:
+            config = self.config(cell)
+            assistant = self.folder / DRAFTERS[cell.drafter]
+            self._hugging_face[cell.drafter] = HuggingFacePair.load(
+                Path(config.target), assistant, config.device, config.torch_dtype
+            )
+        return self._hugging_face[cell.drafter]
+
+    def _drafter(self, name: str) -> str | Path:
+        return self.folder / DRAFTERS[name] if name in DRAFTERS else NGRAM

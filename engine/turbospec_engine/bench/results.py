@@ -1,0 +1,121 @@
+"""The results file: one row per cell and policy, with the medians, their spread and every round's own figures."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turbospec.errors import UserError
+from turbospec_engine.bench.cells import OFF, Cell, Entry
+from turbospec_engine.bench.contender import Run
+from turbospec_engine.bench.stats import paired_ratio
+
+Row = dict[str, Any]
+
+RATIOS = ("output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "mean_e2el_ms")
+"""Figures that a row also gives as ratios to `off`."""
+
+
+@dataclass(slots=True)
+class Results:
+    """A results file and what is in it."""
+
+    path: Path
+    meta: dict[str, Any]
+    """How it was measured, for the reader and for `--resume`."""
+    rows: list[Row] = field(default_factory=list[Row])
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        """Read what `save` wrote.
+
+        Raises:
+            UserError: the file is missing or is not a results file.
+        """
+        try:
+            document = json.loads(path.read_text())
+            return cls(path, document["meta"], document["rows"])
+        except OSError as error:
+            raise UserError(f"{path}: cannot read the results ({error.strerror})") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: not a file that `turbospec bench --json` wrote ({error})") from error
+
+    def save(self) -> None:
+        """Write the file at once, so that an interruption leaves either the old one or the new one."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.path.with_name(self.path.name + ".part")
+        draft.write_text(json.dumps({"meta": _plain(self.meta), "rows": _plain(self.rows)}, allow_nan=False) + "\n")
+        os.replace(draft, self.path)
+
+    def of_cell(self, cell: Cell) -> list[Row]:
+        return [row for row in self.rows if cell_of(row) == cell]
+
+    def has(self, cell: Cell, entries: Sequence[Entry], rounds: int) -> bool:
+        """Whether every entry of a cell has at least so many rounds."""
+        finished = {(row["policy"], row["emit"]) for row in self.of_cell(cell) if row["rounds"] >= rounds}
+        return all((_stem(entry), entry.emit) in finished for entry in entries)
+
+    def put(self, cell: Cell, entries: Sequence[Entry], rounds: Sequence[Sequence[Run]]) -> None:
+        """Replace a cell's rows with those of its counted rounds; `off` must be among the entries."""
+        self.rows = [row for row in self.rows if cell_of(row) != cell]
+        off = [runs[entries.index(Entry(OFF))].figures for runs in rounds]
+        for place, entry in enumerate(entries):
+            self.rows.append(_row(cell, entry, [runs[place] for runs in rounds], off))
+
+
+def cell_of(row: Row) -> Cell:
+    rate = row["request_rate"]
+    return Cell(row["workload"], row["drafter"], row["concurrency"], None if rate == "inf" else rate)
+
+
+def by_cell(rows: Sequence[Row]) -> dict[Cell, list[Row]]:
+    """Rows grouped by cell, in the order of their first row."""
+    cells: dict[Cell, list[Row]] = {}
+    for row in rows:
+        cells.setdefault(cell_of(row), []).append(row)
+    return cells
+
+
+def _row(cell: Cell, entry: Entry, runs: Sequence[Run], off: Sequence[dict[str, float]]) -> Row:
+    """Each figure is the median over rounds; `spread` has its lower and upper quartile, `ratio_to_off` the median paired
+    ratio with its 95 % interval, `round_figures` what each round measured; the timeline is the last round's."""
+    figures = {name: np.array([run.figures[name] for run in runs]) for name in runs[0].figures}
+    return {
+        "workload": cell.workload,
+        "drafter": cell.drafter,
+        "concurrency": cell.concurrency,
+        "request_rate": "inf" if cell.request_rate is None else cell.request_rate,
+        "policy": _stem(entry),
+        "emit": entry.emit,
+        "rounds": len(runs),
+        **{name: float(np.median(values)) for name, values in figures.items()},
+        "spread": {name: np.percentile(values, [25, 75]).tolist() for name, values in figures.items()},
+        "ratio_to_off": {
+            name: asdict(paired_ratio(figures[name].tolist(), [round_figures[name] for round_figures in off]))
+            for name in RATIOS
+        },
+        "round_figures": {name: values.tolist() for name, values in figures.items()},
+        **runs[-1].record,
+    }
+
+
+def _stem(entry: Entry) -> str:
+    return Path(entry.policy).stem
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN: null in its place; and six significant digits are plenty."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,51 @@
+"""Interleaved rounds: every contender serves the same load before any of them serves the next."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from turbospec_engine.bench.contender import Contender, Run
+from turbospec_engine.bench.workloads import Load
+
+WARM_UP = -1
+"""Number of the round that is played first and not counted."""
+
+
+def play_rounds(
+    contenders: Sequence[Contender],
+    draw: Callable[[int], Load],
+    rounds: int,
+    seed: int,
+    on_run: Callable[[Contender], None] = lambda _: None,
+) -> Iterator[list[Run]]:
+    """Yield each counted round's runs in the contenders' order; within a round they run in an order drawn by seed.
+
+    Args:
+        draw: the load of a round.
+        on_run: told of every run that is about to begin, the warm-up's too.
+    """
+    for index in range(WARM_UP, rounds):
+        load = draw(index)
+        runs: dict[int, Run] = {}
+        for place in np.random.default_rng((seed, index + 1)).permutation(len(contenders)):
+            on_run(contenders[place])
+            with _no_garbage_collection():
+                runs[int(place)] = contenders[place].serve(load)
+        if index != WARM_UP:
+            yield [runs[place] for place in range(len(contenders))]
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()

@@ -1,0 +1,44 @@
+"""Sets a cell up and plays its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from turbospec.controller import Controller
+from turbospec.profile import Profile
+from turbospec_engine.bench.cells import Cell, Entry
+from turbospec_engine.bench.contender import Contender, Run
+from turbospec_engine.bench.engine_contender import EngineContender
+from turbospec_engine.bench.pairs import Pairs
+from turbospec_engine.bench.rounds import play_rounds
+from turbospec_engine.bench.transformers_contender import TransformersContender
+from turbospec_engine.bench.workloads import RequestSource
+
+MakeController = Callable[[str, Profile], Controller]
+"""Builds a fresh controller from a policy's stem or path and the engine's measured step times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What all cells of a benchmark share."""
+
+    pairs: Pairs
+    source: RequestSource
+    make_controller: MakeController
+    profile_of: Callable[[Cell], Profile]
+    seed: int
+
+    def play(
+        self, cell: Cell, entries: Sequence[Entry], rounds: int, on_run: Callable[[Contender], None]
+    ) -> Iterator[list[Run]]:
+        """Yield the runs of each counted round, in the order of the entries. Engines and controllers are the cell's."""
+        contenders = [self._contender(cell, entry) for entry in entries]
+        return play_rounds(contenders, partial(self.source.draw, cell), rounds, self.seed, on_run)
+
+    def _contender(self, cell: Cell, entry: Entry) -> Contender:
+        if entry.is_transformers:
+            return TransformersContender(entry, self.pairs.hugging_face(cell))
+        controller = self.make_controller(entry.policy, self.profile_of(cell))
+        return EngineContender(entry, self.pairs.config(cell, entry.emit), self.pairs.models(cell), controller)

@@ -1,0 +1,78 @@
+"""What an engine is built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from turbospec import UserError
+
+NGRAM = "ngram"
+"""The `drafter` that looks the continuation up in the request's own tokens."""
+
+EmitOrder = Literal["before_draft", "after_draft"]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Settings of one engine.
+
+    Raises:
+        UserError: a value is out of range.
+    """
+
+    target: str | Path
+    """Checkpoint folder of the model that is served."""
+    drafter: str | Path | None = None
+    """Checkpoint folder of the draft model, "ngram" for prompt look-up, or None for no speculation."""
+    device: str = "cpu"
+    dtype: str = "float32"
+    max_num_seqs: int = 32
+    """Requests that may run at once."""
+    max_num_batched_tokens: int = 512
+    """Decode tokens and prefill chunks scheduled in one step; draft tokens come on top, as the plan wants them."""
+    block_size: int = 16
+    """Tokens in a block of the KV cache."""
+    num_blocks: int | None = None
+    """Blocks of the KV cache; None makes room for `max_num_seqs` requests of `max_model_len` tokens, within 2 GiB."""
+    max_model_len: int | None = None
+    """Longest prompt and output together, in tokens; None takes the target's own limit."""
+    max_draft: int = 15
+    """Longest draft of any request in any step."""
+    emit: EmitOrder = "before_draft"
+    """Whether a step's tokens leave before or after the next draft is made; "after_draft" is vLLM's order."""
+    num_threads: int | None = None
+    """CPU threads; None leaves torch's choice."""
+    seed: int = 0
+    """Seeds the requests that bring no seed of their own."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("num_blocks", "max_model_len", "num_threads"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        _at_least("max_draft", self.max_draft, 0)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise UserError(
+                f"max_num_batched_tokens={self.max_num_batched_tokens} is below max_num_seqs={self.max_num_seqs}; "
+                "every running request needs one token a step, so raise it"
+            )
+        if self.emit not in ("before_draft", "after_draft"):
+            raise UserError(f"emit={self.emit!r} is unknown; use 'before_draft' or 'after_draft'")
+        if self.dtype not in DTYPES:
+            raise UserError(f"dtype={self.dtype!r} is unknown; use one of {', '.join(DTYPES)}")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"{name}={value} is too small; use at least {least}")

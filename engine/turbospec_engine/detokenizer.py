@@ -1,0 +1,74 @@
+"""From token ids to text, while they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+
+class Detokenizer:
+    """Decodes one request's output and looks for its stop strings.
+
+    Text leaves only when it is whole characters and cannot be the beginning of a stop string.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._stop = tuple(stop)
+        self._held = ""
+        self._emitted: list[str] = []
+        self.stopped = False
+
+    @property
+    def text(self) -> str:
+        """All text that has left."""
+        return "".join(self._emitted)
+
+    def feed(self, token_ids: Sequence[int]) -> tuple[int, str]:
+        """Decode tokens up to the first stop string.
+
+        Returns:
+            How many of the tokens belong to the output, and the text that may leave now. When a stop string ends
+            the output, `stopped` is set, the token that completes it is the last one counted, and its text is cut.
+        """
+        used = 0
+        for token_id in token_ids:
+            used += 1
+            self._held += self._stream.step(self._tokenizer, int(token_id)) or ""
+            if self._stop and self._cut_at_stop():
+                self.stopped = True
+                break
+        return used, self._release(self._releasable())
+
+    def flush(self, token_ids: Sequence[int]) -> str:
+        """Text that was held back, once no token will follow; `token_ids` is the whole output."""
+        if not self.stopped:
+            whole = self._tokenizer.decode([int(token_id) for token_id in token_ids], skip_special_tokens=True)
+            self._held = whole[sum(map(len, self._emitted)) :]
+        return self._release(len(self._held))
+
+    def _cut_at_stop(self) -> bool:
+        found = [at for at in (self._held.find(stop) for stop in self._stop) if at >= 0]
+        if found:
+            self._held = self._held[: min(found)]
+        return bool(found)
+
+    def _releasable(self) -> int:
+        if self.stopped:
+            return len(self._held)
+        longest = 0
+        for stop in self._stop:
+            for length in range(min(len(stop) - 1, len(self._held)), longest, -1):
+                if self._held.endswith(stop[:length]):
+                    longest = length
+                    break
+        return len(self._held) - longest
+
+    def _release(self, length: int) -> str:
+        text, self._held = self._held[:length], self._held[length:]
+        if text:
+            self._emitted.append(text)
+        return text

@@ -1,0 +1,7 @@
+"""Drafters: where draft tokens come from."""
+
+from turbospec_engine.drafter.base import Drafter
+from turbospec_engine.drafter.draft_model import DraftModel
+from turbospec_engine.drafter.ngram import NGramDrafter
+
+__all__ = ["DraftModel", "Drafter", "NGramDrafter"]

@@ -1,0 +1,125 @@
+"""A small model that drafts token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from turbospec import DraftGate
+from turbospec.types import FloatArray, IntArray
+from turbospec_engine.attention import RaggedBatch
+from turbospec_engine.draft import Draft
+from turbospec_engine.request import Request
+from turbospec_engine.runner import ModelRunner, block_table
+from turbospec_engine.sampler import SamplingBatch, draw
+
+ORDINARY_TOKENS = 2
+"""Most tokens that a draft's first pass feeds a drafter that drafted in the step before: the target's own token, and
+the last draft token if it was accepted."""
+
+
+class DraftModel:
+    """Drafts with a model that keeps its own KV cache under the target's block ids.
+
+    The first pass is ragged: it feeds each request whatever its drafter cache lacks, be it one token or, after steps
+    without drafts, the whole prompt. Each later pass feeds one token to the requests that still draft.
+    """
+
+    parallel = False
+
+    def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int, target_vocab_size: int) -> None:
+        self.runner = ModelRunner(model, num_blocks, block_size)
+        self.target_vocab_size = target_vocab_size
+        self.max_model_len: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+    def stale_tokens(self, request: Request) -> int:
+        return max(0, request.num_tokens - request.draft_computed - ORDINARY_TOKENS)
+
+    def propose(
+        self, requests: Sequence[Request], lengths: IntArray, draws: FloatArray, gate: DraftGate | None
+    ) -> Draft:
+        size, longest = len(requests), int(lengths.max())
+        rows = np.flatnonzero(lengths)
+        sampling = SamplingBatch.of(requests)
+        num_tokens = np.array([request.num_tokens for request in requests])
+        draft = Draft(
+            tokens=np.zeros((size, longest), np.int64),
+            proposed=np.zeros(size, np.int64),
+            drafted=np.zeros(size, np.int64),
+            distribution_index=np.zeros((size, longest), np.int64),
+            confidence=np.full((size, longest), np.nan),
+            catch_up_tokens=sum(self.stale_tokens(requests[row]) for row in rows),
+        )
+        distributions: list[torch.Tensor] = []
+        draft_rows: list[int] = []
+        tables = block_table(requests)
+        drawn_so_far = 0
+        query_lens = np.array([requests[row].num_tokens - requests[row].draft_computed for row in rows])
+        fed = np.concatenate([requests[row].tokens[requests[row].draft_computed : num_tokens[row]] for row in rows])
+        input_ids = torch.from_numpy(fed).to(self.runner.device)
+        for depth in range(longest):
+            context_lens = num_tokens[rows] + depth
+            batch = RaggedBatch(query_lens, context_lens, tables[rows])
+            logits = self._fit(self.runner.forward(input_ids, batch, np.cumsum(query_lens) - 1))
+            tokens, confidence, drawn = _choose(logits, sampling, rows, draws[:, depth])
+            if drawn is not None:
+                distributions.append(drawn)
+                drawn_rows = rows[~sampling.greedy[rows]]
+                draft.distribution_index[drawn_rows, depth] = drawn_so_far + np.arange(len(drawn_rows))
+                drawn_so_far += len(drawn_rows)
+            draft.tokens[rows, depth] = tokens
+            draft.confidence[rows, depth] = confidence
+            draft.proposed[rows] += 1
+            draft_rows.append(len(rows))
+            draft.context_tokens += int(context_lens.sum())
+
+            more = lengths[rows] > depth + 1
+            keep = np.ones(len(rows), np.bool_)
+            if gate is not None:
+                keep, gate_more = gate.advance(rows, confidence)
+                more &= keep & gate_more
+            draft.drafted[rows] += keep
+            rows = rows[more]
+            if not len(rows):
+                break
+            query_lens = np.ones(len(rows), np.int64)
+            input_ids = torch.from_numpy(tokens[more]).to(self.runner.device)
+
+        for row in np.flatnonzero(draft.proposed):
+            # The last token of a draft is never fed to the drafter.
+            requests[row].draft_computed = int(num_tokens[row] + draft.proposed[row] - 1)
+        if distributions:
+            draft.distributions = torch.cat(distributions)
+        draft.draft_rows = np.array(draft_rows)
+        return draft
+
+    def _fit(self, logits: torch.Tensor) -> torch.Tensor:
+        """Match the target's vocabulary size: checkpoints of one tokenizer may pad their embeddings differently."""
+        lacking = self.target_vocab_size - logits.shape[1]
+        if lacking <= 0:
+            return logits[:, : self.target_vocab_size]
+        return torch.nn.functional.pad(logits, (0, lacking), value=-torch.inf)
+
+
+def _choose(
+    logits: torch.Tensor, sampling: SamplingBatch, rows: IntArray, draws: FloatArray
+) -> tuple[IntArray, FloatArray, torch.Tensor | None]:
+    """Next draft tokens (r,), their distributions' maxima (r,), and the sampled rows' distributions (s, vocab)."""
+    greedy = sampling.greedy[rows]
+    if greedy.all():
+        best, tokens = logits.max(-1)
+        confidence = (best - logits.logsumexp(-1)).exp()
+        return tokens.cpu().numpy(), confidence.double().cpu().numpy(), None
+    if not greedy.any():
+        probabilities = sampling.probabilities(logits, rows)
+        tokens = draw(probabilities, draws[rows])
+        return tokens.cpu().numpy(), probabilities.amax(-1).double().cpu().numpy(), probabilities
+    tokens, confidence = np.zeros(len(rows), np.int64), np.zeros(len(rows))
+    probabilities = None
+    for part in (greedy, ~greedy):
+        at = torch.from_numpy(np.flatnonzero(part)).to(logits.device)
+        tokens[part], confidence[part], probabilities = _choose(logits[at], sampling, rows[part], draws)
+    return tokens, confidence, probabilities

@@ -1,0 +1,78 @@
+"""Runs one model over ragged batches against its own KV store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from turbospec.types import IntArray
+from turbospec_engine.attention import PagedAttention, RaggedBatch
+from turbospec_engine.kv_store import KVStore
+from turbospec_engine.request import Request
+
+
+def kv_shape(model: PreTrainedModel) -> tuple[int, int, int]:
+    """Layers, key/value heads and head dimension of a model's KV cache."""
+    config: PretrainedConfig = model.config.get_text_config()
+    num_heads: int = config.num_attention_heads
+    return (
+        config.num_hidden_layers,
+        getattr(config, "num_key_value_heads", None) or num_heads,
+        getattr(config, "head_dim", None) or config.hidden_size // num_heads,
+    )
+
+
+def kv_bytes_per_token(model: PreTrainedModel) -> int:
+    """Bytes that one token's keys and values take in all layers."""
+    return 2 * math.prod(kv_shape(model)) * model.dtype.itemsize
+
+
+def block_table(requests: Sequence[Request]) -> IntArray:
+    """(n, most blocks) ids of the requests' KV blocks, padded with 0."""
+    table = np.zeros((len(requests), max(len(request.block_ids) for request in requests)), np.int64)
+    for row, request in enumerate(requests):
+        table[row, : len(request.block_ids)] = request.block_ids
+    return table
+
+
+class ModelRunner:
+    """One model and its keys and values."""
+
+    def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int) -> None:
+        self.model = model
+        self.device = model.device
+        num_layers, num_kv_heads, head_dim = kv_shape(model)
+        self.store = KVStore(
+            num_layers=num_layers,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            dtype=model.dtype,
+            device=self.device,
+        )
+
+    def forward(self, input_ids: torch.Tensor, batch: RaggedBatch, logits_at: IntArray) -> torch.Tensor:
+        """One pass over all rows' tokens, end to end and without padding.
+
+        Args:
+            input_ids: (tokens,) on the model's device.
+            batch: where those tokens lie.
+            logits_at: (positions,) tokens of the pass whose logits are wanted.
+
+        Returns:
+            (positions, vocab) logits in float32.
+        """
+        positions = torch.from_numpy(batch.positions).to(self.device)
+        output = self.model(
+            input_ids=input_ids[None],
+            position_ids=positions[None],
+            use_cache=False,
+            logits_to_keep=torch.from_numpy(logits_at).to(self.device),
+            paged=PagedAttention(batch, self.store, self.device),
+        )
+        return output.logits[0].float()

@@ -1,0 +1,165 @@
+"""Token choice: processed distributions, draws, and lossless verification of drafts.
+
+Everything is vectorised over the ragged batch. A draw is the inverse of the cumulative distribution at a uniform
+number that the request's own generator gave, so the batch around a request cannot change its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from turbospec.types import BoolArray, FloatArray, IntArray
+from turbospec_engine.draft import Draft
+from turbospec_engine.request import Request
+
+
+@dataclass(slots=True, frozen=True)
+class SamplingBatch:
+    """The sampling parameters of some requests as arrays of shape (n,)."""
+
+    temperature: FloatArray
+    top_k: IntArray
+    top_p: FloatArray
+
+    @classmethod
+    def of(cls, requests: Sequence[Request]) -> SamplingBatch:
+        params = [request.params for request in requests]
+        return cls(
+            np.array([p.temperature for p in params], np.float64),
+            np.array([p.top_k for p in params], np.int64),
+            np.array([p.top_p for p in params], np.float64),
+        )
+
+    @property
+    def greedy(self) -> BoolArray:
+        return self.temperature == 0
+
+    def probabilities(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
+        """Distributions that tokens are drawn from: temperature, then top-k, then top-p.
+
+        Args:
+            logits: (m, vocab).
+            rows: (m,) the request each of them belongs to; none of them greedy.
+
+        Returns:
+            (m, vocab) probabilities.
+        """
+        logits = logits / _column(self.temperature[rows], logits)
+        top_k, top_p = self.top_k[rows], self.top_p[rows]
+        if top_k.any() or (top_p < 1).any():
+            logits = _truncated(logits, np.where(top_k > 0, top_k, logits.shape[1]), top_p)
+        return logits.softmax(-1)
+
+
+def draw(probabilities: torch.Tensor, uniforms: FloatArray) -> torch.Tensor:
+    """One token from each distribution.
+
+    Args:
+        probabilities: (m, vocab), not necessarily of sum 1.
+        uniforms: (m,) numbers in [0, 1).
+
+    Returns:
+        (m,) token ids, never of a token with probability 0.
+    """
+    cumulative = probabilities.double().cumsum(-1)
+    total = cumulative[:, -1:]
+    thresholds = torch.from_numpy(uniforms).to(probabilities.device)[:, None] * total
+    # Rounding may lift the threshold to the total; the first token that reaches the total is the last possible one.
+    return torch.minimum((cumulative <= thresholds).sum(-1), (cumulative < total).sum(-1))
+
+
+def verify(
+    logits: torch.Tensor,
+    requests: Sequence[Request],
+    draft: Draft,
+    accept_draws: FloatArray,
+    final_draws: FloatArray,
+) -> tuple[IntArray, IntArray]:
+    """Accept drafts from the left and choose the token after them, without changing the target's distribution.
+
+    Greedy requests accept what the target would have chosen. The others accept draft token x with probability
+    min(1, p(x)/q(x)), and at the first rejection draw from the normalised max(0, p - q).
+
+    Args:
+        logits: (sum of 1 + drafted, vocab) the target's logits after each request's newest token and its drafts.
+        requests: the n requests.
+        draft: what was drafted for them.
+        accept_draws: (n, longest draft) uniforms that decide on each draft token.
+        final_draws: (n,) uniforms for the token after the accepted ones.
+
+    Returns:
+        Accepted draft tokens, shape (n,), and the token after them, shape (n,).
+    """
+    sampling = SamplingBatch.of(requests)
+    lengths = draft.drafted + 1
+    starts = np.cumsum(lengths) - lengths
+    for row, request in enumerate(requests):
+        if request.allowed is not None:
+            logits[starts[row] : starts[row] + lengths[row]] += request.allowed
+
+    accepts = np.zeros(draft.tokens.shape, np.bool_)
+    final = np.zeros(len(requests), np.int64)
+    drafted_mask = np.arange(draft.tokens.shape[1]) < draft.drafted[:, None]
+    greedy = sampling.greedy
+    if greedy.any():
+        best = logits.argmax(-1).cpu().numpy()
+        rows, depths = np.nonzero(drafted_mask & greedy[:, None])
+        accepts[rows, depths] = draft.tokens[rows, depths] == best[starts[rows] + depths]
+        if greedy.all():
+            accepted = _run_length(accepts)
+            return accepted, best[starts + accepted]
+        final[greedy] = best[(starts + _run_length(accepts))[greedy]]
+
+    drawn = np.flatnonzero(~greedy)
+    offsets = np.concatenate([np.arange(starts[row], starts[row] + lengths[row]) for row in drawn])
+    target = sampling.probabilities(logits[torch.from_numpy(offsets).to(logits.device)], np.repeat(drawn, lengths[drawn]))
+    target_starts = np.zeros(len(requests), np.int64)
+    target_starts[drawn] = np.cumsum(lengths[drawn]) - lengths[drawn]
+    rows, depths = np.nonzero(drafted_mask & ~greedy[:, None])
+    if len(rows):
+        tokens = draft.tokens[rows, depths]
+        p = _pick(target, target_starts[rows] + depths, tokens)
+        q = draft.probabilities_of(rows, depths, tokens)
+        accepts[rows, depths] = accept_draws[rows, depths] * q < p
+    accepted = _run_length(accepts)
+
+    after = target[torch.from_numpy(target_starts[drawn] + accepted[drawn]).to(target.device)]
+    rejected = np.flatnonzero(accepted[drawn] < draft.drafted[drawn])
+    if len(rejected):
+        at = torch.from_numpy(rejected).to(after.device)
+        residual = draft.residual(after[at], drawn[rejected], accepted[drawn[rejected]])
+        # Where p equals q up to rounding there is nothing left over, and a rejection was itself a rounding error.
+        empty = residual.sum(-1, keepdim=True) <= 0
+        after[at] = torch.where(empty, after[at], residual)
+    final[drawn] = draw(after, final_draws[drawn]).cpu().numpy()
+    return accepted, final
+
+
+def _run_length(accepts: BoolArray) -> IntArray:
+    """(n,) leading True values of each row."""
+    return np.logical_and.accumulate(accepts, axis=1).sum(1)
+
+
+def _truncated(logits: torch.Tensor, top_k: IntArray, top_p: FloatArray) -> torch.Tensor:
+    ordered, order = logits.sort(dim=-1, descending=True)
+    ranks = torch.arange(logits.shape[1], device=logits.device)
+    ordered.masked_fill_(ranks >= torch.from_numpy(top_k).to(logits.device)[:, None], -torch.inf)
+    probabilities = ordered.softmax(-1)
+    mass_before = probabilities.cumsum(-1) - probabilities
+    # `top_p` 1 keeps every token whatever the sum rounds to; the first token has no mass before it and always stays.
+    limit = np.where(top_p < 1, top_p, np.inf)
+    ordered.masked_fill_(mass_before >= _column(limit, logits), -torch.inf)
+    return torch.empty_like(logits).scatter_(-1, order, ordered)
+
+
+def _pick(matrix: torch.Tensor, rows: IntArray, columns: IntArray) -> FloatArray:
+    index = (torch.from_numpy(rows).to(matrix.device), torch.from_numpy(columns).to(matrix.device))
+    return matrix[index].double().cpu().numpy()
+
+
+def _column(values: FloatArray, like: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(values).to(device=like.device, dtype=like.dtype)[:, None]

@@ -1,0 +1,105 @@
+"""Which requests run in a step, and with how many tokens."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from turbospec_engine.blocks import BlockAllocator
+from turbospec_engine.request import Request
+
+
+@dataclass(slots=True)
+class ScheduledBatch:
+    """The requests of one step, oldest first, and the tokens each computes (its drafts not counted)."""
+
+    requests: list[Request] = field(default_factory=list[Request])
+    num_tokens: list[int] = field(default_factory=list[int])
+
+    def add(self, request: Request, num_tokens: int) -> None:
+        self.requests.append(request)
+        self.num_tokens.append(num_tokens)
+
+    @property
+    def total_tokens(self) -> int:
+        return sum(self.num_tokens)
+
+
+class Scheduler:
+    """Continuous batching, first come first served, with chunked prefill.
+
+    Decoding requests get their token first; what is left of `max_num_batched_tokens` goes to prefill chunks, oldest
+    request first. When a decoding request finds no block, the latest arrival is preempted: it loses its blocks and
+    recomputes its tokens when it is scheduled again.
+    """
+
+    def __init__(self, allocator: BlockAllocator, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        self.allocator = allocator
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.num_preemptions = 0
+
+    def add(self, request: Request) -> None:
+        self.waiting.append(request)
+
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def schedule(self) -> ScheduledBatch:
+        """Choose the next step's requests and make room in the cache for their tokens, drafts not counted."""
+        self._make_room_for_decodes()
+        num_decodes = sum(request.missing == 1 for request in self.running)
+        budget = self.max_num_batched_tokens - num_decodes
+        batch = ScheduledBatch()
+        for request in self.running:
+            num_tokens = 1 if request.missing == 1 else min(request.missing, budget)
+            if num_tokens:
+                batch.add(request, num_tokens)
+            if request.missing > 1:
+                budget -= num_tokens
+        self._admit(batch, budget)
+        return batch
+
+    def admit_late(self, batch: ScheduledBatch) -> None:
+        """Add requests that arrived since `batch` was scheduled, within the same budget."""
+        self._admit(batch, self.max_num_batched_tokens - batch.total_tokens)
+
+    def finish(self, request: Request) -> None:
+        """Take a request out, wherever it is, and give its blocks back."""
+        self._release(request)
+        if request in self.running:
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)
+
+    def _admit(self, batch: ScheduledBatch, budget: int) -> None:
+        while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
+            request = self.waiting[0]
+            # All of the prompt's blocks at once: a prefill that has begun is never held up by the cache.
+            if not self.allocator.grow(request.block_ids, request.num_tokens):
+                return
+            self.running.append(self.waiting.popleft())
+            num_tokens = min(request.missing, budget)
+            budget -= num_tokens
+            batch.add(request, num_tokens)
+
+    def _make_room_for_decodes(self) -> None:
+        index = 0
+        while index < len(self.running):
+            request = self.running[index]
+            if self.allocator.grow(request.block_ids, request.num_tokens):
+                index += 1
+            else:
+                self._preempt(self.running[-1])
+
+    def _preempt(self, request: Request) -> None:
+        self.running.remove(request)
+        self._release(request)
+        self.waiting.appendleft(request)
+        self.num_preemptions += 1
+
+    def _release(self, request: Request) -> None:
+        self.allocator.shrink(request.block_ids, 0)
+        request.computed = request.draft_computed = 0
