@@ -1,0 +1,32 @@
+"""Batches depend on nothing but the seed and the step, and the learning rate follows the share done."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from training.batches import Windows
+from training.train import DECAY_SHARE, rate_factor
+
+
+def test_a_resumed_run_sees_the_same_batches() -> None:
+    tokens = np.arange(1000, dtype=np.uint16)
+    ahead = Windows([tokens], length=10, batch=4, seed=3)
+    for step in range(40):
+        wanted = ahead.at(step)
+    assert torch.equal(wanted, Windows([tokens], length=10, batch=4, seed=3).at(39))
+    assert wanted.shape == (4, 11)
+
+
+def test_an_epoch_covers_every_window_once() -> None:
+    windows = Windows([np.arange(101, dtype=np.uint16)], length=10, batch=5, seed=1)
+    starts = torch.cat([windows.at(step)[:, 0] for step in range(2)])
+    assert sorted(starts.tolist()) == list(range(0, 100, 10))
+
+
+def test_learning_rate_warms_up_holds_and_decays() -> None:
+    assert rate_factor(0, 0.0) < 0.05
+    assert rate_factor(500, 0.3) == 1.0
+    assert rate_factor(500, 1.0 - DECAY_SHARE / 2) == pytest.approx(0.5)
+    assert rate_factor(500, 1.0) == 0.02

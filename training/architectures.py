@@ -1,0 +1,45 @@
+"""Shapes of the two models. Both are plain Llama so that any loader of that architecture takes them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from training.tokenizer import CONTEXT, END_OF_TEXT_ID, VOCABULARY
+
+Role = Literal["target", "drafter"]
+HEAD_DIMENSION = 64
+PADDING_ID = 1
+ROPE_BASE = 10_000.0
+
+
+def _llama(hidden: int, intermediate: int, layers: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // HEAD_DIMENSION,
+        num_key_value_heads=hidden // HEAD_DIMENSION,
+        head_dim=HEAD_DIMENSION,
+        max_position_embeddings=CONTEXT,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_BASE},
+        tie_word_embeddings=True,
+        bos_token_id=END_OF_TEXT_ID,
+        eos_token_id=END_OF_TEXT_ID,
+        pad_token_id=PADDING_ID,
+        initializer_range=0.02,
+    )
+
+
+def configuration(role: Role) -> LlamaConfig:
+    """Shape of a role: the target has 8 layers of width 256, the drafter 1 layer of width 192."""
+    return _llama(256, 688, 8) if role == "target" else _llama(192, 768, 1)
+
+
+def fresh_model(role: Role, seed: int) -> LlamaForCausalLM:
+    """A float32 model with seeded random weights."""
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(configuration(role))

@@ -1,0 +1,195 @@
+"""Train the target on text, or the drafter on text and then on the target's own distribution.
+
+One loop serves both: without ``--teacher`` the loss is cross-entropy with the next token, with ``--teacher``
+it is cross-entropy with the teacher's distribution over the next token (distillation).
+
+By default the run length is a token budget, which makes a run reproducible from its seed. With
+``--deadline-minutes`` the learning rate also anneals by elapsed time and the run stops at the deadline,
+whichever comes first. Run the command again to resume from ``state.pt`` in the output folder.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from transformers import LlamaForCausalLM
+
+from training.architectures import Role, fresh_model
+from training.batches import Windows
+from training.corpus import CACHE
+from training.tokenizer import stream
+
+WARMUP_STEPS = 40
+DECAY_SHARE = 0.45
+MUON_RATE = 0.015
+ADAMW_RATE = 3e-3
+STATE_EVERY_SECONDS = 120.0
+
+
+@dataclass
+class Progressed:
+    """How far a run has come; the part of the state that is not tensors."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+def rate_factor(step: int, share_done: float) -> float:
+    """Learning-rate multiplier: short linear warm-up, constant, then linear decay to 2 % over the last part."""
+    warmup = min(1.0, (step + 1) / WARMUP_STEPS)
+    decay = min(1.0, max(0.02, (1.0 - share_done) / DECAY_SHARE))
+    return warmup * decay
+
+
+def optimizers_for(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for the tied embedding and the norms."""
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in name]
+    return [
+        torch.optim.Muon(matrices, lr=MUON_RATE, weight_decay=0.1, momentum=0.95),
+        torch.optim.AdamW(others, lr=ADAMW_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+    ]
+
+
+def loss_on(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, tokens: torch.Tensor) -> torch.Tensor:
+    """Mean loss in nats per token of ``tokens`` with shape ``[batch, length + 1]``."""
+    inputs, labels = tokens[:, :-1], tokens[:, 1:]
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(input_ids=inputs, use_cache=False).logits
+    flat = logits.float().flatten(0, 1)
+    if teacher is None:
+        return F.cross_entropy(flat, labels.flatten())
+    with torch.no_grad():
+        wanted = teacher(input_ids=inputs, use_cache=False).logits.float().softmax(-1)
+    return F.cross_entropy(flat, wanted.flatten(0, 1))
+
+
+def save_weights(model: LlamaForCausalLM, folder: Path, note: dict[str, Any]) -> None:
+    """Write a loadable bf16 checkpoint (without tokenizer) and a note on how far training had come."""
+    weights = {name: tensor.detach().to(torch.bfloat16) for name, tensor in model.state_dict().items()}
+    copy = LlamaForCausalLM(model.config).to(torch.bfloat16)
+    copy.load_state_dict(weights)
+    copy.save_pretrained(folder)
+    (folder / "training.json").write_text(json.dumps(note, indent=1) + "\n")
+
+
+def train(
+    model: LlamaForCausalLM,
+    teacher: LlamaForCausalLM | None,
+    windows: Windows,
+    out: Path,
+    token_budget: int,
+    deadline_seconds: float | None,
+    snapshot_every_tokens: int | None,
+) -> Progressed:
+    """Run the loop until the token budget or the deadline, resuming from ``out/state.pt`` when it exists."""
+    optimizers = optimizers_for(model)
+    base_rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+    done = Progressed()
+    state_file = out / "state.pt"
+    if state_file.exists():
+        state = torch.load(state_file, weights_only=True)
+        model.load_state_dict(state["model"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        done = Progressed(**state["done"])
+
+    def save_state() -> None:
+        state = {
+            "model": model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+            "done": asdict(done),
+        }
+        torch.save(state, state_file.with_suffix(".tmp"))
+        state_file.with_suffix(".tmp").replace(state_file)
+
+    def share_done() -> float:
+        by_tokens = done.tokens / token_budget
+        return by_tokens if deadline_seconds is None else max(by_tokens, done.seconds / deadline_seconds)
+
+    model.train()
+    started = time.monotonic() - done.seconds
+    state_saved = time.monotonic()
+    smoothed: float | None = None
+    tokens_per_step = windows.batch * windows.length
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("k tokens"),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+    )
+    bar = Progress(*columns, refresh_per_second=0.5, speed_estimate_period=120.0)
+    with bar, (out / "log.jsonl").open("a", encoding="utf-8") as log:
+        task = bar.add_task("loss  ...", total=token_budget // 1000, completed=done.tokens // 1000)
+        while share_done() < 1.0:
+            factor = rate_factor(done.step, share_done())
+            groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+            for group, base in zip(groups, base_rates, strict=True):
+                group["lr"] = base * factor
+            loss = loss_on(model, teacher, windows.at(done.step))
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            done.step += 1
+            done.tokens += tokens_per_step
+            done.seconds = time.monotonic() - started
+            value = loss.item()
+            smoothed = value if smoothed is None else 0.98 * smoothed + 0.02 * value
+            bar.update(task, completed=done.tokens // 1000, description=f"loss {smoothed:.3f}")
+            if done.step % 20 == 0:
+                log.write(json.dumps({**asdict(done), "loss": round(smoothed, 4), "rate_factor": factor}) + "\n")
+                log.flush()
+            crossed = snapshot_every_tokens and done.tokens % snapshot_every_tokens < tokens_per_step
+            if crossed:
+                save_weights(model, out / f"tokens-{done.tokens:09d}", asdict(done))
+            if time.monotonic() - state_saved > STATE_EVERY_SECONDS:
+                save_state()
+                state_saved = time.monotonic()
+    save_state()
+    save_weights(model, out / "final", asdict(done))
+    return done
+
+
+def main(
+    role: Annotated[Role, typer.Argument(help="Which shape to train.")],
+    out: Annotated[Path, typer.Option(help="Run folder; holds state.pt, log.jsonl and the checkpoints.")],
+    tokens: Annotated[int, typer.Option(help="Token budget, in tokens seen.")],
+    teacher: Annotated[Path | None, typer.Option(help="Distil from this checkpoint.")] = None,
+    init: Annotated[Path | None, typer.Option(help="Start from this checkpoint, not from random weights.")] = None,
+    generated: Annotated[Path | None, typer.Option(help="Add the .npy streams of this folder to the text.")] = None,
+    deadline_minutes: Annotated[float | None, typer.Option(help="Anneal and stop by elapsed time as well.")] = None,
+    snapshot_every_tokens: Annotated[int | None, typer.Option(help="Also keep intermediate checkpoints.")] = None,
+    batch: Annotated[int, typer.Option(help="Windows per step.")] = 12,
+    length: Annotated[int, typer.Option(help="Tokens per window.")] = 512,
+    seed: Annotated[int, typer.Option(help="Seed of the weights and of the data order.")] = 7,
+    cache: Path = CACHE,
+) -> None:
+    """Train ROLE for a token budget."""
+    out.mkdir(parents=True, exist_ok=True)
+    streams: list[np.ndarray] = [stream("train", "code", cache), stream("train", "prose", cache)]
+    if generated is not None:
+        streams += [np.load(path) for path in sorted(generated.glob("*.npy"))]
+    model = LlamaForCausalLM.from_pretrained(init, dtype=torch.float32) if init else fresh_model(role, seed)
+    guide = LlamaForCausalLM.from_pretrained(teacher, dtype=torch.bfloat16).eval() if teacher else None
+    deadline = None if deadline_minutes is None else 60.0 * deadline_minutes
+    done = train(model, guide, Windows(streams, length, batch, seed), out, tokens, deadline, snapshot_every_tokens)
+    typer.echo(f"{done.tokens} tokens in {done.step} steps, {done.seconds:.0f} s")
+
+
+if __name__ == "__main__":
+    typer.run(main)
