@@ -6,6 +6,7 @@ the one that was asked for, so that help is quick and `turbospec policy` needs n
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -25,11 +26,15 @@ COMMANDS = {
     "trace": ("turbospec.cli.trace:trace", "Summarise a decision trace."),
 }
 
-ENGINE_MODULES = ("torch", "transformers", "safetensors", "tokenizers", "plotly", "turbospec_engine")
+ENGINE_MODULES = ("torch", "transformers", "safetensors", "tokenizers", "matplotlib", "turbospec_engine")
+
+QUIET_LOADING = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+"""Keeps the model loaders' own bars and remarks off the terminal; the user's environment goes before."""
 
 
 def main() -> None:
     """Run the command that the arguments name and exit with its status."""
+    os.environ.update(QUIET_LOADING | os.environ)
     try:
         status = _run(sys.argv[1:] or ["--help"])
     except UserError as error:

@@ -68,6 +68,11 @@ class Summary:
         """Tokens that a drafted step emits for a request: the accepted ones and the target's own."""
         return 1 + _ratio(self.accepted_tokens, self.drafts)
 
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted over verified draft tokens."""
+        return _ratio(self.accepted_tokens, self.drafted_tokens)
+
     def acceptance(self) -> FloatArray:
         """Acceptance at each position given that all before it were accepted; NaN where never observed.
 
@@ -91,6 +96,7 @@ class Summary:
             "drafted_tokens": self.drafted_tokens,
             "accepted_tokens": self.accepted_tokens,
             "mean_draft_length": self.mean_draft_length,
+            "acceptance_rate": self.acceptance_rate,
             "accepted_length": self.accepted_length,
             "draft_lengths": {str(length): times for length, times in sorted(self.draft_lengths.items())},
             "acceptance": [None if np.isnan(rate) else float(rate) for rate in self.acceptance()],

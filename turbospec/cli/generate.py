@@ -1,0 +1,170 @@
+"""`turbospec generate`: one prompt through the embedded engine, with the controller's choices in view."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from turbospec.cli.console import print_json, stderr, stdout
+from turbospec.errors import UserError
+from turbospec.telemetry.summary import Summary
+from turbospec.telemetry.trace import DecisionTrace, TraceStep
+from turbospec.types import StepOutcome, StepPlan, StepView
+
+if TYPE_CHECKING:
+    from turbospec_engine import Engine, RequestOutput, SamplingParams
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to continue; - reads it from stdin.")],
+    target: Annotated[Path, typer.Option(help="Checkpoint folder of the model that is served.")] = Path(
+        "models/target"
+    ),
+    drafter: Annotated[str, typer.Option(help='Checkpoint folder of the draft model, or "ngram".')] = "models/drafter",
+    policy: Annotated[str, typer.Option(help="Name of a shipped policy, or a policy file.")] = "adaptive",
+    max_tokens: Annotated[int, typer.Option(help="Longest output.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this probability.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seeds sampling and policies that draw at random.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the output; repeat for several.")] = None,
+    max_draft: Annotated[int, typer.Option(help="Longest draft, the bound of every K.")] = 15,
+    profile: Annotated[
+        Path | None, typer.Option(help="Step times that `turbospec profile` measured; without them they are learnt.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where the models run: cpu or cuda.")] = "cpu",
+    trace: Annotated[Path | None, typer.Option(help="Write the decision trace to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, in place of the text.")] = False,
+) -> None:
+    """Stream one prompt and watch the controller choose: K, acceptance and why, step by step."""
+    from turbospec.policy import load_controller
+    from turbospec.profile import Profile
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if not text.strip():
+        raise UserError("the prompt is empty; give some text, or - to read it from stdin")
+    controller = load_controller(policy, profile=Profile.load(profile) if profile else None, seed=seed)
+    meter = Meter()
+    controller.listeners.append(meter)
+    with DecisionTrace(trace) if trace else nullcontext() as tracing:
+        if tracing is not None:
+            controller.listeners.append(tracing)
+        with stderr.status("Loading the models"):
+            from turbospec_engine import Engine, EngineConfig, SamplingParams
+
+            params = SamplingParams(max_tokens, temperature, top_k, top_p, seed, tuple(stop or ()))
+            config = EngineConfig(target, drafter, device=device, max_num_seqs=1, max_draft=max_draft, seed=seed)
+            engine = Engine(config, controller)
+        run = Run(meter)
+        run.play(engine, text, params, quiet=as_json)
+    if as_json:
+        print_json(run.document() | {"policy": policy})
+    else:
+        stderr.print(f"{run.line()}, policy {policy}", markup=False, soft_wrap=True)
+
+
+class Meter:
+    """A controller's listener that adds the steps up and keeps the newest."""
+
+    def __init__(self) -> None:
+        self.summary = Summary()
+        self.latest: TraceStep | None = None
+
+    def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
+        self.latest = TraceStep.from_step(view, plan, outcome, decision_seconds)
+        self.summary.add(self.latest)
+
+    def line(self) -> str:
+        """The newest step in a line; there is one request, so each of its arrays has one entry."""
+        step, summary = self.latest, self.summary
+        if step is None or not summary.drafts:
+            return "K 0" if step else ""
+        return (
+            f"K {step.planned[0]:>2}, accepted {step.accepted[0]:>2}"
+            f" │ so far K {summary.mean_draft_length:.1f}, acceptance {summary.acceptance_rate:.0%},"
+            f" accepted length {summary.accepted_length:.2f} │ {step.reason}"
+        )
+
+
+class Run:
+    """One prompt's output as it comes, and its times."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.text = ""
+        self.tokens = 0
+        self.finish_reason: str | None = None
+        self._began = 0.0
+        self._first = 0.0
+        self._last = 0.0
+
+    def play(self, engine: Engine, prompt: str, params: SamplingParams, *, quiet: bool) -> None:
+        """Stream the output: in a live panel on a terminal, piece by piece elsewhere, not at all if `quiet`."""
+        in_panel = stdout.is_terminal and not quiet
+        self._began = time.perf_counter()
+        outputs = engine.stream(prompt, params)
+        try:
+            with Live(console=stderr, transient=True, auto_refresh=False, vertical_overflow="crop") as live:
+                for output in outputs:
+                    self._take(output)
+                    if not in_panel and not quiet:
+                        print(output.new_text, end="", flush=True)
+                    if stderr.is_terminal:
+                        live.update(self._panel(with_text=in_panel), refresh=True)
+        finally:
+            if in_panel:
+                print(self.text, end="")
+            if not quiet:
+                print(flush=True)
+
+    def line(self) -> str:
+        """What came out, in a line."""
+        summary = self.meter.summary
+        return (
+            f"{self.tokens} tokens, TTFT {self.ttft * 1e3:.1f} ms, TPOT {self.tpot * 1e3:.2f} ms, "
+            f"mean K {summary.mean_draft_length:.2f}, accepted length {summary.accepted_length:.2f}"
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The same and more, for JSON; the names are those of `vllm bench serve` where it has one."""
+        return {
+            "text": self.text,
+            "finish_reason": self.finish_reason,
+            "output_tokens": self.tokens,
+            "ttft_ms": self.ttft * 1e3,
+            "tpot_ms": self.tpot * 1e3,
+            "e2el_ms": (self._last - self._began) * 1e3,
+        } | self.meter.summary.document()
+
+    @property
+    def ttft(self) -> float:
+        """Seconds to the first token."""
+        return self._first - self._began
+
+    @property
+    def tpot(self) -> float:
+        """Seconds a token after the first."""
+        return (self._last - self._first) / max(1, self.tokens - 1)
+
+    def _take(self, output: RequestOutput) -> None:
+        if not self.tokens:
+            self._first = output.emitted_at
+        self._last = output.emitted_at
+        self.text += output.new_text
+        self.tokens += len(output.new_token_ids)
+        self.finish_reason = output.finish_reason
+
+    def _panel(self, *, with_text: bool) -> RenderableType:
+        status = Text(self.meter.line(), style="dim", overflow="ellipsis", no_wrap=True)
+        if not with_text:
+            return status
+        newest = Text(self.text).wrap(stderr, stderr.width)[-max(1, stderr.height - 2) :]
+        return Group(*newest, status)
