@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from turbospec.controller import GuardConfig
 from turbospec.profile import Profile
 from turbospec.types import StepController
 
 
-class PolicyConfig(BaseModel, ABC):
-    """The fields of every policy file. Each policy adds `policy`, the name of its kind, and its own settings."""
+class Settings(BaseModel):
+    """Part of a policy file: unknown fields are errors, and a field's docstring is its description."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    version: Literal[1] = 1
+
+class PolicyConfig(Settings, ABC):
+    """The fields of every policy file. Each policy adds `policy`, the name of its kind, and its own settings."""
+
+    version: Literal[1]
     """Version of the policy file format."""
     description: str = ""
     """For people; the controller ignores it."""
@@ -32,3 +36,13 @@ class PolicyConfig(BaseModel, ABC):
             profile: step times measured on the engine, for the policies that predict a step's time.
             seed: for the policies that draw at random.
         """
+
+
+def _rising(draft_lengths: tuple[int, ...]) -> tuple[int, ...]:
+    if draft_lengths[0] < 0 or list(draft_lengths) != sorted(set(draft_lengths)):
+        raise ValueError("draft lengths must be 0 or more and rise from one to the next")
+    return draft_lengths
+
+
+DraftLengths = Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(_rising)]
+"""Draft lengths to choose from, in tokens, rising."""

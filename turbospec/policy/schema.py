@@ -11,15 +11,34 @@ from typing import Annotated, Any, get_args
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from turbospec.policy.acceptance_gate import AcceptanceGateConfig
+from turbospec.policy.adaptive import AdaptiveConfig
+from turbospec.policy.bandit import BanditConfig
+from turbospec.policy.batch_table import BatchTableConfig
+from turbospec.policy.confidence import ConfidenceConfig
 from turbospec.policy.config import PolicyConfig
+from turbospec.policy.ema_tiers import EmaTiersConfig
+from turbospec.policy.goodput import GoodputConfig
+from turbospec.policy.heuristic import HeuristicConfig
 from turbospec.policy.static import OffConfig, StaticConfig
 from turbospec.policy.yaml_source import YamlSource
 
-AnyPolicyConfig = OffConfig | StaticConfig
+AnyPolicyConfig = (
+    AcceptanceGateConfig
+    | AdaptiveConfig
+    | BanditConfig
+    | BatchTableConfig
+    | ConfidenceConfig
+    | EmaTiersConfig
+    | GoodputConfig
+    | HeuristicConfig
+    | OffConfig
+    | StaticConfig
+)
 
 _ADAPTER: TypeAdapter[PolicyConfig] = TypeAdapter(Annotated[AnyPolicyConfig, Field(discriminator="policy")])
 _KINDS: dict[str, type[PolicyConfig]] = {
-    config.model_fields["policy"].default: config for config in get_args(AnyPolicyConfig)
+    get_args(config.model_fields["policy"].annotation)[0]: config for config in get_args(AnyPolicyConfig)
 }
 
 
@@ -35,8 +54,9 @@ def read_policy(path: Path) -> PolicyConfig:
         # takes a list for a tuple.
         return _ADAPTER.validate_json(json.dumps(source.data, default=str), strict=True)
     except ValidationError as error:
-        problems = [_explain(source, problem) for problem in error.errors()]
-        line, field, message = min(problems, key=lambda problem: problem[0])
+        # Of several problems say the first, but what is missing last: it may be there under a misspelt name.
+        ranked = sorted((problem["type"] == "missing", *_explain(source, problem)) for problem in error.errors())
+        _, line, field, message = ranked[0]
         raise source.error(line, field, message) from error
 
 
@@ -69,7 +89,9 @@ def _explain(source: YamlSource, problem: ErrorDetails) -> tuple[int, str, str]:
         case "extra_forbidden":
             message = f"unknown field; {nearest(str(location[-1]), _fields(str(kind), location[:-1]))}"
         case "missing":
-            message = "missing; add it"
+            expected = _fields(str(kind), location[:-1])[str(location[-1])]
+            value = expected.get("const", f"<{expected.get('type', 'value')}>")
+            message = f"missing; add `{location[-1]}: {value}`"
         case "value_error":
             message = str(context["error"])
         case _:
@@ -78,8 +100,8 @@ def _explain(source: YamlSource, problem: ErrorDetails) -> tuple[int, str, str]:
     return source.line(location), ".".join(map(str, location)), message
 
 
-def _fields(kind: str, location: Sequence[int | str]) -> Iterable[str]:
-    """Names of the fields that a policy takes at a place in its file."""
+def _fields(kind: str, location: Sequence[int | str]) -> dict[str, dict[str, Any]]:
+    """JSON schemas of the fields that a policy takes at a place in its file, by name."""
     schema = node = _KINDS[kind].model_json_schema()
     for part in location:
         node = node.get("properties", {}).get(part) or node.get("items") or node.get("additionalProperties", {})

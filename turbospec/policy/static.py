@@ -15,7 +15,7 @@ from turbospec.types import StepOutcome, StepPlan, StepView
 class OffConfig(PolicyConfig):
     """Never speculate."""
 
-    policy: Literal["off"] = "off"
+    policy: Literal["off"]
 
     def build(self, profile: Profile | None, seed: int) -> StaticPolicy:
         return StaticPolicy(0)
@@ -24,7 +24,7 @@ class OffConfig(PolicyConfig):
 class StaticConfig(PolicyConfig):
     """The same draft length for every request in every step."""
 
-    policy: Literal["static"] = "static"
+    policy: Literal["static"]
     draft_length: int = Field(ge=0)
     """Tokens to draft for each request; the engine's limits still apply."""
 

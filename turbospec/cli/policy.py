@@ -1,0 +1,64 @@
+"""`turbospec policy`: check, show and describe policy files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from turbospec.cli.console import print_json, stderr, stdout, table
+from turbospec.errors import UserError
+from turbospec.policy import find_policy, json_schema, read_policy
+
+app = typer.Typer(help="Check, show and describe policy files.", no_args_is_help=True)
+
+
+@app.command()
+def check(files: Annotated[list[Path], typer.Argument(help="Policy files.", metavar="FILE...")]) -> None:
+    """Say whether policy files are valid; exit with 2 if one is not."""
+    invalid = False
+    for file in files:
+        try:
+            config = read_policy(file)
+        except UserError as error:
+            invalid = True
+            stderr.print(str(error), style="red", markup=False, soft_wrap=True)
+        else:
+            kind = config.model_dump()["policy"]
+            stdout.print(f"{file}: valid ({kind})", style="green", markup=False, soft_wrap=True)
+    if invalid:
+        raise typer.Exit(2)
+
+
+@app.command()
+def show(
+    policy: Annotated[str, typer.Argument(help="A policy file, or the name of a shipped policy.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print a policy's settings, defaults included."""
+    path = find_policy(policy)
+    settings = read_policy(path).model_dump(mode="json")
+    if as_json:
+        print_json(settings)
+        return
+    rows = table(str(path), "field", "value")
+    for field, value in _flat(settings):
+        rows.add_row(field, str(value))
+    stdout.print(rows)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of policy files, for editors."""
+    print_json(json_schema())
+
+
+def _flat(value: Any, field: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of everything in nested settings."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat(inner, f"{field}.{name}" if field else name)
+    else:
+        yield field, value

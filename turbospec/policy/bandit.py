@@ -1,0 +1,87 @@
+"""`bandit`: tries draft lengths and keeps to those that gave the most tokens a second, per batch size.
+
+One bandit for each batch size, as Nightjar (arXiv 2512.22420) has it, in powers of two so that each learns from enough
+steps. Arms are chosen by discounted UCB (Garivier and Moulines, arXiv 0805.3415), which forgets and so follows change.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from turbospec.policy.config import DraftLengths, PolicyConfig
+from turbospec.profile import Profile
+from turbospec.types import StepOutcome, StepPlan, StepView
+
+
+class BanditConfig(PolicyConfig):
+    """Discounted UCB over draft lengths, one bandit for each power of two of the batch size."""
+
+    policy: Literal["bandit"]
+    draft_lengths: DraftLengths = (0, 1, 2, 3, 5, 8, 15)
+    """The arms, in tokens, rising; those above the engine's maximum are left out."""
+    discount: float = Field(default=0.99, gt=0, le=1)
+    """What is left of an observation's weight after each later step of the same bandit."""
+    exploration: float = Field(default=0.1, ge=0)
+    """Width of the confidence bound, as a share of the best arm's tokens a second."""
+
+    def build(self, profile: Profile | None, seed: int) -> BanditPolicy:
+        return BanditPolicy(self)
+
+
+class BanditPolicy:
+    """Rewards the arm of each step with the tokens a second that the whole step emitted."""
+
+    def __init__(self, config: BanditConfig) -> None:
+        self._config = config
+        self._arms: dict[int, _Arms] = {}
+        self._open: dict[int, tuple[_Arms, int]] = {}
+        """Bandit and arm of each step that is planned and not yet observed."""
+
+    def plan(self, view: StepView) -> StepPlan:
+        arms = self._bandit(view)
+        arm = arms.choose()
+        self._open[view.step] = (arms, arm)
+        length = arms.draft_lengths[arm]
+        return StepPlan(np.minimum(length, view.draft_limits), reason=f"bandit: {length} at batch size {view.size}")
+
+    def observe(self, outcome: StepOutcome) -> None:
+        arms, arm = self._open.pop(outcome.step, (None, 0))
+        if arms is not None and outcome.step_seconds > 0:
+            arms.reward(arm, float(outcome.emitted.sum()) / outcome.step_seconds)
+
+    def _bandit(self, view: StepView) -> _Arms:
+        bucket = view.size.bit_length()  # 1, 2 to 3, 4 to 7, ...
+        if bucket not in self._arms:
+            lengths = [length for length in self._config.draft_lengths if length <= view.max_draft]
+            self._arms[bucket] = _Arms(lengths or [view.max_draft], self._config)
+        return self._arms[bucket]
+
+
+class _Arms:
+    """A discounted UCB bandit."""
+
+    def __init__(self, draft_lengths: list[int], config: BanditConfig) -> None:
+        self.draft_lengths = draft_lengths
+        self._config = config
+        self._weights = np.zeros(len(draft_lengths))
+        """Discounted number of rewards of each arm."""
+        self._sums = np.zeros(len(draft_lengths))
+        """Discounted sum of each arm's rewards, tokens/s."""
+
+    def choose(self) -> int:
+        """The arm of the highest upper bound; those never tried come first, shortest draft first."""
+        if not self._weights.all():
+            return int(np.argmin(self._weights > 0))
+        means = self._sums / self._weights
+        spread = np.sqrt(math.log(max(float(self._weights.sum()), 1.0)) / self._weights)
+        return int(np.argmax(means + self._config.exploration * means.max() * spread))
+
+    def reward(self, arm: int, tokens_per_second: float) -> None:
+        self._weights *= self._config.discount
+        self._sums *= self._config.discount
+        self._weights[arm] += 1.0
+        self._sums[arm] += tokens_per_second

@@ -1,0 +1,72 @@
+"""`batch_table`: the draft length that a hand-written table gives for the batch size, as in vLLM.
+
+Source: vLLM 0.32, `num_speculative_tokens_per_batch_size` (vllm/v1/spec_decode/dynamic/utils.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from turbospec.policy.config import PolicyConfig, Settings
+from turbospec.profile import Profile
+from turbospec.types import StepOutcome, StepPlan, StepView
+
+
+class TableEntry(Settings):
+    """The draft length for a range of batch sizes, both ends included."""
+
+    first: int = Field(ge=1)
+    """Smallest batch size, in requests."""
+    last: int = Field(ge=1)
+    """Largest batch size, in requests."""
+    draft_length: int = Field(ge=0)
+    """Tokens to draft for each request."""
+
+
+class BatchTableConfig(PolicyConfig):
+    """The draft length follows the number of requests in the step, by a table."""
+
+    policy: Literal["batch_table"]
+    table: tuple[TableEntry, ...] = Field(min_length=1)
+    """Entries by rising batch size, from 1. A batch size in a gap, or past the end, takes the entry before it."""
+
+    @field_validator("table")
+    @classmethod
+    def _rising_from_one(cls, table: tuple[TableEntry, ...]) -> tuple[TableEntry, ...]:
+        if table[0].first != 1:
+            raise ValueError(f"the first entry must start at batch size 1, not {table[0].first}")
+        for entry in table:
+            if entry.last < entry.first:
+                raise ValueError(f"an entry goes from {entry.first} down to {entry.last}; swap them")
+        for before, after in pairwise(table):
+            if after.first <= before.last:
+                raise ValueError(f"batch size {after.first} is in two entries, or the entries are not in rising order")
+        return table
+
+    def build(self, profile: Profile | None, seed: int) -> BatchTablePolicy:
+        return BatchTablePolicy(self.table)
+
+
+class BatchTablePolicy:
+    """Looks the draft length up by the number of requests scheduled in the step.
+
+    At draft length 0 vLLM still runs the drafter's first pass, to keep its KV cache in step; this policy leaves that to
+    the engine that it runs in.
+    """
+
+    def __init__(self, table: Sequence[TableEntry]) -> None:
+        self._starts = [entry.first for entry in table]
+        self._lengths = [entry.draft_length for entry in table]
+
+    def plan(self, view: StepView) -> StepPlan:
+        length = self._lengths[max(bisect_right(self._starts, view.size) - 1, 0)]
+        return StepPlan(np.minimum(length, view.draft_limits), reason=f"table: {length} at batch size {view.size}")
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """A table learns nothing."""

@@ -1,0 +1,118 @@
+"""`ema_tiers`: steps up and down a short list of draft lengths on a moving average of accepted drafts, as in SGLang.
+
+Source: SGLang 0.5.23, python/sglang/srt/speculative/adaptive_spec_params.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from turbospec.policy.config import DraftLengths, PolicyConfig, Settings
+from turbospec.profile import Profile
+from turbospec.types import StepOutcome, StepPlan, StepView
+
+
+class TierSlot(Settings):
+    """The draft lengths to choose from at some batch sizes, and how readily to change between them."""
+
+    candidates: DraftLengths
+    """Draft lengths in tokens, rising."""
+    up_hysteresis: float = 0.0
+    """Added to the average, in tokens, that it takes to go up."""
+    down_hysteresis: float = 0.0
+    """Added to the average, in tokens, under which to go down; below 0 it takes a worse average."""
+
+
+class EmaTiersConfig(PolicyConfig):
+    """Tiers of draft lengths per batch size, moved by the average number of accepted drafts."""
+
+    policy: Literal["ema_tiers"]
+    slots: dict[PositiveInt, TierSlot] = Field(
+        default_factory=lambda: {
+            1: TierSlot(candidates=(1, 3, 5, 7), down_hysteresis=-0.25),
+            8: TierSlot(candidates=(0, 1, 3)),
+            32: TierSlot(candidates=(0, 1)),
+            64: TierSlot(candidates=(0,)),
+        },
+        min_length=1,
+    )
+    """Candidates by batch size in requests; a batch belongs to the largest size listed that it reaches."""
+    start: int = Field(default=3, ge=0)
+    """Draft length to start with, in tokens; a slot without it starts in the middle of its candidates."""
+    ema_weight: float = Field(default=0.2, gt=0, le=1)
+    """Weight of the newest step in the moving average."""
+    warmup_steps: int = Field(default=10, ge=0)
+    """Steps of a slot before its first decision can fall due."""
+    decision_interval: int = Field(default=5, ge=1)
+    """Steps of a slot from one decision to the next."""
+
+    def build(self, profile: Profile | None, seed: int) -> EmaTiersPolicy:
+        return EmaTiersPolicy(self)
+
+
+class EmaTiersPolicy:
+    """Keeps one `_Slot` for each listed batch size and lets it decide for the batches that reach that size."""
+
+    def __init__(self, config: EmaTiersConfig) -> None:
+        self._sizes = sorted(config.slots)
+        self._slots = [_Slot(config, config.slots[size]) for size in self._sizes]
+
+    def plan(self, view: StepView) -> StepPlan:
+        slot = self._slot(view.size)
+        reason = f"tier {slot.length}: {slot.average:.2f} accepted on average"
+        return StepPlan(np.minimum(slot.length, view.draft_limits), reason=reason)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        self._slot(len(outcome.request_ids)).observe(outcome)
+
+    def _slot(self, batch_size: int) -> _Slot:
+        return self._slots[max(bisect_right(self._sizes, batch_size) - 1, 0)]
+
+
+class _Slot:
+    def __init__(self, config: EmaTiersConfig, slot: TierSlot) -> None:
+        self._config = config
+        self._slot = slot
+        candidates = slot.candidates
+        self.length = config.start if config.start in candidates else candidates[len(candidates) // 2]
+        self.average = self.length - 1.0
+        """Moving average of accepted drafts a request; it starts where neither way is favoured."""
+        self._steps = 0
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learn from a step of this slot's batch size, and decide anew where that is due."""
+        if self.length > 0:
+            shown = (outcome.drafted > 0) & ~outcome.truncated
+            if not shown.any():
+                return
+            self.average += self._config.ema_weight * (float(outcome.accepted[shown].mean()) - self.average)
+        elif not outcome.emitted.any():
+            return
+        self._steps += 1
+        since_warmup = self._steps - self._config.warmup_steps
+        if since_warmup > 0 and since_warmup % self._config.decision_interval == 0:
+            self.length = self._decide()
+
+    def _decide(self) -> int:
+        candidates = self._slot.candidates
+        index = started = candidates.index(self.length)
+        last = len(candidates) - 1
+        if self.length == 0:  # nothing was learnt while off: always try the next candidate
+            probe = candidates[min(index + 1, last)]
+            if probe > 0 and self.average < 0.0:
+                self.average = probe - 1.0
+            return probe
+        while index > 0 and self.average <= self._floor(candidates[index - 1]):
+            index -= 1
+        if index == started:
+            while index < last and self.average > candidates[index] - 0.5 + self._slot.up_hysteresis:
+                index += 1
+        return candidates[index]
+
+    def _floor(self, below: int) -> float:
+        """Average at which a slot goes down to the candidate `below`."""
+        return (0.5 if below == 0 else below - 0.5) + self._slot.down_hysteresis

@@ -1,0 +1,63 @@
+"""`heuristic`: longer after a fully accepted draft, shorter after any other, as in Hugging Face transformers.
+
+Source: transformers 5, `num_assistant_tokens_schedule="heuristic_transient"`
+(generation/candidate_generator.py, `AssistedCandidateGenerator.update_candidate_strategy`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from turbospec.policy.config import PolicyConfig
+from turbospec.profile import Profile
+from turbospec.types import StepOutcome, StepPlan, StepView
+
+INCREASE = 2
+DECREASE = 1
+MAX_REQUESTS = 8192
+"""Requests whose draft lengths are remembered; past that the oldest are forgotten, being long finished."""
+
+
+class HeuristicConfig(PolicyConfig):
+    """Each request's draft length rises by 2 after a fully accepted draft and falls by 1 after any other."""
+
+    policy: Literal["heuristic"]
+    start: int = Field(default=20, ge=1)
+    """Draft length of a request's first step, in tokens."""
+
+    def build(self, profile: Profile | None, seed: int) -> HeuristicPolicy:
+        return HeuristicPolicy(self.start)
+
+
+class HeuristicPolicy:
+    """Keeps a draft length for each request, because transformers drafts for one request at a time."""
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._lengths: dict[int, int] = {}
+        self._max_draft = start
+
+    def plan(self, view: StepView) -> StepPlan:
+        self._max_draft = view.max_draft
+        ids: list[int] = view.request_ids.tolist()
+        lengths = np.array([self._lengths.get(request_id, self._start) for request_id in ids], np.int64)
+        return StepPlan(np.minimum(lengths, view.draft_limits), reason="heuristic")
+
+    def observe(self, outcome: StepOutcome) -> None:
+        shown = (outcome.drafted > 0) & ~outcome.truncated
+        complete = outcome.accepted == outcome.drafted
+        ids: list[int] = outcome.request_ids[shown].tolist()
+        for request_id, accepted_all in zip(ids, complete[shown].tolist(), strict=True):
+            self._lengths[request_id] = self._next(self._lengths.get(request_id, self._start), accepted_all)
+        while len(self._lengths) > MAX_REQUESTS:
+            del self._lengths[next(iter(self._lengths))]
+
+    def _next(self, length: int, accepted_all: bool) -> int:
+        # The engine's maximum, which transformers does not have, bounds the state too: a length far above what is
+        # drafted would take as many rejections to come down to it.
+        length = min(length, self._max_draft)
+        length += INCREASE if accepted_all else -DECREASE
+        return max(1, min(length, self._max_draft))

@@ -1,0 +1,73 @@
+"""Hot reload: a policy that follows its file."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+
+from turbospec.errors import UserError
+from turbospec.policy.load import load_policy
+from turbospec.profile import Profile
+from turbospec.types import StepOutcome, StepPlan, StepView
+
+log = logging.getLogger("turbospec")
+
+
+class ReloadingPolicy:
+    """The policy of a file, replaced between two steps when the file has changed.
+
+    A changed file that is valid takes effect at the next plan, with nothing carried over from the policy before it. One
+    that is invalid, or has vanished, is refused with one warning, and the policy stays. The guard's settings are not
+    the policy's and are read once, at start (see `load_controller`).
+
+    Args:
+        path: a policy file.
+        profile: as for `load_policy`.
+        seed: as for `load_policy`.
+        check_seconds: least time between two looks at the file, on the clock of `StepView.now`.
+
+    Raises:
+        UserError: the file is wrong at the start, when there is no policy to keep.
+    """
+
+    def __init__(
+        self, path: Path, *, profile: Profile | None = None, seed: int = 0, check_seconds: float = 1.0
+    ) -> None:
+        self.path = path
+        self._profile = profile
+        self._seed = seed
+        self._check_seconds = check_seconds
+        self._next_check = -math.inf
+        self._stamp = _stamp(path)
+        self.policy = load_policy(path, profile=profile, seed=seed)
+
+    def plan(self, view: StepView) -> StepPlan:
+        if view.now >= self._next_check:
+            self._next_check = view.now + self._check_seconds
+            self._follow_file()
+        return self.policy.plan(view)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        self.policy.observe(outcome)
+
+    def _follow_file(self) -> None:
+        stamp = _stamp(self.path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self.policy = load_policy(self.path, profile=self._profile, seed=self._seed)
+        except UserError as error:
+            log.warning("policy not reloaded, the one before stays: %s", error)
+        else:
+            log.info("policy reloaded from %s", self.path)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Changes whenever the file does: inode, time of change and size; None where there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
