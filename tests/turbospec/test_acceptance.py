@@ -1,0 +1,107 @@
+"""Acceptance estimates: censoring, shrinkage, change, recovery."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from turbospec.acceptance import AcceptanceModel, ChangeDetector
+
+ZERO = np.zeros(1, np.int64)
+
+
+def feed(model: AcceptanceModel, request: int, drafted: int, accepted: int, *, truncated: bool = False) -> None:
+    rows = model.rows(np.array([request]))
+    model.observe(rows, ZERO, np.array([drafted]), np.array([accepted]), np.array([truncated]))
+
+
+def survival(model: AcceptanceModel, request: int, depth: int) -> np.ndarray:
+    return model.survival(model.rows(np.array([request])), ZERO, np.array([depth]))[1][0]
+
+
+def test_positions_after_the_first_rejection_show_nothing() -> None:
+    model = AcceptanceModel(5)
+    before = model.server.copy()
+    feed(model, 1, drafted=5, accepted=2)
+    trials = model.server[1] - before[1] * np.exp(-1 / model.server_memory)
+    assert trials[:3] == pytest.approx(1.0)
+    assert model.server[:, 3:] == pytest.approx(before[:, 3:])
+
+
+def test_a_truncated_acceptance_shows_no_failure() -> None:
+    cut, failed = AcceptanceModel(5), AcceptanceModel(5)
+    feed(cut, 1, drafted=5, accepted=2, truncated=True)
+    feed(failed, 1, drafted=5, accepted=2)
+    assert cut.server[1, 2] == 2.0, "position 3 was not observed"
+    assert cut.class_mean(0)[2] > failed.class_mean(0)[2]
+
+
+def test_learns_the_acceptance_of_each_position() -> None:
+    rng = np.random.default_rng(0)
+    truth = np.array([0.9, 0.5, 0.8, 0.3])
+    model = AcceptanceModel(4, server_memory=4000.0)
+    for step in range(6000):
+        hits = rng.random(4) < truth
+        feed(model, step, drafted=4, accepted=int(np.cumprod(hits).sum()))
+    assert model.class_mean(0) == pytest.approx(truth, abs=0.08)
+
+
+def test_a_new_request_starts_from_the_server_and_a_long_one_follows_its_own_text() -> None:
+    model = AcceptanceModel(4)
+    for step in range(200):
+        feed(model, step, drafted=4, accepted=3)
+    start = survival(model, 10_000, 4)
+    assert start[0] > 0.9
+    for _ in range(30):
+        feed(model, 10_000, drafted=4, accepted=0)
+    assert survival(model, 10_000, 4)[0] < 0.25
+    assert survival(model, 10_001, 4)[0] > 0.8, "another request must not inherit it"
+
+
+def test_survival_never_increases_and_ends_at_the_limit() -> None:
+    model = AcceptanceModel(6)
+    for step in range(50):
+        feed(model, step % 3, drafted=6, accepted=step % 7)
+    row = survival(model, 1, 4)
+    assert (np.diff(row) <= 0).all()
+    assert row[4:].tolist() == [0.0, 0.0]
+
+
+def test_a_hopeless_request_is_forgiven_in_time() -> None:
+    model = AcceptanceModel(2, idle_memory=100.0)
+    for _ in range(20):
+        feed(model, 7, drafted=2, accepted=0)
+    condemned = survival(model, 7, 1)[0]
+    for _ in range(500):
+        feed(model, 7, drafted=0, accepted=0)
+    assert survival(model, 7, 1)[0] > condemned
+    assert survival(model, 7, 1)[0] == pytest.approx(model.class_mean(0)[0], abs=0.05)
+
+
+def test_classes_are_kept_apart() -> None:
+    model = AcceptanceModel(2)
+    for request in range(200):
+        rows, odd = model.rows(np.array([request])), request % 2
+        model.observe(rows, np.array([odd]), np.array([2]), np.array([2 * odd]), np.array([False]))
+    assert model.class_mean(1)[0] > 0.9
+    assert model.class_mean(0)[0] < 0.2
+
+
+def test_an_abrupt_change_is_noticed_and_followed() -> None:
+    rng = np.random.default_rng(3)
+    model = AcceptanceModel(3, server_memory=5000.0)
+    for step in range(1500):
+        feed(model, step, drafted=3, accepted=int(np.cumprod(rng.random(3) < 0.85).sum()))
+    assert model.change.alarms <= 1, "no alarm without a change, but for chance"
+    alarms = model.change.alarms
+    for step in range(1500, 1580):
+        feed(model, step, drafted=3, accepted=0)
+    assert model.change.alarms > alarms
+    assert model.class_mean(0)[0] < 0.3
+
+
+def test_change_detector_is_quiet_on_noise() -> None:
+    rng = np.random.default_rng(1)
+    detector = ChangeDetector()
+    alarms = sum(detector.add(float(rng.normal()), 1.0) for _ in range(20_000))
+    assert alarms <= 4

@@ -1,0 +1,103 @@
+"""The latency model: offline fit, online correction, use without a profile."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from turbospec.latency import LatencyModel, OnlineRegression, verify_features
+from turbospec.profile import LatencySample
+
+
+def measured(rng: np.random.Generator, requests: int, draft: int, *, slow: float = 1.0, context: int = 200):
+    """A step of an imaginary machine: 6 ms floor, compute-bound beyond 64 tokens, 1.2 ms a draft pass."""
+    tokens = requests * (1 + draft)
+    verify = 6e-3 + 2e-5 * tokens + 6e-5 * max(0, tokens - 64) + 2e-8 * requests * context
+    drafting = 3e-4 + draft * (1.2e-3 + 1.5e-5 * requests) if draft else 0.0
+    noise = rng.lognormal(0.0, 0.03, 2)
+    verify, drafting = slow * verify * noise[0], slow * drafting * noise[1]
+    return LatencySample(
+        draft_rows=(requests,) * draft,
+        draft_context_tokens=requests * context * draft,
+        catch_up_tokens=0,
+        tokens_batched=tokens,
+        prefill_tokens=0,
+        context_tokens=requests * context,
+        draft_seconds=drafting,
+        verify_seconds=verify,
+        step_seconds=drafting + verify + 4e-4 + 1e-5 * requests,
+    )
+
+
+def grid(rng: np.random.Generator) -> list[LatencySample]:
+    return [
+        measured(rng, n, k, context=c) for n in (1, 2, 4, 8, 16, 32) for k in (0, 1, 3, 5, 8, 15) for c in (64, 256)
+    ] * 2
+
+
+def relative_errors(model: LatencyModel, samples: list[LatencySample]) -> np.ndarray:
+    return np.array([model.predict_sample(s) / s.step_seconds - 1.0 for s in samples])
+
+
+def test_offline_fit_predicts_unseen_steps() -> None:
+    rng = np.random.default_rng(0)
+    model = LatencyModel.fit(grid(rng))
+    unseen = [measured(rng, n, k, context=150) for n in (3, 6, 12, 24) for k in (0, 2, 4, 6, 10)]
+    assert np.abs(relative_errors(model, unseen)).mean() < 0.05
+
+
+def test_verify_curve_is_the_model_and_never_decreases() -> None:
+    rng = np.random.default_rng(1)
+    model = LatencyModel.fit(grid(rng))
+    for base in (1, 2, 7, 64, 500):
+        curve = model.verify_curve(base, 120, 900.0, 4)
+        tokens = np.arange(base, base + 121, dtype=float)
+        expected = model.verify.predict(verify_features(tokens, np.full(121, 900.0))) + model.host_seconds(4)
+        assert curve == pytest.approx(expected, rel=1e-9)
+        assert (np.diff(curve) >= 0).all()
+
+
+def test_no_profile_is_needed() -> None:
+    rng = np.random.default_rng(2)
+    model = LatencyModel()
+    assert not model.calibrated
+    for draft in (0, 2, 0, 5, 1, 0, 3, 4, 0, 2) * 3:
+        model.learn(measured(rng, 8, draft), 8)
+    assert model.calibrated
+    later = [measured(rng, 8, k) for k in (0, 1, 2, 4, 6)]
+    assert np.abs(relative_errors(model, later)).mean() < 0.1
+
+
+def test_a_machine_that_slows_down_is_followed() -> None:
+    rng = np.random.default_rng(4)
+    model = LatencyModel.fit(grid(rng))
+    for step in range(400):
+        model.learn(measured(rng, 8, step % 4, slow=1.6), 8)
+    later = [measured(rng, 8, k, slow=1.6) for k in (0, 1, 2, 3)]
+    assert np.abs(relative_errors(model, later)).mean() < 0.08
+
+
+def test_a_stall_hardly_moves_the_model() -> None:
+    rng = np.random.default_rng(5)
+    model = LatencyModel.fit(grid(rng))
+    for _ in range(100):
+        model.learn(measured(rng, 8, 3), 8)
+    usual = measured(rng, 8, 3)
+    before = model.predict_sample(usual)
+    model.learn(measured(rng, 8, 3, slow=50.0), 8)
+    assert model.predict_sample(usual) == pytest.approx(before, rel=0.05)
+
+
+def test_a_repeated_step_does_not_erase_the_others() -> None:
+    rng = np.random.default_rng(6)
+    model = LatencyModel.fit(grid(rng))
+    rare = [measured(rng, 32, 8), measured(rng, 1, 15), measured(rng, 16, 1)]
+    before = np.abs(relative_errors(model, rare)).mean()
+    for _ in range(5000):
+        model.learn(measured(rng, 8, 0), 8)
+    assert np.abs(relative_errors(model, rare)).mean() < before + 0.05
+
+
+def test_predictions_are_never_negative() -> None:
+    regression = OnlineRegression(np.array([-1.0, 1.0]), np.ones(2))
+    assert regression.predict(np.array([1.0, 0.5])) == 0.5

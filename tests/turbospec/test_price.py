@@ -1,0 +1,37 @@
+"""The price of time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from turbospec.planner import StepCosts, plan_draft_lengths
+from turbospec.price import TimePrice, best_rate
+
+
+def test_rate_is_tokens_over_time_of_each_load() -> None:
+    price = TimePrice()
+    for _ in range(50):
+        price.add(8, 16, 0.010)
+        price.add(1, 2, 0.008)
+    assert price.rate(8) == pytest.approx(1600.0)
+    assert price.rate(10) == pytest.approx(2000.0), "the same bucket, scaled by the requests"
+    assert price.rate(1) == pytest.approx(250.0)
+
+
+def test_unseen_load_has_no_rate() -> None:
+    price = TimePrice()
+    price.add(8, 16, 0.010)
+    assert price.rate(8) is None
+    assert price.rate(1) is None
+
+
+def test_best_rate_is_the_best_ratio_of_tokens_to_time() -> None:
+    gains = np.cumprod(np.full((1, 10), 0.7))[None]
+    costs = StepCosts(0.008 + 5e-5 * np.arange(11), 3e-4, 1.2e-3, 2e-5)
+    ratios = [
+        (1.0 + gains[0, :k].sum()) / costs.seconds(np.array([k])) for k in range(11)
+    ]
+    rate = best_rate(gains, costs, 1.0)
+    assert rate == pytest.approx(max(ratios), rel=1e-6)
+    assert plan_draft_lengths(gains, costs, rate).draft_lengths[0] == int(np.argmax(ratios))

@@ -1,0 +1,229 @@
+"""What the drafter is worth: the probability that each draft token is accepted, given that those before it were.
+
+Observations are censored. Of a draft of 5 with 2 accepted, positions 1 and 2 succeeded, 3 failed, 4 and 5 show
+nothing; where EOS, a stop string or max_tokens cut the acceptance short, no position failed.
+
+The estimate has three levels, each a discounted Beta posterior:
+
+* the server's acceptance at each position,
+* each service class's, shrunk towards the server's,
+* and each request's: pooled over positions, because one request shows too little of each, as an odds ratio between
+  what it accepted and what its class would have accepted at the very positions it was observed at.
+
+    odds a[i, j] = odds a_class[j] · ratio_i,      ratio_i = odds((κ·ē + s) / (κ + n)) / odds(ē),   ē = e / n
+
+with s successes among n observed positions, e expected of the class, κ the prior's strength. Pooled acceptance by
+position is biased upward at depth, as only easy requests survive there; the request's ratio, which is pooled over all
+positions, keeps hard requests from inheriting it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from turbospec.requests import RequestSlots
+from turbospec.types import BoolArray, FloatArray, IntArray
+
+MAX_CLASSES = 64
+MAX_RATIO = 64.0
+LIMIT = 0.995
+"""No acceptance probability is believed beyond this, nor below 1 - LIMIT."""
+
+
+class AcceptanceModel:
+    """Acceptance of each request's draft positions, learnt online.
+
+    Args:
+        max_draft: K, the deepest position kept.
+        prior: acceptance assumed before anything was seen.
+        server_memory: observations of a position that the server's estimate remembers.
+        class_strength: observations of a class's own that weigh as much as the server's estimate.
+        request_strength: κ, observed positions of a request's own that weigh as much as its class's estimate.
+        request_memory: observed positions that a request's estimate remembers.
+        idle_memory: steps without a draft after which a request's own evidence has faded to 1/e, so that requests
+            judged hopeless are tried again.
+    """
+
+    def __init__(
+        self,
+        max_draft: int,
+        *,
+        prior: float = 0.6,
+        server_memory: float = 400.0,
+        class_strength: float = 16.0,
+        request_strength: float = 3.0,
+        request_memory: float = 48.0,
+        idle_memory: float = 400.0,
+    ) -> None:
+        self.max_draft = max_draft
+        self.server_memory = server_memory
+        self.class_strength = class_strength
+        self.request_strength = request_strength
+        self.request_memory = request_memory
+        self.idle_factor = float(np.exp(-1.0 / idle_memory))
+        self.slots = RequestSlots()
+        # Per position: successes and trials. The prior weighs two observations.
+        self.server = np.stack([np.full(max_draft, 2.0 * prior), np.full(max_draft, 2.0)])
+        self.classes = np.zeros((MAX_CLASSES, 2, max_draft))
+        # Per request: successes, trials, and successes expected of its class.
+        self.requests = np.zeros((self.slots.capacity, 3))
+        self.change = ChangeDetector()
+        self._mean = np.empty((MAX_CLASSES, max_draft))
+        self._refresh()
+
+    def rows(self, request_ids: IntArray) -> IntArray:
+        """(n,) rows of `requests` for these ids."""
+        return self.rows_and_fresh(request_ids)[0]
+
+    def rows_and_fresh(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
+        """Rows of these ids, and those of them whose requests were not known and start afresh."""
+        slots, fresh = self.slots.lookup(request_ids)
+        if len(fresh):
+            if len(self.requests) < self.slots.capacity:
+                grown = np.zeros((self.slots.capacity, 3))
+                grown[: len(self.requests)] = self.requests
+                self.requests = grown
+            self.requests[fresh] = 0.0
+        return slots, fresh
+
+    def class_mean(self, class_id: int) -> FloatArray:
+        """(K,) conditional acceptance by position of a request of this class of which nothing is known."""
+        return self._mean[class_id % MAX_CLASSES]
+
+    def survival(
+        self, rows: IntArray, class_ids: IntArray, limits: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Conditional acceptance a[i, j] and survival S[i, j] = a[i, 1] ··· a[i, j], both (n, K).
+
+        S is 0 beyond a request's limit.
+        """
+        return _survival(self._mean, self.requests, rows, class_ids, limits, self.request_strength)
+
+    def evidence(self, rows: IntArray) -> FloatArray:
+        """(n,) observed positions, discounted, that each request's own estimate rests on."""
+        return self.requests[rows, 1]
+
+    def observe(
+        self, rows: IntArray, class_ids: IntArray, drafted: IntArray, accepted: IntArray, truncated: BoolArray
+    ) -> None:
+        """Learn from a step's (n,) draft tokens verified and accepted."""
+        surprise, variance = _observe(
+            self._mean, self.server, self.classes, self.requests, rows, class_ids, drafted, accepted, truncated,
+            self.server_memory, self.request_strength, self.request_memory, self.idle_factor,
+        )  # fmt: skip
+        if variance > 0.0:
+            if self.change.add(surprise, variance):
+                self.forget()
+            self._refresh()
+
+    def forget(self) -> None:
+        """Keep only a hint of what was learnt: the text or the drafter has changed."""
+        self.server *= np.minimum(1.0, 8.0 / self.server[1])
+        self.classes *= 0.1
+        self.requests *= 0.5
+
+    def _refresh(self) -> None:
+        server = self.server[0] / self.server[1]
+        strength = self.class_strength
+        mean = (self.classes[:, 0] + strength * server) / (self.classes[:, 1] + strength)
+        np.clip(mean, 1.0 - LIMIT, LIMIT, out=self._mean)
+
+
+class ChangeDetector:
+    """Two-sided Page-Hinkley test on the standardised surprise of the acceptance estimate.
+
+    Page, "Continuous inspection schemes", Biometrika 41, 1954. `drift` is the shift, in standard deviations a step,
+    that is tolerated; `threshold` the accumulated excess that raises the alarm.
+    """
+
+    def __init__(self, drift: float = 0.35, threshold: float = 16.0) -> None:
+        self.drift = drift
+        self.threshold = threshold
+        self.alarms = 0
+        self._up = self._down = 0.0
+
+    def add(self, surprise: float, variance: float) -> bool:
+        """Take in a step's successes less those expected, and that difference's variance; True on a change."""
+        # One freak step of a large batch must not raise the alarm by itself.
+        z = min(max(surprise / max(variance, 0.05) ** 0.5, -4.0), 4.0)
+        self._up = max(0.0, self._up + z - self.drift)
+        self._down = max(0.0, self._down - z - self.drift)
+        if max(self._up, self._down) < self.threshold:
+            return False
+        self._up = self._down = 0.0
+        self.alarms += 1
+        return True
+
+
+@njit(cache=True)
+def _ratio(successes, trials, expected, strength):  # pragma: no cover - compiled
+    if trials <= 0.0:
+        return 1.0
+    mean = min(max(expected / trials, 1.0 - LIMIT), LIMIT)
+    own = (strength * mean + successes) / (strength + trials)
+    own = min(max(own, 1.0 - LIMIT), LIMIT)
+    ratio = own / (1.0 - own) * (1.0 - mean) / mean
+    return min(max(ratio, 1.0 / MAX_RATIO), MAX_RATIO)
+
+
+@njit(cache=True)
+def _survival(mean, requests, rows, class_ids, limits, strength):  # pragma: no cover - compiled
+    n, depth = len(rows), mean.shape[1]
+    acceptance, survival = np.zeros((n, depth)), np.zeros((n, depth))
+    for i in range(n):
+        row = rows[i]
+        ratio = _ratio(requests[row, 0], requests[row, 1], requests[row, 2], strength)
+        alive = 1.0
+        of_class = mean[class_ids[i] % MAX_CLASSES]
+        for j in range(min(limits[i], depth)):
+            odds = of_class[j] / (1.0 - of_class[j]) * ratio
+            p = min(odds / (1.0 + odds), LIMIT)
+            alive *= p
+            acceptance[i, j] = p
+            survival[i, j] = alive
+    return acceptance, survival
+
+
+@njit(cache=True)
+def _observe(
+    mean, server, classes, requests, rows, class_ids, drafted, accepted, truncated,
+    server_memory, strength, request_memory, idle_factor,
+):  # fmt: skip  # pragma: no cover - compiled
+    depth = mean.shape[1]
+    surprise, variance = 0.0, 0.0
+    trials_at, successes_at = np.zeros(depth), np.zeros(depth)
+    for i in range(len(rows)):
+        row, c = rows[i], class_ids[i] % MAX_CLASSES
+        if drafted[i] == 0:
+            for level in range(3):
+                requests[row, level] *= idle_factor
+            continue
+        good = min(accepted[i], depth)
+        failed = accepted[i] < drafted[i] and not truncated[i] and accepted[i] < depth
+        seen = good + 1 if failed else good
+        ratio = _ratio(requests[row, 0], requests[row, 1], requests[row, 2], strength)
+        expected = 0.0
+        for j in range(seen):
+            a = mean[c, j]
+            expected += a
+            odds = a / (1.0 - a) * ratio
+            p = odds / (1.0 + odds)
+            hit = 1.0 if j < good else 0.0
+            surprise += hit - p
+            variance += p * (1.0 - p)
+            trials_at[j] += 1.0
+            successes_at[j] += hit
+            fade = 1.0 - 1.0 / server_memory
+            classes[c, 0, j] = classes[c, 0, j] * fade + hit
+            classes[c, 1, j] = classes[c, 1, j] * fade + 1.0
+        fade = (1.0 - 1.0 / request_memory) ** seen
+        requests[row, 0] = requests[row, 0] * fade + good
+        requests[row, 1] = requests[row, 1] * fade + seen
+        requests[row, 2] = requests[row, 2] * fade + expected
+    for j in range(depth):
+        if trials_at[j] > 0.0:
+            fade = np.exp(-trials_at[j] / server_memory)
+            server[0, j] = server[0, j] * fade + successes_at[j]
+            server[1, j] = server[1, j] * fade + trials_at[j]
+    return surprise, variance
