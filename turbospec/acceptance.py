@@ -25,7 +25,7 @@ from numba import njit
 from turbospec.requests import RequestSlots
 from turbospec.types import BoolArray, FloatArray, IntArray
 
-MAX_CLASSES = 64
+MAX_CLASSES = 16
 MAX_RATIO = 64.0
 LIMIT = 0.995
 """No acceptance probability is believed beyond this, nor below 1 - LIMIT."""
@@ -91,9 +91,7 @@ class AcceptanceModel:
         """(K,) conditional acceptance by position of a request of this class of which nothing is known."""
         return self._mean[class_id % MAX_CLASSES]
 
-    def survival(
-        self, rows: IntArray, class_ids: IntArray, limits: IntArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def survival(self, rows: IntArray, class_ids: IntArray, limits: IntArray) -> tuple[FloatArray, FloatArray]:
         """Conditional acceptance a[i, j] and survival S[i, j] = a[i, 1] ··· a[i, j], both (n, K).
 
         S is 0 beyond a request's limit.
@@ -124,10 +122,7 @@ class AcceptanceModel:
         self.requests *= 0.5
 
     def _refresh(self) -> None:
-        server = self.server[0] / self.server[1]
-        strength = self.class_strength
-        mean = (self.classes[:, 0] + strength * server) / (self.classes[:, 1] + strength)
-        np.clip(mean, 1.0 - LIMIT, LIMIT, out=self._mean)
+        _class_means(self.server, self.classes, self.class_strength, self._mean)
 
 
 class ChangeDetector:
@@ -154,6 +149,15 @@ class ChangeDetector:
         self._up = self._down = 0.0
         self.alarms += 1
         return True
+
+
+@njit(cache=True)
+def _class_means(server, classes, strength, mean):  # pragma: no cover - compiled
+    for c in range(mean.shape[0]):
+        for j in range(mean.shape[1]):
+            prior = server[0, j] / server[1, j]
+            own = (classes[c, 0, j] + strength * prior) / (classes[c, 1, j] + strength)
+            mean[c, j] = min(max(own, 1.0 - LIMIT), LIMIT)
 
 
 @njit(cache=True)

@@ -14,9 +14,7 @@ def test_learns_an_overconfident_drafter() -> None:
     for _ in range(4000):
         confidence = rng.uniform(0, 1, (1, 4))
         accepted = int(np.cumprod(rng.random(4) < 0.5 * confidence[0]).sum())
-        calibration.observe(
-            np.zeros(1, np.int64), np.array([4]), np.array([accepted]), np.array([False]), confidence
-        )
+        calibration.observe(np.zeros(1, np.int64), np.array([4]), np.array([accepted]), np.array([False]), confidence)
     table = calibration.table()
     assert table[3] == pytest.approx(0.175, abs=0.05)
     assert table[8] == pytest.approx(0.425, abs=0.07)
@@ -34,9 +32,7 @@ def test_a_request_that_never_matches_is_told_apart_by_its_ratio() -> None:
 
 def gate(*, acceptance: float = 0.8, pass_price: float = 0.3, rows: int = 1) -> SurvivalGate:
     table = np.linspace(0.02, 0.98, 13)
-    return SurvivalGate(
-        table, np.ones(rows), np.full((rows, 8), acceptance), np.full(rows, 4), pass_price, 0.02, 0.01
-    )
+    return SurvivalGate(table, np.ones(rows), np.full((rows, 8), acceptance), np.full(rows, 4), pass_price, 0.02, 0.01)
 
 
 def test_goes_on_while_confident_and_stops_at_the_limit() -> None:

@@ -29,9 +29,7 @@ def test_unseen_load_has_no_rate() -> None:
 def test_best_rate_is_the_best_ratio_of_tokens_to_time() -> None:
     gains = np.cumprod(np.full((1, 10), 0.7))[None]
     costs = StepCosts(0.008 + 5e-5 * np.arange(11), 3e-4, 1.2e-3, 2e-5)
-    ratios = [
-        (1.0 + gains[0, :k].sum()) / costs.seconds(np.array([k])) for k in range(11)
-    ]
+    ratios = [(1.0 + gains[0, :k].sum()) / costs.seconds(np.array([k])) for k in range(11)]
     rate = best_rate(gains, costs, 1.0)
     assert rate == pytest.approx(max(ratios), rel=1e-6)
     assert plan_draft_lengths(gains, costs, rate).draft_lengths[0] == int(np.argmax(ratios))

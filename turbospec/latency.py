@@ -1,0 +1,249 @@
+"""What a step costs: fitted offline from a profile, corrected online, and usable with no profile at all.
+
+    T = host + draft + verify
+
+* verify: piecewise linear in the tokens of the target's pass, with a slope that is free to differ (and only ever
+  non-negative) between powers of two, plus a term for the KV that attention reads. The constant is the memory-bound
+  floor, the last slopes the compute-bound ones; a step at a graph's size shows as one steep segment.
+* draft: affine in the passes, their rows, the KV they read and the stale tokens caught up.
+* host: affine in the requests.
+
+Offline each part is a non-negative least squares fit of relative errors. Online each is corrected by recursive least
+squares with directional forgetting: only what a step's own features excite is forgotten, so that a server that always
+runs the same step does not lose what it knew of the others (Bittanti, Bolzern, Campi: "Recursive least-squares
+identification algorithms with incomplete excitation", IEEE TAC 35(12), 1990).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba import njit
+from scipy.optimize import nnls
+
+from turbospec.profile import LatencySample
+from turbospec.types import FloatArray
+
+VERIFY_KNOTS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096])
+"""Tokens in the target's pass at which the slope may change."""
+
+OUTLIER_SIGMAS = 4.0
+
+
+def verify_features(tokens: FloatArray, context_tokens: FloatArray) -> FloatArray:
+    """(…, 2 + segments): the floor, the KV read, and the tokens' share in each segment between the knots."""
+    low, high = VERIFY_KNOTS[:-1], VERIFY_KNOTS[1:]
+    segments = np.clip(tokens[..., None] - low, 0.0, high - low)
+    return np.concatenate([np.ones_like(segments[..., :1]), context_tokens[..., None], segments], axis=-1)
+
+
+@njit(cache=True)
+def _features(tokens, context_tokens):  # pragma: no cover - compiled
+    """`verify_features` of one step, without the cost of a dozen array operations."""
+    row = np.zeros(len(VERIFY_KNOTS) + 1)
+    row[0], row[1] = 1.0, context_tokens
+    for segment in range(len(VERIFY_KNOTS) - 1):
+        low, high = VERIFY_KNOTS[segment], VERIFY_KNOTS[segment + 1]
+        row[segment + 2] = min(max(tokens - low, 0.0), high - low)
+    return row
+
+
+class OnlineRegression:
+    """Linear model y ≈ x·w with w ≥ 0 in prediction, learnt from a stream by robust recursive least squares.
+
+    Works on relative errors: a step of 10 ms and one of 100 ms teach alike.
+
+    Args:
+        weights: (p,) where to start.
+        variance: (p,) or (p, p) how far off the start may be, in squared units of the weights.
+        forgetting: information kept from one update to the next, in the direction that the update excites.
+    """
+
+    def __init__(self, weights: FloatArray, variance: FloatArray, *, forgetting: float = 0.995) -> None:
+        self.weights = np.array(weights, dtype=np.float64)
+        self.covariance = np.array(np.diag(variance) if variance.ndim == 1 else variance, dtype=np.float64)
+        self.forgetting = forgetting
+        self.noise = np.array([0.15])
+        """Standard deviation of the relative error, learnt."""
+
+    def learn(self, features: FloatArray, target: float) -> None:
+        """Take in one measurement; `target` at or below 0 is ignored."""
+        if target > 0.0:
+            _learn(self.weights, self.covariance, self.noise, features, target, self.forgetting)
+
+    def predict(self, features: FloatArray) -> FloatArray:
+        """(…,) predictions for (…, p) features, never negative for non-negative features."""
+        return features @ np.maximum(self.weights, 0.0)
+
+    def uncertainty(self, features: FloatArray) -> float:
+        """Standard deviation of the prediction, relative to it."""
+        predicted = float(self.predict(features))
+        spread = float(features @ self.covariance @ features)
+        return max(spread, 0.0) ** 0.5 / max(predicted, 1e-9)
+
+
+@njit(cache=True)
+def _learn(weights, covariance, noise, features, target, forgetting):  # pragma: no cover - compiled
+    predicted = 0.0
+    for i in range(len(weights)):
+        predicted += features[i] * weights[i]
+    # Measured against the larger of the two, so that neither a stall nor a wild prediction gets undue weight.
+    scale = max(target, predicted, 1e-9)
+    x = features / scale
+    error = (target - predicted) / scale
+    gain = covariance @ x
+    spread = x @ gain
+    sigma = np.sqrt(noise[0] ** 2 + spread)
+    clipped = min(max(error, -OUTLIER_SIGMAS * sigma), OUTLIER_SIGMAS * sigma)
+    denominator = noise[0] ** 2 + spread
+    weights += gain * (clipped / denominator)
+    # Directional forgetting: P⁻¹ loses (1 − λ) of itself along x alone, then gains x xᵀ / σ². The gain is bounded by
+    # the noise so that a direction which repeats keeps a memory of 1 / (1 − λ) steps.
+    covariance -= np.outer(gain, gain) / denominator
+    spread_after = spread * noise[0] ** 2 / denominator
+    if spread_after > 1e-12:
+        floor = (1.0 - forgetting) * noise[0] ** 2
+        if spread_after < floor:
+            after = gain * (noise[0] ** 2 / denominator)
+            covariance += np.outer(after, after) * ((floor - spread_after) / spread_after**2)
+    noise[0] = min(max(0.98 * noise[0] + 0.02 * abs(clipped) * 1.25, 0.01), 0.5)
+
+
+@njit(cache=True)
+def _curve(slopes, floor, base_tokens, extra_tokens):  # pragma: no cover - compiled
+    """The same as `verify_features @ weights` for runs of consecutive token counts, without the matrix."""
+    seconds = np.empty(extra_tokens + 1)
+    segment, value = 0, floor
+    for tokens in range(2, base_tokens + extra_tokens + 1):
+        while segment < len(slopes) - 1 and tokens > VERIFY_KNOTS[segment + 1]:
+            segment += 1
+        if tokens <= VERIFY_KNOTS[-1]:
+            value += max(slopes[segment], 0.0)
+        if tokens >= base_tokens:
+            seconds[tokens - base_tokens] = value
+    if base_tokens <= 1:
+        seconds[0] = floor
+        if base_tokens < 1 and extra_tokens >= 1:
+            seconds[1] = floor
+    return seconds
+
+
+class LatencyModel:
+    """Predicts the parts of a step's time, in seconds.
+
+    Without a profile it starts from a guess whose scale the first steps set; `calibrated` says when its draft and
+    verify costs have been seen enough to be planned with.
+    """
+
+    def __init__(self) -> None:
+        segments = len(VERIFY_KNOTS) - 1
+        verify = np.concatenate([[8e-3, 1e-8], np.full(segments, 4e-5)])
+        # Slopes of neighbouring segments are alike: one shared uncertainty and a smaller one for each.
+        variance = np.zeros((len(verify), len(verify)))
+        variance[0, 0], variance[1, 1] = 5e-2**2, 1e-7**2
+        variance[2:, 2:] = 1e-4**2 + np.diag(np.full(segments, 5e-5**2))
+        self.verify = OnlineRegression(verify, variance)
+        self.draft = OnlineRegression(
+            np.array([2e-4, 1.5e-3, 2e-5, 1e-8, 1e-5]), np.array([1e-3, 1e-2, 1e-4, 1e-7, 1e-4]) ** 2
+        )
+        self.host = OnlineRegression(np.array([5e-4, 2e-5]), np.array([5e-3, 2e-4]) ** 2)
+        self.verify_observations = 0
+        self.draft_observations = 0
+        self.fitted = False
+
+    @classmethod
+    def fit(cls, samples: Sequence[LatencySample]) -> LatencyModel:
+        """Fit all parts to measured steps by non-negative least squares of relative errors.
+
+        Raises:
+            ValueError: there are no samples.
+        """
+        if not samples:
+            raise ValueError("no samples to fit a latency model to")
+        model = cls()
+        model._fit_part(model.verify, np.stack([_verify_row(s) for s in samples]), _column(samples, "verify_seconds"))
+        drafted = [sample for sample in samples if sample.draft_rows]
+        if drafted:
+            model._fit_part(model.draft, np.stack([_draft_row(s) for s in drafted]), _column(drafted, "draft_seconds"))
+        host = np.array([max(s.step_seconds - s.draft_seconds - s.verify_seconds, 0.0) for s in samples])
+        model._fit_part(model.host, np.stack([_host_row(s) for s in samples]), host)
+        model.verify_observations, model.draft_observations = len(samples), len(drafted)
+        model.fitted = True
+        return model
+
+    @staticmethod
+    def _fit_part(part: OnlineRegression, features: FloatArray, seconds: FloatArray) -> None:
+        weight = 1.0 / np.maximum(seconds, max(float(np.median(seconds)) * 0.1, 1e-6))
+        scaled = features * weight[:, None]
+        fitted, _ = nnls(scaled, seconds * weight)
+        # Columns the samples never excite keep the start's value: zero would promise free tokens there.
+        seen = np.abs(features).max(axis=0) > 0.0
+        part.weights = np.where(seen, fitted, part.weights)
+        residual = (seconds - features @ fitted) * weight
+        part.noise[0] = float(np.clip(1.4826 * np.median(np.abs(residual)), 0.02, 0.5))
+        information = scaled.T @ scaled / part.noise[0] ** 2
+        part.covariance = np.linalg.inv(information + np.linalg.inv(part.covariance))
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether both a plain step and a drafting one have been seen often enough to plan with."""
+        return self.fitted or (self.verify_observations >= 4 and self.draft_observations >= 4)
+
+    def learn(self, sample: LatencySample, requests: int) -> None:
+        """Correct the model by one measured step of `requests` requests."""
+        self.verify.learn(_verify_row(sample), sample.verify_seconds)
+        self.verify_observations += 1
+        if sample.draft_rows:
+            self.draft.learn(_draft_row(sample), sample.draft_seconds)
+            self.draft_observations += 1
+        rest = sample.step_seconds - sample.draft_seconds - sample.verify_seconds
+        self.host.learn(np.array([1.0, requests]), rest)
+
+    def verify_curve(self, base_tokens: int, extra_tokens: int, context_tokens: float, requests: int) -> FloatArray:
+        """(extra + 1,) host and verify seconds with 0 … extra draft tokens on top of `base_tokens`; never decreasing."""
+        weights = self.verify.weights
+        floor = max(float(weights[0]), 0.0) + max(float(weights[1]), 0.0) * context_tokens
+        return _curve(weights[2:], floor + self.host_seconds(requests), base_tokens, extra_tokens)
+
+    def host_seconds(self, requests: int) -> float:
+        fixed, each = self.host.weights.tolist()
+        return max(fixed, 0.0) + max(each, 0.0) * requests
+
+    def draft_costs(self, context_per_row: float) -> tuple[float, float, float]:
+        """Seconds of a drafting's start, of each pass, and of each row of a pass at this context."""
+        start, each_pass, row, context, _ = self.draft.weights.tolist()
+        return max(start, 0.0), max(each_pass, 0.0), max(row, 0.0) + max(context, 0.0) * context_per_row
+
+    @property
+    def catch_up_token_seconds(self) -> float:
+        """Seconds for each stale token that a drafter pass catches up."""
+        return max(float(self.draft.weights[4]), 0.0)
+
+    def predict_sample(self, sample: LatencySample, requests: int | None = None) -> float:
+        """Seconds that the model expects of a measured step, drafting included."""
+        rows = requests if requests is not None else _requests(sample)
+        draft = float(self.draft.predict(_draft_row(sample))) if sample.draft_rows else 0.0
+        return draft + float(self.verify.predict(_verify_row(sample))) + self.host_seconds(rows)
+
+
+def _requests(sample: LatencySample) -> int:
+    """The decoding requests, as far as a sample tells: those of its first draft pass, or a token each."""
+    return sample.draft_rows[0] if sample.draft_rows else max(1, sample.tokens_batched - sample.prefill_tokens)
+
+
+def _verify_row(sample: LatencySample) -> FloatArray:
+    return _features(float(sample.tokens_batched), float(sample.context_tokens))
+
+
+def _draft_row(sample: LatencySample) -> FloatArray:
+    rows = sample.draft_rows
+    return np.array([1.0, len(rows), sum(rows), sample.draft_context_tokens, sample.catch_up_tokens], np.float64)
+
+
+def _host_row(sample: LatencySample) -> FloatArray:
+    return np.array([1.0, float(_requests(sample))])
+
+
+def _column(samples: Sequence[LatencySample], name: str) -> FloatArray:
+    return np.array([getattr(sample, name) for sample in samples], np.float64)

@@ -1,0 +1,314 @@
+"""The closed loop: exact plans from what acceptance and latency were learnt to be."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numba import njit
+from pydantic import Field
+
+from turbospec.acceptance import AcceptanceModel
+from turbospec.confidence import ConfidenceCalibration, SurvivalGate
+from turbospec.latency import LatencyModel
+from turbospec.planner import StepCosts, plan_draft_lengths
+from turbospec.policy.config import PolicyConfig
+from turbospec.price import TimePrice, best_rate
+from turbospec.probing import ProbeBudget
+from turbospec.profile import LatencySample, Profile
+from turbospec.types import FloatArray, IntArray, Phase, StepController, StepOutcome, StepPlan, StepView
+
+CATCH_UP_HORIZON = 64
+"""Tokens over which a request's catching up is spread in the plan: what it buys is not spent in one step."""
+PROBE_DRAFT_LENGTH = 1
+EXPLORATION = (0, 2, 0, 5, 1, 0, 3, 4, 0, 2)
+"""Draft lengths of the first steps where no profile says what drafting costs."""
+MIN_CONFIDENCE_OBSERVATIONS = 64
+"""Verified tokens after which the drafter's confidence is trusted to end drafts."""
+
+
+class AdaptiveConfig(PolicyConfig):
+    """TurboSpec's own policy."""
+
+    policy: Literal["adaptive"]
+    max_draft: int | None = Field(default=None, ge=0, description="Longest draft; none: the engine's maximum.")
+    probe_share: float = Field(
+        default=0.01, ge=0, le=0.2, description="Share of step time that probes may take while drafting is off."
+    )
+    first_token_weight: float = Field(
+        default=8.0,
+        ge=0,
+        description="How much more a second is worth to a request without its first token than to one that decodes.",
+    )
+    tpot_slo_ms: float | None = Field(
+        default=None, gt=0, description="Time per output token that no plan may push a request beyond."
+    )
+    use_confidence: bool = Field(
+        default=True, description="End drafts early on the drafter's confidence, where the engine reports it."
+    )
+
+    def build(self, profile: Profile | None, seed: int) -> StepController:
+        del seed  # nothing here is drawn
+        compile_kernels()
+        return AdaptivePolicy(self, LatencyModel.fit(profile.samples) if profile else None)
+
+
+@functools.cache
+def compile_kernels() -> None:
+    """Compile the hot path before the first step has to wait for it (seconds on a first run, then cached on disk)."""
+    policy = AdaptivePolicy(AdaptiveConfig(version=1, policy="adaptive"), LatencyModel())
+    policy.latency.fitted = True
+    ones = np.ones(2, np.int64)
+    for step in range(2):
+        view = StepView(
+            step=step,
+            now=float(step),
+            request_ids=np.arange(2),
+            phase=ones * Phase.DECODE,
+            context_tokens=ones * 100,
+            emitted_tokens=ones,
+            tokens_left=ones * 50,
+            stale_tokens=ones * 2,
+            class_ids=ones * 0,
+            draft_limits=ones * 4,
+            max_draft=4,
+        )
+        policy.plan(view)
+        policy.observe(
+            StepOutcome(
+                step=step,
+                request_ids=view.request_ids,
+                drafted=ones,
+                accepted=ones,
+                emitted=ones + 1,
+                truncated=np.zeros(2, np.bool_),
+                proposed=ones,
+                confidence=np.full((2, 1), 0.5),
+                draft_rows=np.array([2]),
+                tokens_batched=4,
+                draft_seconds=1e-3,
+                verify_seconds=1e-3,
+                step_seconds=3e-3,
+            )
+        )
+    gate = SurvivalGate(
+        ConfidenceCalibration(2).table(), np.ones(2), np.full((2, 4), 0.5), ones * 4,
+        pass_price=0.1, row_price=0.0, verify_price=0.0,
+    )  # fmt: skip
+    gate.advance(np.arange(2), np.full(2, 0.5))
+
+
+class _Batch(NamedTuple):
+    """What plans need of a batch as a whole."""
+
+    decoding: int
+    """Requests past their prompt."""
+    prefilling: int
+    starting: int
+    """Requests whose first token was the last thing that happened to them."""
+    context_tokens: int
+    stale_tokens: int
+    draft_room: int
+    """Σ of the draft limits."""
+
+
+@njit(cache=True)
+def _summarise(phase, context_tokens, stale_tokens, limits):  # pragma: no cover - compiled
+    prefilling, starting, context, stale, room = 0, 0, 0, 0, 0
+    for i in range(len(phase)):
+        prefilling += phase[i] == Phase.PREFILL.value
+        starting += phase[i] == Phase.FIRST_DECODE.value
+        context += context_tokens[i]
+        stale += stale_tokens[i]
+        room += limits[i]
+    return len(phase) - prefilling, prefilling, starting, context, stale, room
+
+
+@dataclass(slots=True)
+class _Open:
+    """What `observe` needs of the plan it closes."""
+
+    class_ids: IntArray
+    decoding: int
+    probe_seconds: float
+
+
+class AdaptivePolicy:
+    """Plans each step exactly under learnt acceptance, learnt latency and a learnt price of time.
+
+    Args:
+        config: its settings.
+        latency: a fitted model; None to learn one from the first steps.
+    """
+
+    def __init__(self, config: AdaptiveConfig, latency: LatencyModel | None = None) -> None:
+        self.config = config
+        self.latency = latency or LatencyModel()
+        self.price = TimePrice()
+        self.probes = ProbeBudget(config.probe_share)
+        self.acceptance: AcceptanceModel | None = None
+        self.calibration: ConfidenceCalibration | None = None
+        self._open: dict[int, _Open] = {}
+        self._explored = 0
+        self._first_token_at: FloatArray = np.zeros(0)
+
+    def plan(self, view: StepView) -> StepPlan:
+        acceptance, calibration = self._models(view.max_draft)
+        rows = self._rows(view)
+        limits = view.draft_limits
+        if self.config.max_draft is not None:
+            limits = np.minimum(limits, self.config.max_draft)
+        batch = _Batch(*_summarise(view.phase, view.context_tokens, view.stale_tokens, limits))
+        opened = self._open[view.step] = _Open(view.class_ids, batch.decoding, 0.0)
+        if batch.draft_room == 0:
+            return self._nothing_to_draft(view, batch)
+        if not self.latency.calibrated:
+            return self._explore(limits)
+
+        conditional, survival = acceptance.survival(rows, view.class_ids, limits)
+        costs = self._costs(view, batch)
+        price = self._price(view, batch, survival, costs)
+        charges = spread = None
+        if batch.stale_tokens:
+            charges = view.stale_tokens * self.latency.catch_up_token_seconds
+            spread = charges / np.clip(view.tokens_left, 1, CATCH_UP_HORIZON)
+        solution = plan_draft_lengths(
+            survival, costs, price, charges=spread, max_seconds=self._max_seconds(view, rows, costs)
+        )
+        lengths = solution.draft_lengths
+        total = int(lengths.sum())
+        if total == 0:
+            return self._off(view, rows, limits, costs, charges, opened, price)
+
+        drafting = lengths > 0
+        plan = StepPlan(
+            lengths,
+            predicted_tokens=batch.decoding + solution.gain,
+            predicted_seconds=costs.seconds(lengths) + (float(charges[drafting].sum()) if charges is not None else 0.0),
+            reason=f"{total} draft tokens: expect {solution.gain:.2f} more from {batch.decoding} requests "
+            f"at {price:.0f} tok/s",
+        )
+        if self.config.use_confidence and calibration.observations >= MIN_CONFIDENCE_OBSERVATIONS:
+            plan.draft_lengths = limits * drafting
+            verify_seconds = float(costs.verify[total] - costs.verify[0]) / total
+            plan.gate = SurvivalGate(
+                calibration.table(),
+                calibration.ratios(rows),
+                conditional,
+                limits,
+                pass_price=price * costs.draft_pass,
+                row_price=price * (costs.draft_token + verify_seconds),
+                verify_price=price * verify_seconds,
+            )
+        return plan
+
+    def observe(self, outcome: StepOutcome) -> None:
+        if self.acceptance is None or self.calibration is None:
+            return
+        opened = self._open.pop(outcome.step, None)
+        if opened is None:
+            return
+        rows = self.acceptance.rows(outcome.request_ids)
+        self.latency.learn(LatencySample.from_outcome(outcome), len(rows))
+        if outcome.drafted.any():
+            self.acceptance.observe(rows, opened.class_ids, outcome.drafted, outcome.accepted, outcome.truncated)
+            if outcome.confidence is not None:
+                self.calibration.observe(rows, outcome.drafted, outcome.accepted, outcome.truncated, outcome.confidence)
+        self.probes.earn(outcome.step_seconds)
+        if opened.probe_seconds > 0.0:
+            self.probes.spend(max(opened.probe_seconds, outcome.draft_seconds))
+            self.probes.learn(outcome.drafted, outcome.accepted)
+        elif outcome.prefill_tokens == 0 and opened.decoding > 0:
+            self.price.add(opened.decoding, int(outcome.emitted.sum()), outcome.step_seconds)
+
+    def _models(self, max_draft: int) -> tuple[AcceptanceModel, ConfidenceCalibration]:
+        if self.acceptance is None or self.calibration is None:
+            self.acceptance = AcceptanceModel(max(max_draft, 1))
+            self.calibration = ConfidenceCalibration(self.acceptance.slots.capacity)
+            self._first_token_at = np.full(self.acceptance.slots.capacity, math.nan)
+        return self.acceptance, self.calibration
+
+    def _rows(self, view: StepView) -> IntArray:
+        """State rows of the view's requests, fresh ones cleared in every model."""
+        assert self.acceptance is not None
+        assert self.calibration is not None
+        rows, fresh = self.acceptance.rows_and_fresh(view.request_ids)
+        if len(fresh):
+            capacity = self.acceptance.slots.capacity
+            self.calibration.reset(fresh, capacity)
+            if len(self._first_token_at) < capacity:
+                self._first_token_at = np.resize(self._first_token_at, capacity)
+            self._first_token_at[fresh] = math.nan
+        if self.config.tpot_slo_ms is not None:
+            started = rows[(view.phase != Phase.PREFILL) & np.isnan(self._first_token_at[rows])]
+            self._first_token_at[started] = view.now
+        return rows
+
+    def _costs(self, view: StepView, batch: _Batch) -> StepCosts:
+        verify = self.latency.verify_curve(
+            batch.decoding + view.prefill_tokens, batch.draft_room, batch.context_tokens, view.size
+        )
+        start, each_pass, row = self.latency.draft_costs(batch.context_tokens / view.size)
+        if view.parallel_drafter:
+            return StepCosts(verify, draft_start=start + each_pass + row * batch.decoding)
+        return StepCosts(verify, start, each_pass, row)
+
+    def _price(self, view: StepView, batch: _Batch, survival: FloatArray, costs: StepCosts) -> float:
+        """Tokens a second: the decoding requests' rate, and more where a first token waits for this step."""
+        rate = self.price.rate(batch.decoding)
+        if rate is None:
+            rate = best_rate(survival, costs, float(batch.decoding))
+        # The first tokens that a plan delays: of the prompts in this step; where tokens leave after the drafting, of
+        # the requests whose first token is ready. Requests still queued gain by throughput, not by idle drafters.
+        delayed = batch.starting if view.draft_before_emit else batch.prefilling
+        return rate * (1.0 + self.config.first_token_weight * delayed / batch.decoding)
+
+    def _max_seconds(self, view: StepView, rows: IntArray, costs: StepCosts) -> float:
+        """Longest step that keeps every decoding request within the TPOT objective; never shorter than not drafting."""
+        if self.config.tpot_slo_ms is None:
+            return math.inf
+        elapsed = view.now - self._first_token_at[rows]
+        slack = self.config.tpot_slo_ms / 1e3 * view.emitted_tokens - elapsed
+        return max(float(np.nanmin(slack)), float(costs.verify[0]))
+
+    def _off(
+        self,
+        view: StepView,
+        rows: IntArray,
+        limits: IntArray,
+        costs: StepCosts,
+        charges: FloatArray | None,
+        opened: _Open,
+        price: float,
+    ) -> StepPlan:
+        """Nothing pays: draft nothing, or a probe where one is due and delays no first token."""
+        assert self.acceptance is not None
+        lengths = np.zeros(view.size, np.int64)
+        seconds = float(costs.verify[0])
+        if view.prefill_tokens == 0:
+            lengths[0] = PROBE_DRAFT_LENGTH
+            extra = np.full(view.size, costs.seconds(lengths) - seconds)
+            lengths[0] = 0
+            if charges is not None:
+                extra += charges
+            row = self.probes.choose(limits > 0, extra, self.acceptance.evidence(rows))
+            if row is not None:
+                lengths[row] = PROBE_DRAFT_LENGTH
+                opened.probe_seconds = float(extra[row])
+                return StepPlan(
+                    lengths, opened.decoding, seconds + opened.probe_seconds, "probe while drafting does not pay",
+                    probe=True,
+                )  # fmt: skip
+        return StepPlan(lengths, opened.decoding, seconds, f"no draft pays at {price:.0f} tok/s")
+
+    def _nothing_to_draft(self, view: StepView, batch: _Batch) -> StepPlan:
+        seconds = float(self._costs(view, batch).verify[0]) if self.latency.calibrated and view.size else math.nan
+        return StepPlan(np.zeros(view.size, np.int64), batch.decoding, seconds, "no request can draft")
+
+    def _explore(self, limits: IntArray) -> StepPlan:
+        length = EXPLORATION[self._explored % len(EXPLORATION)]
+        self._explored += 1
+        return StepPlan(np.minimum(limits, length), reason=f"learning what a draft of {length} costs", probe=True)

@@ -1,0 +1,65 @@
+"""What a second of the server's time is worth, in tokens.
+
+In average-reward control a step is worth its tokens less λ times its duration, with λ the long-run rate of the best
+policy. Three points fix what "long-run" must mean for a server:
+
+* Prefill is work that is owed whatever is drafted, so λ is the rate of decoding: steps without prefill.
+* A half-empty batch cannot be filled by hurrying, so λ belongs to a load: it is kept for each power of two of decoding
+  requests, as tokens a second for each request, which varies slowly within such a bucket.
+* Until a load has been seen, the step's own best rate stands in for it (`best_rate`, Dinkelbach's iteration), which is
+  what λ converges to where all steps are alike.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turbospec.planner import DraftPlan, StepCosts, plan_draft_lengths
+from turbospec.types import FloatArray
+
+BUCKETS = 16
+
+
+class TimePrice:
+    """Discounted decode rate by load.
+
+    Args:
+        memory: decode steps that a load's rate remembers.
+    """
+
+    MIN_STEPS = 8.0
+
+    def __init__(self, memory: float = 150.0) -> None:
+        self._keep = 1.0 - 1.0 / memory
+        self._tokens = np.zeros(BUCKETS)
+        self._request_seconds = np.zeros(BUCKETS)
+        self._steps = np.zeros(BUCKETS)
+
+    def add(self, requests: int, tokens: int, seconds: float) -> None:
+        """Take in a step without prefill in which `requests` requests emitted `tokens` tokens."""
+        bucket = _bucket(requests)
+        for total, amount in ((self._tokens, tokens), (self._request_seconds, requests * seconds), (self._steps, 1.0)):
+            total[bucket] = total[bucket] * self._keep + amount
+
+    def rate(self, requests: int) -> float | None:
+        """Tokens a second of this many decoding requests; None where that load was hardly seen."""
+        bucket = _bucket(requests)
+        if self._steps[bucket] < self.MIN_STEPS:
+            return None
+        return requests * float(self._tokens[bucket] / self._request_seconds[bucket])
+
+
+def best_rate(gains: FloatArray, costs: StepCosts, base_tokens: float, iterations: int = 4) -> float:
+    """Highest expected tokens a second over all plans of one step (Dinkelbach, Management Science 13, 1967)."""
+    rate = base_tokens / float(costs.verify[0])
+    for _ in range(iterations):
+        plan: DraftPlan = plan_draft_lengths(gains, costs, rate)
+        improved = (base_tokens + plan.gain) / plan.seconds
+        if improved <= rate * (1.0 + 1e-6):
+            break
+        rate = improved
+    return rate
+
+
+def _bucket(requests: int) -> int:
+    return min(max(requests, 1).bit_length() - 1, BUCKETS - 1)
