@@ -60,6 +60,15 @@ def best_fixed_of(rows: Sequence[Row], policy: str = ADAPTIVE) -> BestFixed | No
     return best_fixed(_rounds(own), rivals)
 
 
+def best_fixed_line(rows: Sequence[Row]) -> str | None:
+    """A cell's best fixed K and how adaptive compares with it; None where there is nothing to compare."""
+    compared = best_fixed_of([row for row in rows if row["emit"] == "before_draft"])
+    if compared is None:
+        return None
+    names = " and ".join(dict.fromkeys(compared.rivals))
+    return f"best fixed K, chosen on the other half of the rounds: {names}; adaptive × {median_ratio(compared.ratios)}"
+
+
 def _against_best_fixed(cells: dict[Cell, list[Row]]) -> Verdict:
     bar = (
         f"tokens/s of adaptive over the best fixed K: geometric mean ≥ {BEST_FIXED_OVERALL:g}, "

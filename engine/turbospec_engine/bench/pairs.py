@@ -1,13 +1,16 @@
-"""The target with each of its drafters, loaded when first needed and once."""
+"""The target with each of its drafters, loaded once and when first needed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import transformers
+
 from turbospec_engine import EngineConfig, Models
 from turbospec_engine.bench.cells import Cell, Emit
 from turbospec_engine.bench.transformers_contender import HuggingFacePair
+from turbospec_engine.bench.workloads import RequestSource
 from turbospec_engine.config import NGRAM
 
 TARGET = "target"
@@ -27,6 +30,11 @@ class Pairs:
     threads: int | None = None
     _models: dict[str, Models] = field(default_factory=dict[str, Models])
     _hugging_face: dict[str, HuggingFacePair] = field(default_factory=dict[str, HuggingFacePair])
+
+    def __post_init__(self) -> None:
+        # The benchmark shows one progress bar, its own.
+        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity_error()
 
     def config(self, cell: Cell, emit: Emit = "before_draft") -> EngineConfig:
         return EngineConfig(
@@ -48,6 +56,15 @@ class Pairs:
         if cell.drafter not in self._models:
             self._models[cell.drafter] = Models.load(self.config(cell))
         return self._models[cell.drafter]
+
+    def source(self, workloads: Path, seed: int) -> RequestSource:
+        """Requests from a folder of held-out text, in the target's tokens.
+
+        Raises:
+            UserError: the target or a workload file is missing or unreadable.
+        """
+        target = Models.load(EngineConfig(self.folder / TARGET, device=self.device, num_threads=self.threads))
+        return RequestSource(workloads, target.tokenizer, target.vocab_size, seed)
 
     def hugging_face(self, cell: Cell) -> HuggingFacePair:
         """The same pair as transformers loads it; only for a drafter that is a model."""

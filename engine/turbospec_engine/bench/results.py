@@ -84,8 +84,11 @@ def by_cell(rows: Sequence[Row]) -> dict[Cell, list[Row]]:
 
 
 def _row(cell: Cell, entry: Entry, runs: Sequence[Run], off: Sequence[dict[str, float]]) -> Row:
-    """Each figure is the median over rounds; `spread` has its lower and upper quartile, `ratio_to_off` the median paired
-    ratio with its 95 % interval, `round_figures` what each round measured; the timeline is the last round's."""
+    """One row.
+
+    Each figure is the median over rounds; `spread` has its lower and upper quartile, `ratio_to_off` the median paired
+    ratio with its 95 % interval, `round_figures` what each round measured. The timeline is the last round's.
+    """
     figures = {name: np.array([run.figures[name] for run in runs]) for name in runs[0].figures}
     return {
         "workload": cell.workload,

@@ -16,7 +16,7 @@ from turbospec_engine.bench.rounds import play_rounds
 from turbospec_engine.bench.transformers_contender import TransformersContender
 from turbospec_engine.bench.workloads import RequestSource
 
-MakeController = Callable[[str, Profile], Controller]
+MakeController = Callable[[str, Profile | None], Controller]
 """Builds a fresh controller from a policy's stem or path and the engine's measured step times."""
 
 
@@ -27,7 +27,7 @@ class Session:
     pairs: Pairs
     source: RequestSource
     make_controller: MakeController
-    profile_of: Callable[[Cell], Profile]
+    profile_of: Callable[[Cell], Profile | None]
     seed: int
 
     def play(

@@ -1,0 +1,199 @@
+"""`turbospec bench`: every policy over the same requests, in interleaved rounds."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from turbospec.cli.console import progress, stderr, stdout, table
+from turbospec.errors import UserError
+from turbospec.policy import find_policy, load_controller
+from turbospec.profile import Profile
+from turbospec.telemetry.report_rows import COLUMNS, table_line
+
+if TYPE_CHECKING:
+    from turbospec_engine.bench.cells import Cell, Entry
+    from turbospec_engine.bench.contender import Contender, Run
+    from turbospec_engine.bench.results import Results
+    from turbospec_engine.bench.session import Session
+
+    Plan = Sequence[tuple[Cell, Sequence[Entry]]]
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+FULL_ROUNDS = 6
+QUICK_ROUNDS = 3
+TIMED_POLICIES = ("static-3", "ema-tiers", "goodput", "adaptive")
+VERDICTS = {True: ("met", "green"), False: ("MISSED", "red"), None: ("not judged", "yellow")}
+
+
+@app.callback(invoke_without_command=True)
+def bench(
+    context: typer.Context,
+    workload: Annotated[list[str] | None, typer.Option(help="code, prose, mixed or shift; repeat for several.")] = None,
+    drafter: Annotated[list[str] | None, typer.Option(help="good, weak, mismatched or n-gram.")] = None,
+    concurrency: Annotated[list[int] | None, typer.Option(min=1, help="Requests in flight.")] = None,
+    request_rate: Annotated[
+        list[float] | None, typer.Option(min=0.01, help="Poisson arrivals a second, in place of a fixed concurrency.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name or file of a policy, or transformers-NAME; NAME:after_draft drafts before a step's tokens leave."
+        ),
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Counted rounds a cell: 6, or 3 with --quick.")] = None,
+    seed: Annotated[int, typer.Option(help="Draws the requests and the order of policies.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Three cells that tell the story, in a few minutes.")] = False,
+    models: Annotated[
+        Path, typer.Option(help="Folder of target, drafter, drafter-weak and drafter-mismatched.")
+    ] = Path("models"),
+    workloads: Annotated[Path, typer.Option(help="Folder of code.jsonl and prose.jsonl.")] = Path("workloads"),
+    profile: Annotated[
+        Path | None, typer.Option(help="Measured step times for policies that predict; measured when absent.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where the models run.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores when absent.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Results, written after every cell; under runs/ when absent.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="HTML report; beside the results when absent.")] = None,
+    pictures: Annotated[Path | None, typer.Option(help="Folder for the report's pictures as SVG files.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Results of an interrupted run of the same selection, to be completed.")
+    ] = None,
+) -> None:
+    """Compare policies over the same requests: tokens/s, TTFT and TPOT, as ratios to `off` too.
+
+    The whole table has 21 cells; --workload, --drafter, --concurrency, --policy and --rounds select from it.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from turbospec_engine.bench.cells import QUICK_TABLE, entries_of, select_cells
+    from turbospec_engine.bench.pairs import Pairs
+    from turbospec_engine.bench.results import Results
+    from turbospec_engine.bench.session import Session
+
+    if quick and (workload or drafter or concurrency or request_rate):
+        raise UserError("--quick has cells of its own; leave it out to select others")
+    cells = QUICK_TABLE if quick else select_cells(workload or (), drafter or (), concurrency or (), request_rate or ())
+    plan = [(cell, entries_of(cell, policy or (), quick=quick)) for cell in cells]
+    for entry in {entry for _, entries in plan for entry in entries if not entry.is_transformers}:
+        find_policy(entry.policy)
+    rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
+    pairs = Pairs(models, device, threads)
+    meta = {"seed": seed, "rounds": rounds, "device": device, "threads": threads or os.cpu_count(), **_surroundings()}
+    if resume is not None:
+        results = Results.load(resume)
+        if any(results.meta.get(name) != meta[name] for name in ("seed", "device", "threads")):
+            raise UserError(f"{resume}: was measured with another seed, device or number of threads; start a new one")
+    else:
+        results = Results(json or Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json", meta)
+    session = Session(
+        pairs=pairs,
+        source=pairs.source(workloads, seed),
+        make_controller=lambda name, measured: load_controller(name, profile=measured, seed=seed),
+        profile_of=lambda cell: None,
+        seed=seed,
+    )
+    interrupted = False
+    try:
+        _play(session, plan, rounds, results)
+    except KeyboardInterrupt:
+        interrupted = True
+    if results.rows:
+        _conclude(results, report or results.path.with_suffix(".html"), pictures)
+    if interrupted:
+        finished = sum(results.has(cell, entries, rounds) for cell, entries in plan)
+        stderr.print(f"{finished} of {len(plan)} cells are finished; the same command with --resume goes on from there")
+        raise KeyboardInterrupt
+
+
+@app.command("controller")
+def controller_cost(
+    policy: Annotated[list[str] | None, typer.Option(help="Name or file of a policy; repeat for several.")] = None,
+    requests: Annotated[int, typer.Option(min=1, help="Requests in the batch.")] = 256,
+    max_draft: Annotated[int, typer.Option(min=1, help="Longest draft, tokens.")] = 15,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that are timed.")] = 500,
+    profile: Annotated[Path | None, typer.Option(help="Measured step times for policies that need them.")] = None,
+) -> None:
+    """Time plan and observe alone, on a synthetic batch and without any model."""
+    import numpy as np
+    from turbospec_engine.bench.controller_cost import measure_decisions
+
+    measured = Profile.load(profile) if profile else None
+    shown = table(f"µs a step, {requests} requests, K ≤ {max_draft}", "policy", "median", "P99", "plan", "observe")
+    for name in policy or TIMED_POLICIES:
+        controller = load_controller(name, profile=measured)
+        cost = measure_decisions(controller, requests=requests, max_draft=max_draft, steps=steps)
+        columns = (np.median(cost.total), np.percentile(cost.total, 99), np.median(cost.plan), np.median(cost.observe))
+        shown.add_row(name, *(f"{seconds * 1e6:.0f}" for seconds in columns))
+    stdout.print(shown)
+
+
+def _play(session: Session, plan: Plan, rounds: int, results: Results) -> None:
+    """Play the cells that the results lack. What a cell has when it is interrupted is kept."""
+    left = [(cell, entries) for cell, entries in plan if not results.has(cell, entries, rounds)]
+    with progress() as bar:
+        task = bar.add_task("runs", total=sum(len(entries) * (rounds + 1) for _, entries in left))
+        for cell, entries in left:
+
+            def on_run(contender: Contender, cell: Cell = cell) -> None:
+                bar.update(task, advance=1, description=f"{cell.name} {contender.entry.policy}")
+
+            played: list[list[Run]] = []
+            try:
+                played.extend(session.play(cell, entries, rounds, on_run))
+            finally:
+                if played:
+                    results.put(cell, entries, played)
+                    results.save()
+            _show_cell(results, cell)
+
+
+def _show_cell(results: Results, cell: Cell) -> None:
+    from turbospec_engine.bench.bars import best_fixed_line
+
+    rows = results.of_cell(cell)
+    shown = table(f"{cell.name}: medians of {rows[0]['rounds']} rounds", *COLUMNS)
+    for row in rows:
+        shown.add_row(*table_line(row))
+    stdout.print(shown)
+    if (line := best_fixed_line(rows)) is not None:
+        stdout.print(line, markup=False)
+
+
+def _conclude(results: Results, report: Path, pictures: Path | None) -> None:
+    """Judge the bars, and write the results, the report and the pictures."""
+    from turbospec_engine.bench.bars import judge
+
+    from turbospec.telemetry.report import write_pictures, write_report
+
+    verdicts = judge(results.rows)
+    results.meta["verdicts"] = [verdict.document() for verdict in verdicts]
+    results.save()
+    for verdict in verdicts:
+        word, style = VERDICTS[verdict.met]
+        stdout.print(Text.assemble((f"{word:<11}", style), f"{verdict.bar}: ", (verdict.figures, "bold")))
+    write_report(report, results.meta, results.rows)
+    if pictures is not None:
+        write_pictures(pictures, results.rows)
+    stdout.print(f"results: {results.path}\nreport:  {report}", soft_wrap=True)
+
+
+def _surroundings() -> dict[str, Any]:
+    names = ("turbospec", "torch", "transformers")
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+        **{name: version(name) for name in names},
+    }

@@ -1,0 +1,110 @@
+"""The benchmark's report: one HTML file without any reference to the network, rendered from the results file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from turbospec.telemetry import report_figures as figures
+from turbospec.telemetry.report_rows import COLUMNS, Row, by_cell, table_line
+
+CSS = """
+:root { color-scheme: light dark; --ink: #1f2328; --page: #ffffff; --line: #d1d9e0; --good: #1a7f37; --bad: #cf222e; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6edf3; --page: #0d1117; --line: #3d444d; --good: #3fb950; --bad: #f85149; }
+}
+body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: var(--ink); background: var(--page);
+       font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 0.87rem; }
+th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid var(--line); text-align: right; }
+th:first-child, td:first-child, .words td, .words th { text-align: left; }
+tr.adaptive { font-weight: 600; }
+.met { color: var(--good); } .missed { color: var(--bad); font-weight: 600; }
+svg { max-width: 100%; height: auto; }
+summary { cursor: pointer; font-weight: 600; padding: 0.4rem 0; }
+"""
+
+OPEN_CELLS = 3
+"""Cells whose details are open when the page is."""
+
+
+def write_report(path: Path, meta: Mapping[str, Any], rows: Sequence[Row]) -> None:
+    """Write the report of a results file's `meta` and `rows`: verdicts, tables, then pictures."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(meta, rows), encoding="utf-8")
+
+
+def write_pictures(folder: Path, rows: Sequence[Row]) -> list[Path]:
+    """Write every picture as an SVG file that is readable on light and dark, and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for name, svg in _pictures(rows):
+        written.append(folder / f"{name}.svg")
+        written[-1].write_text(figures.standalone(svg), encoding="utf-8")
+    return written
+
+
+def render(meta: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """The report as one HTML document."""
+    cells = by_cell(rows)
+    parts = [
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>TurboSpec benchmark</title>"
+        f"<meta name='viewport' content='width=device-width'><style>{CSS}</style></head><body>",
+        "<h1>TurboSpec benchmark</h1>",
+        f"<p>{escape(_setting(meta))}</p>",
+        _verdicts(meta.get("verdicts", [])),
+        "<h2>Throughput</h2>",
+        figures.throughput(cells),
+        "<h2>Predicted against measured step time</h2>",
+        figures.step_time(rows) or "<p>No policy in these rows predicts step times.</p>",
+        "<h2>Cells</h2>",
+        *(_cell(name, own, place < OPEN_CELLS) for place, (name, own) in enumerate(cells.items())),
+        "</body></html>\n",
+    ]
+    return "\n".join(parts)
+
+
+def _pictures(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    cells = by_cell(rows)
+    yield "throughput", figures.throughput(cells)
+    if step_time := figures.step_time(rows):
+        yield "step-time", step_time
+    for name, own in cells.items():
+        stem = name.replace("/", "-")
+        yield f"latency-{stem}", figures.latency(own)
+        if timeline := figures.timeline(own):
+            yield f"timeline-{stem}", timeline
+
+
+def _setting(meta: Mapping[str, Any]) -> str:
+    return " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in meta.items() if name != "verdicts")
+
+
+def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    words = {True: ("met", "met"), False: ("missed", "missed"), None: ("", "not judged")}
+    lines = [
+        f"<tr><td class='{words[verdict['met']][0]}'>{words[verdict['met']][1]}</td>"
+        f"<td>{escape(verdict['bar'])}</td><td>{escape(verdict['figures'])}</td></tr>"
+        for verdict in verdicts
+    ]
+    return f"<h2>Bars</h2><table class='words'><tr><th></th><th>bar</th><th>measured</th></tr>{''.join(lines)}</table>"
+
+
+def _cell(name: str, rows: Sequence[Row], opened: bool) -> str:
+    timeline = figures.timeline(rows)
+    pictures = figures.latency(rows) + (f"<p>Over the last round:</p>{timeline}" if timeline else "")
+    state = " open" if opened else ""
+    return f"<details{state}><summary>{escape(name)}</summary>{_table(rows)}{pictures}</details>"
+
+
+def _table(rows: Sequence[Row]) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
+    return f"<table><tr>{head}</tr>{''.join(_line(row) for row in rows)}</table>"
+
+
+def _line(row: Row) -> str:
+    mark = " class='adaptive'" if row["policy"] == "adaptive" else ""
+    return f"<tr{mark}>{''.join(f'<td>{escape(value)}</td>' for value in table_line(row))}</tr>"

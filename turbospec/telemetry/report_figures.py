@@ -1,0 +1,175 @@
+"""The benchmark's pictures as SVG, readable on a light and on a dark page.
+
+Rows are those of the results file (`turbospec bench --json`). Text stays text in the SVG, and takes the page's own
+colour where the picture is part of a page.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from turbospec.telemetry.report_rows import Row, policy_name
+
+INK = "#0a0b0c"
+"""Stands for the colour of the page's text until the SVG is written."""
+NEUTRAL_INK = "#7d8590"
+"""Readable on white and on black, for a picture that stands alone."""
+FIXED = "#9aa4b2"
+COLOURS = {
+    "adaptive": "#e4572e",
+    "ema-tiers": "#3b82f6",
+    "goodput": "#10b981",
+    "bandit": "#a855f7",
+    "heuristic": "#d4a017",
+    "confidence": "#ec4899",
+    "batch-table": "#14b8a6",
+    "acceptance-gate": "#8b5cf6",
+}
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "turbospec",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "savefig.transparent": True,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+}
+
+
+def throughput(cells: Mapping[str, Sequence[Row]]) -> str:
+    """Tokens/s of every policy as a ratio to off, one line a cell; bars are 95 % intervals."""
+    figure, (axes,) = _figure(8.0, 1.3 + 0.34 * len(cells), 1)
+    labelled: set[str] = set()
+    for place, rows in enumerate(cells.values()):
+        for row in rows:
+            if row["policy"] == "off" or row["emit"] != "before_draft" or row["policy"].startswith("transformers-"):
+                continue
+            ratio = row["ratio_to_off"]["output_throughput"]
+            known = row["policy"] in COLOURS
+            label = row["policy"] if known else "fixed K"
+            style: dict[str, Any] = {"color": COLOURS.get(row["policy"], FIXED), "zorder": 3 if known else 2}
+            if known:
+                axes.plot([ratio["low"], ratio["high"]], [place, place], linewidth=1.5, **style)
+            axes.plot(
+                ratio["value"],
+                place,
+                marker="o" if known else "|",
+                markersize=6 if row["policy"] == "adaptive" else 5,
+                linestyle="none",
+                label=label if label not in labelled else None,
+                **style,
+            )
+            labelled.add(label)
+    axes.axvline(1, color=INK, linewidth=0.8, linestyle="--")
+    axes.set_yticks(range(len(cells)), list(cells))
+    axes.invert_yaxis()
+    axes.set_xlabel("output tokens/s ÷ off")
+    axes.grid(axis="x", alpha=0.25)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return _svg(figure)
+
+
+def latency(rows: Sequence[Row]) -> str:
+    """Mean TPOT, and mean and P99 TTFT, by policy in one cell."""
+    figure, (left, right) = _figure(8.0, 1.0 + 0.26 * len(rows), 2, sharey=True)
+    places = np.arange(len(rows))
+    colours = [COLOURS.get(row["policy"], FIXED) for row in rows]
+    left.barh(places, [row["mean_tpot_ms"] for row in rows], color=colours, height=0.65)
+    right.barh(places, [row["mean_ttft_ms"] for row in rows], color=colours, height=0.65)
+    right.plot([row["p99_ttft_ms"] for row in rows], places, linestyle="none", marker="|", markersize=10, color=INK)
+    left.set_yticks(places, [policy_name(row) for row in rows])
+    left.invert_yaxis()
+    left.set_title("mean TPOT, ms")
+    right.set_title("mean TTFT (bar) and P99 (line), ms")
+    for axes in (left, right):
+        axes.grid(axis="x", alpha=0.25)
+    return _svg(figure)
+
+
+def timeline(rows: Sequence[Row]) -> str | None:
+    """Draft length and acceptance over one run, for the policies that change their mind; None where none does."""
+    shown = [row for row in rows if row["policy"] in COLOURS and row["emit"] == "before_draft" and row.get("timeline")]
+    if not shown:
+        return None
+    figure, (left, right) = _figure(8.0, 2.6, 2)
+    for row in shown:
+        series = {name: np.array([_number(value) for value in values]) for name, values in row["timeline"].items()}
+        for axes, name in ((left, "draft_length"), (right, "acceptance")):
+            axes.plot(series["seconds"], series[name], color=COLOURS[row["policy"]], linewidth=1.4, label=row["policy"])
+    left.set_title("K: draft tokens a decoding request")
+    right.set_title("accepted share of draft tokens")
+    right.set_ylim(0, 1)
+    for axes in (left, right):
+        axes.set_xlabel("seconds")
+        axes.grid(alpha=0.25)
+    right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return _svg(figure)
+
+
+def step_time(rows: Sequence[Row]) -> str | None:
+    """Predicted against measured time of single steps; None where no policy predicts."""
+    figure, (axes,) = _figure(5.2, 3.8, 1)
+    extent: list[float] = []
+    for policy, colour in COLOURS.items():
+        steps = [row["step_times"] for row in rows if row["policy"] == policy and row.get("step_times")]
+        predicted = np.array([value for step in steps for value in step["predicted_ms"]])
+        measured = np.array([value for step in steps for value in step["measured_ms"]])
+        if not len(predicted):
+            continue
+        error = float(np.median(np.abs(predicted / measured - 1)))
+        axes.plot(
+            predicted,
+            measured,
+            linestyle="none",
+            marker=".",
+            markersize=4,
+            alpha=0.5,
+            color=colour,
+            label=f"{policy}: median error {error:.0%}",
+        )
+        extent += [*np.percentile(predicted, [0.5, 99.5]), *np.percentile(measured, [0.5, 99.5])]
+    if not extent:
+        return None
+    ends = (max(min(extent), 1e-3) * 0.8, max(extent) * 1.25)
+    axes.plot(ends, ends, color=INK, linewidth=0.8, linestyle="--")
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="predicted step time, ms", ylabel="measured, ms")
+    axes.grid(alpha=0.25)
+    axes.legend(loc="upper left")
+    return _svg(figure)
+
+
+def standalone(svg: str) -> str:
+    """The same picture for a page that gives it no text colour, such as a README."""
+    return svg.replace("currentColor", NEUTRAL_INK)
+
+
+def _figure(width: float, height: float, columns: int, *, sharey: bool = False) -> tuple[Figure, Sequence[Any]]:
+    """A figure of inches with a row of axes."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        return figure, figure.subplots(1, columns, squeeze=False, sharey=sharey)[0]
+
+
+def _svg(figure: Figure) -> str:
+    buffer = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    svg = buffer.getvalue()
+    return re.sub(INK, "currentColor", svg[svg.index("<svg") :])
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
