@@ -1,0 +1,163 @@
+"""The command line as a user runs it, on the repository's pair of models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+TURBOSPEC = Path(sys.executable).with_name("turbospec")
+PROMPT = "def add(a, b):\n"
+
+pytestmark = pytest.mark.skipif(
+    not (REPOSITORY / "models/target/model.safetensors").is_file(), reason="models/ holds no checkpoints"
+)
+
+
+def turbospec(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [TURBOSPEC, *map(str, arguments)],
+        cwd=REPOSITORY,
+        input=stdin,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+
+
+def refused(*arguments: object, stdin: str = "") -> str:
+    """The line that a bad input got."""
+    done = turbospec(*arguments, stdin=stdin)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def other_tokenizer(tmp_path: Path) -> Path:
+    """The drafter, with the ids of two tokens exchanged."""
+    folder = tmp_path / "drafter"
+    shutil.copytree(REPOSITORY / "models/drafter", folder)
+    file = folder / "tokenizer.json"
+    document = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary = document["model"]["vocab"]
+    first, second = list(vocabulary)[-2:]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    file.write_text(json.dumps(document), encoding="utf-8")
+    return folder
+
+
+def test_generate_streams_text_and_says_what_speculation_did() -> None:
+    done = turbospec("generate", PROMPT, "--max-tokens", 24)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    summary = done.stderr.splitlines()
+    assert len(summary) == 1
+    for figure in ("24 tokens", "TTFT", "TPOT", "mean K", "accepted length", "policy adaptive"):
+        assert figure in summary[0]
+
+
+def test_generate_reads_stdin_and_the_policy_does_not_change_the_text(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    common = ("--max-tokens", 24, "--json")
+    off = turbospec("generate", "-", *common, "--policy", "off", stdin=PROMPT)
+    static = turbospec("generate", "-", *common, "--policy", "static-3", "--trace", trace, stdin=PROMPT)
+    plain, drafted = json.loads(off.stdout), json.loads(static.stdout)
+    assert off.stderr == static.stderr == ""
+    assert plain["text"] == drafted["text"]
+    assert (plain["mean_draft_length"], plain["accepted_length"]) == (0, 1)
+    assert drafted["output_tokens"] == 24
+    assert drafted["mean_draft_length"] > 1
+    assert len(drafted["acceptance"]) == 3
+    assert 0 < drafted["tpot_ms"] < drafted["e2el_ms"]
+
+    summary = turbospec("trace", trace, "--json")
+    figures = json.loads(summary.stdout)
+    assert figures["emitted_tokens"] == 24
+    assert figures["acceptance"] == drafted["acceptance"]
+
+
+def test_a_prompt_lookup_drafter_needs_no_checkpoint() -> None:
+    done = turbospec("generate", "a b c d a b c d a b c", "--drafter", "ngram", "--max-tokens", 8, "--json")
+    assert json.loads(done.stdout)["output_tokens"] == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(["--target", "models/none"], ("models/none", "target", "config.json"), id="no target"),
+        pytest.param(["--drafter", "models/none"], ("models/none", "drafter", "config.json"), id="no drafter"),
+        pytest.param(["--policy", "adaptve"], ("adaptve", "did you mean `adaptive`"), id="no such policy"),
+        pytest.param(["--policy", "none.yaml"], ("none.yaml",), id="no such policy file"),
+        pytest.param(["--max-draft", "100000"], ("max_draft", "lower it"), id="K beyond the cache"),
+        pytest.param(["--policy", "static-8", "--max-draft", "4"], ("static-8", "8", "4"), id="K beyond the maximum"),
+        pytest.param(["--temperature", "-1"], ("temperature",), id="negative temperature"),
+        pytest.param(["--profile", "none.json"], ("none.json", "turbospec profile"), id="no profile"),
+        pytest.param(["--trace", "."], ("cannot write the trace",), id="trace onto a folder"),
+        pytest.param(["--device", "abacus"], ("abacus",), id="no such device"),
+    ],
+)
+def test_a_bad_option_is_refused_in_a_line(arguments: list[str], words: tuple[str, ...]) -> None:
+    line = refused("generate", PROMPT, *arguments)
+    for word in words:
+        assert word in line
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    assert "the prompt is empty" in refused("generate", "-", stdin=" \n")
+
+
+def test_a_prompt_longer_than_the_cache_is_refused() -> None:
+    assert "leave no room" in refused("generate", "-", stdin="word " * 5_000)
+
+
+def test_a_drafter_of_another_vocabulary_is_refused(other_tokenizer: Path) -> None:
+    line = refused("generate", PROMPT, "--drafter", other_tokenizer)
+    assert "vocabulary differs" in line
+    assert str(other_tokenizer) in line
+
+
+@pytest.mark.parametrize("command", [["policy", "check"], ["generate", PROMPT, "--policy"]])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param("policy: [static\n", (":2",), id="broken YAML"),
+        pytest.param("version: 1\npolicy: static\ndraft_length: many\n", (":3", "draft_length"), id="wrong type"),
+        pytest.param("version: 1\npolicy: static\ndraft_length: 3\ncolour: red\n", (":4", "colour"), id="unknown field"),
+    ],
+)
+def test_a_broken_policy_file_is_named_with_its_line(
+    tmp_path: Path, command: list[str], content: str, words: tuple[str, ...]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(content)
+    line = refused(*command, path)
+    for word in ("mine.yaml", *words):
+        assert word in line
+
+
+def test_ctrl_c_ends_in_a_line() -> None:
+    command = [TURBOSPEC, "generate", PROMPT, "--max-tokens", "200", "--policy", "off"]
+    with subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, remarks = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert remarks.strip() == "interrupted"

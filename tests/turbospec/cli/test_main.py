@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+
+from turbospec import UserError, cli
+
+
+def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
+    """Run the command line in this process and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["turbospec", *arguments])
+    with pytest.raises(SystemExit) as exit_of:
+        cli.main()
+    return exit_of.value.code
+
+
+@pytest.mark.parametrize("arguments", [["--help"], []])
+def test_help_lists_every_command(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments, monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n  {command}" in shown for command in cli.COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["policy", "--help"], ["trace", "--help"], ["generate", "--help"]])
+def test_help_needs_no_engine(arguments: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "from turbospec import cli\n"
+        f"sys.argv = ['turbospec', *{arguments!r}]\n"
+        "try: cli.main()\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "loaded = {'torch', 'transformers', 'numba', 'scipy', 'matplotlib'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["--nonsense"], ["generate"], ["generate", "hello", "--max-tokens", "many"]]
+)
+def test_usage_mistakes_are_one_line(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments, monkeypatch) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: ")
+    assert shown.err.count("\n") == 1
+
+
+def command_that_raises(error: BaseException) -> Callable[[], NoReturn]:
+    def command() -> NoReturn:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (UserError("models: no such\n  folder"), 2, "error: models: no such folder\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (
+            ModuleNotFoundError("No module named 'torch'", name="torch"),
+            2,
+            "error: torch is not installed; get the engine with: pip install 'turbospec[engine]'\n",
+        ),
+    ],
+)
+def test_what_ends_a_command_early_is_one_line(
+    error: BaseException,
+    status: int,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("turbospec.cli.trace.trace", command_that_raises(error))
+    assert run(["trace"], monkeypatch) == status
+    assert capsys.readouterr().err.lstrip("\n") == line
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("No module named 'oops'", name="oops"), ZeroDivisionError()])
+def test_our_own_bugs_keep_their_traceback(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turbospec.cli.trace.trace", command_that_raises(error))
+    monkeypatch.setattr(sys, "argv", ["turbospec", "trace"])
+    with pytest.raises(type(error)):
+        cli.main()
