@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from transformers import AttentionInterface
 
 from turbospec.types import IntArray
 from turbospec_engine.kv_store import KVStore
+from turbospec_engine.paged_attention import paged_attention
 
 ATTENTION = "turbospec_paged"
 """Name under which the function is registered with transformers."""
@@ -49,29 +50,110 @@ class RaggedBatch:
         rows = np.repeat(np.arange(len(self.query_lens)), self.query_lens)
         return self.block_tables[rows, positions // block_size] * block_size + positions % block_size
 
-
-@dataclass(slots=True, frozen=True)
-class ShortRows:
-    """Rows attended together by gather and a padded attention."""
-
-    tokens: torch.Tensor
-    """(rows, longest) index of each query token in the pass, padded with the row's last one."""
-    slots: torch.Tensor
-    """(rows, context) KV slots."""
-    mask: torch.Tensor
-    """(rows, 1, longest, context) True where a query sees a key."""
+    def context_slots(self, rows: IntArray, block_size: int) -> IntArray:
+        """(rows, longest context) slots of some rows' whole contexts; past a row's own context they mean nothing."""
+        positions = np.arange(self.context_lens[rows].max())
+        return self.block_tables[rows][:, positions // block_size] * block_size + positions % block_size
 
 
-@dataclass(slots=True, frozen=True)
+class Rows(Protocol):
+    """Some rows of a pass and the way their attention is computed."""
+
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, out: torch.Tensor
+    ) -> None:
+        """Attend with these rows' queries and write their part of `out`.
+
+        Args:
+            query: (tokens, heads, head_dim) of the whole pass.
+            keys: (slots, kv_heads, head_dim).
+            values: as `keys`.
+            scale: factor on the scores.
+            out: as `query`.
+        """
+        ...
+
+
+class GatheredRows:
+    """Short rows, attended together by gathering their keys and padding their queries; for any device."""
+
+    def __init__(self, batch: RaggedBatch, rows: IntArray, block_size: int, device: torch.device) -> None:
+        query_lens, context_lens = batch.query_lens[rows], batch.context_lens[rows]
+        # A padded query repeats its row's last one, so that writing its result twice writes the same value.
+        columns = np.minimum(np.arange(query_lens.max()), query_lens[:, None] - 1)
+        last_seen = (context_lens - query_lens)[:, None] + columns
+        mask = np.arange(context_lens.max()) <= last_seen[:, None, :, None]
+        self.tokens = torch.from_numpy(batch.query_starts[rows][:, None] + columns).to(device)
+        self.slots = torch.from_numpy(batch.context_slots(rows, block_size)).to(device)
+        self.mask = torch.from_numpy(mask).to(device)
+
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, out: torch.Tensor
+    ) -> None:
+        attended = scaled_dot_product_attention(
+            query[self.tokens].transpose(1, 2),
+            keys[self.slots].transpose(1, 2),
+            values[self.slots].transpose(1, 2),
+            attn_mask=self.mask,
+            scale=scale,
+            enable_gqa=query.shape[1] != keys.shape[1],
+        )
+        out[self.tokens] = attended.transpose(1, 2)
+
+
+class KernelRows:
+    """Short rows, attended in place by the CPU kernel; float32 only."""
+
+    def __init__(self, batch: RaggedBatch, rows: IntArray, block_size: int) -> None:
+        self.block_tables = batch.block_tables[rows]
+        self.query_starts = batch.query_starts[rows]
+        self.query_lens = batch.query_lens[rows]
+        self.context_lens = batch.context_lens[rows]
+        self.block_size = block_size
+
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, out: torch.Tensor
+    ) -> None:
+        paged_attention(
+            query.contiguous().numpy(),
+            keys.numpy(),
+            values.numpy(),
+            self.block_tables,
+            self.query_starts,
+            self.query_lens,
+            self.context_lens,
+            self.block_size,
+            scale,
+            out.numpy(),
+        )
+
+
 class LongRow:
-    """One row attended by itself."""
+    """One long row, attended by itself."""
 
-    start: int
-    stop: int
-    slots: torch.Tensor
-    """(context,) KV slots."""
-    mask: torch.Tensor | None
-    """(1, 1, tokens, context) True where a query sees a key; None where plain causal attention is meant."""
+    def __init__(self, batch: RaggedBatch, row: int, block_size: int, device: torch.device) -> None:
+        length, context = int(batch.query_lens[row]), int(batch.context_lens[row])
+        start = int(batch.query_starts[row])
+        self.span = slice(start, start + length)
+        self.slots = torch.from_numpy(batch.context_slots(np.array([row]), block_size)).to(device)
+        self.mask = None
+        if context > length:
+            mask = np.arange(context) <= np.arange(context - length, context)[:, None]
+            self.mask = torch.from_numpy(mask[None, None]).to(device)
+
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, out: torch.Tensor
+    ) -> None:
+        attended = scaled_dot_product_attention(
+            query[None, self.span].transpose(1, 2),
+            keys[self.slots].transpose(1, 2),
+            values[self.slots].transpose(1, 2),
+            attn_mask=self.mask,
+            is_causal=self.mask is None,
+            scale=scale,
+            enable_gqa=query.shape[1] != keys.shape[1],
+        )
+        out[self.span] = attended[0].transpose(0, 1)
 
 
 class PagedAttention:
@@ -79,14 +161,20 @@ class PagedAttention:
 
     def __init__(self, batch: RaggedBatch, store: KVStore, device: torch.device) -> None:
         self.store = store
-        self.device = device
         self.slots = torch.from_numpy(batch.slots(store.block_size)).to(device)
-        short = batch.query_lens <= SHORT_QUERY
-        self.short = self._plan_short(batch, np.flatnonzero(short)) if short.any() else None
-        self.long = [self._plan_long(batch, row) for row in np.flatnonzero(~short)]
+        self.parts: list[Rows] = [
+            LongRow(batch, row, store.block_size, device) for row in np.flatnonzero(batch.query_lens > SHORT_QUERY)
+        ]
+        short = np.flatnonzero(batch.query_lens <= SHORT_QUERY)
+        if len(short) and device.type == "cpu" and store.dtype == torch.float32:
+            self.parts.append(KernelRows(batch, short, store.block_size))
+        elif len(short):
+            self.parts.append(GatheredRows(batch, short, store.block_size, device))
 
-    def forward(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
-        """Write this pass's keys and values and attend.
+    def forward(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """Write this pass's keys and values, then attend.
 
         Args:
             layer: index of the attention layer.
@@ -96,59 +184,13 @@ class PagedAttention:
             scale: factor on the scores.
 
         Returns:
-            (tokens, heads, head_dim).
+            (tokens, heads, head_dim), contiguous.
         """
         self.store.write(layer, self.slots, key, value)
-        keys, values = self.store.keys[layer], self.store.values[layer]
-        grouped = query.shape[1] != key.shape[1]
-        out = torch.empty_like(query)
-        if (short := self.short) is not None:
-            attended = scaled_dot_product_attention(
-                query[short.tokens].transpose(1, 2),
-                keys[short.slots].transpose(1, 2),
-                values[short.slots].transpose(1, 2),
-                attn_mask=short.mask,
-                scale=scale,
-                enable_gqa=grouped,
-            )
-            # A padded query repeats its row's last token, so writing it twice writes the same value.
-            out[short.tokens] = attended.transpose(1, 2)
-        for row in self.long:
-            attended = scaled_dot_product_attention(
-                query[None, row.start : row.stop].transpose(1, 2),
-                keys[row.slots][None].transpose(1, 2),
-                values[row.slots][None].transpose(1, 2),
-                attn_mask=row.mask,
-                is_causal=row.mask is None,
-                scale=scale,
-                enable_gqa=grouped,
-            )
-            out[row.start : row.stop] = attended[0].transpose(0, 1)
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        for rows in self.parts:
+            rows.attend(query, self.store.keys[layer], self.store.values[layer], scale, out)
         return out
-
-    def _plan_short(self, batch: RaggedBatch, rows: IntArray) -> ShortRows:
-        query_lens, context_lens = batch.query_lens[rows], batch.context_lens[rows]
-        columns = np.minimum(np.arange(query_lens.max()), query_lens[:, None] - 1)
-        tokens = batch.query_starts[rows][:, None] + columns
-        last_seen = (context_lens - query_lens)[:, None] + columns
-        mask = np.arange(context_lens.max()) <= last_seen[:, None, :, None]
-        return ShortRows(self._to(tokens), self._to(self._context_slots(batch, rows)), self._to(mask))
-
-    def _plan_long(self, batch: RaggedBatch, row: int) -> LongRow:
-        start, length, context = int(batch.query_starts[row]), int(batch.query_lens[row]), int(batch.context_lens[row])
-        slots = self._to(self._context_slots(batch, np.array([row]))[0])
-        mask = None
-        if context > length:
-            mask = self._to((np.arange(context) <= np.arange(context - length, context)[:, None])[None, None])
-        return LongRow(start, start + length, slots, mask)
-
-    def _context_slots(self, batch: RaggedBatch, rows: IntArray) -> IntArray:
-        positions = np.arange(batch.context_lens[rows].max())
-        size = self.store.block_size
-        return batch.block_tables[rows][:, positions // size] * size + positions % size
-
-    def _to(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)
 
 
 def paged_attention_forward(

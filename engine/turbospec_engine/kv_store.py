@@ -23,6 +23,7 @@ class KVStore:
         device: torch.device,
     ) -> None:
         self.block_size = block_size
+        self.dtype = dtype
         shape = (num_layers, num_blocks * block_size, num_kv_heads, head_dim)
         # Zeros, because masked attention multiplies slots never written by a weight of 0, and 0 · NaN is NaN.
         self.keys = torch.zeros(shape, dtype=dtype, device=device).unbind(0)
