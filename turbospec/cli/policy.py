@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -55,10 +55,10 @@ def schema() -> None:
     print_json(json_schema())
 
 
-def _flat(value: Any, field: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted names and values of everything in nested settings."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _flat(inner, f"{field}.{name}" if field else name)
-    else:
-        yield field, value
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(cast("dict[str, Any]", value), f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

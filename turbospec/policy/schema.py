@@ -40,6 +40,7 @@ _ADAPTER: TypeAdapter[PolicyConfig] = TypeAdapter(Annotated[AnyPolicyConfig, Fie
 _KINDS: dict[str, type[PolicyConfig]] = {
     get_args(config.model_fields["policy"].annotation)[0]: config for config in get_args(AnyPolicyConfig)
 }
+_MISSING = ("missing", "too_short")
 
 
 def read_policy(path: Path) -> PolicyConfig:
@@ -54,8 +55,8 @@ def read_policy(path: Path) -> PolicyConfig:
         # takes a list for a tuple.
         return _ADAPTER.validate_json(json.dumps(source.data, default=str), strict=True)
     except ValidationError as error:
-        # Of several problems say the first, but what is missing last: it may be there under a misspelt name.
-        ranked = sorted((problem["type"] == "missing", *_explain(source, problem)) for problem in error.errors())
+        # Of several problems say the first, but what is missing last: it may be there, misspelt or refused itself.
+        ranked = sorted((problem["type"] in _MISSING, *_explain(source, problem)) for problem in error.errors())
         _, line, field, message = ranked[0]
         raise source.error(line, field, message) from error
 

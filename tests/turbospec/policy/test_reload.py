@@ -1,0 +1,93 @@
+import logging
+import os
+
+import pytest
+
+from tests.turbospec.factories import make_outcome, make_view
+from turbospec import UserError
+from turbospec.policy.reload import ReloadingPolicy
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "policy.yaml"
+    write(path, 3)
+    return path
+
+
+def write(path, draft_length):
+    path.write_text(f"version: 1\npolicy: static\ndraft_length: {draft_length}\n")
+
+
+def planned(policy, now):
+    return int(policy.plan(make_view(1, now=now)).draft_lengths[0])
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_a_changed_file_takes_effect_at_the_next_plan(file):
+    policy = ReloadingPolicy(file, check_seconds=0.0)
+    assert planned(policy, 0.0) == 3
+    write(file, 5)
+    assert planned(policy, 0.1) == 5
+
+
+def test_looks_no_more_often_than_told(file):
+    policy = ReloadingPolicy(file, check_seconds=2.0)
+    assert planned(policy, 10.0) == 3
+    write(file, 5)
+    assert planned(policy, 11.9) == 3
+    assert planned(policy, 12.0) == 5
+
+
+def test_a_change_of_equal_size_is_seen_by_its_time(file):
+    policy = ReloadingPolicy(file, check_seconds=0.0)
+    write(file, 4)
+    os.utime(file, ns=(1, 1))
+    assert planned(policy, 0.0) == 4
+
+
+def test_a_replaced_file_is_seen(file, tmp_path):
+    policy = ReloadingPolicy(file, check_seconds=0.0)
+    new = tmp_path / "new.yaml"
+    write(new, 8)
+    new.replace(file)
+    assert planned(policy, 0.0) == 8
+
+
+def test_an_invalid_file_is_refused_with_one_warning_and_a_mended_one_taken(file, caplog):
+    policy = ReloadingPolicy(file, check_seconds=0.0)
+    write(file, -1)
+    assert [planned(policy, now) for now in range(5)] == [3] * 5
+    assert warnings(caplog) == [
+        f"policy not reloaded, the one before stays: {file}:3: draft_length: "
+        "input should be greater than or equal to 0 (got -1)"
+    ]
+    write(file, 15)
+    assert planned(policy, 6.0) == 15
+
+
+def test_a_vanished_file_keeps_the_policy_with_one_warning(file, caplog):
+    policy = ReloadingPolicy(file, check_seconds=0.0)
+    file.unlink()
+    assert [planned(policy, now) for now in range(5)] == [3] * 5
+    assert warnings(caplog) == [f"policy not reloaded, the one before stays: {file}: no such policy file"]
+    write(file, 2)
+    assert planned(policy, 6.0) == 2
+
+
+def test_observations_reach_the_policy(file):
+    file.write_text("version: 1\npolicy: heuristic\nstart: 5\n")
+    policy = ReloadingPolicy(file)
+    view = make_view(1)
+    policy.plan(view)
+    policy.observe(make_outcome(view, 5, 5))
+    assert planned(policy, 0.0) == 7
+
+
+def test_a_wrong_file_at_the_start_is_the_users_to_mend(file):
+    write(file, -1)
+    with pytest.raises(UserError, match="draft_length"):
+        ReloadingPolicy(file)
