@@ -20,8 +20,8 @@ positions, keeps hard requests from inheriting it.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from turbospec.compiled import compiled
 from turbospec.requests import RequestSlots
 from turbospec.types import BoolArray, FloatArray, IntArray
 
@@ -151,8 +151,8 @@ class ChangeDetector:
         return True
 
 
-@njit(cache=True)
-def _class_means(server, classes, strength, mean):  # pragma: no cover - compiled
+@compiled
+def _class_means(server: FloatArray, classes: FloatArray, strength: float, mean: FloatArray) -> None:
     for c in range(mean.shape[0]):
         for j in range(mean.shape[1]):
             prior = server[0, j] / server[1, j]
@@ -160,8 +160,9 @@ def _class_means(server, classes, strength, mean):  # pragma: no cover - compile
             mean[c, j] = min(max(own, 1.0 - LIMIT), LIMIT)
 
 
-@njit(cache=True)
-def _ratio(successes, trials, expected, strength):  # pragma: no cover - compiled
+@compiled
+def odds_ratio(successes: float, trials: float, expected: float, strength: float) -> float:
+    """Odds of a request's acceptance against those expected at the positions it was observed at, shrunk towards 1."""
     if trials <= 0.0:
         return 1.0
     mean = min(max(expected / trials, 1.0 - LIMIT), LIMIT)
@@ -171,13 +172,20 @@ def _ratio(successes, trials, expected, strength):  # pragma: no cover - compile
     return min(max(ratio, 1.0 / MAX_RATIO), MAX_RATIO)
 
 
-@njit(cache=True)
-def _survival(mean, requests, rows, class_ids, limits, strength):  # pragma: no cover - compiled
+@compiled
+def _survival(
+    mean: FloatArray,
+    requests: FloatArray,
+    rows: IntArray,
+    class_ids: IntArray,
+    limits: IntArray,
+    strength: float,
+) -> tuple[FloatArray, FloatArray]:
     n, depth = len(rows), mean.shape[1]
     acceptance, survival = np.zeros((n, depth)), np.zeros((n, depth))
     for i in range(n):
         row = rows[i]
-        ratio = _ratio(requests[row, 0], requests[row, 1], requests[row, 2], strength)
+        ratio = odds_ratio(requests[row, 0], requests[row, 1], requests[row, 2], strength)
         alive = 1.0
         of_class = mean[class_ids[i] % MAX_CLASSES]
         for j in range(min(limits[i], depth)):
@@ -189,11 +197,23 @@ def _survival(mean, requests, rows, class_ids, limits, strength):  # pragma: no 
     return acceptance, survival
 
 
-@njit(cache=True)
+@compiled
 def _observe(
-    mean, server, classes, requests, rows, class_ids, drafted, accepted, truncated,
-    server_memory, strength, request_memory, idle_factor,
-):  # fmt: skip  # pragma: no cover - compiled
+    mean: FloatArray,
+    server: FloatArray,
+    classes: FloatArray,
+    requests: FloatArray,
+    rows: IntArray,
+    class_ids: IntArray,
+    drafted: IntArray,
+    accepted: IntArray,
+    truncated: BoolArray,
+    server_memory: float,
+    strength: float,
+    request_memory: float,
+    idle_factor: float,
+) -> tuple[float, float]:
+    """Update all three levels; the surprise, successes less those expected, and its variance."""
     depth = mean.shape[1]
     surprise, variance = 0.0, 0.0
     trials_at, successes_at = np.zeros(depth), np.zeros(depth)
@@ -206,7 +226,7 @@ def _observe(
         good = min(accepted[i], depth)
         failed = accepted[i] < drafted[i] and not truncated[i] and accepted[i] < depth
         seen = good + 1 if failed else good
-        ratio = _ratio(requests[row, 0], requests[row, 1], requests[row, 2], strength)
+        ratio = odds_ratio(requests[row, 0], requests[row, 1], requests[row, 2], strength)
         expected = 0.0
         for j in range(seen):
             a = mean[c, j]

@@ -8,9 +8,9 @@ bins, for the server, and each request carries an odds ratio of its own as in `a
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from turbospec.acceptance import LIMIT, _ratio
+from turbospec.acceptance import LIMIT, odds_ratio
+from turbospec.compiled import compiled
 from turbospec.types import BoolArray, FloatArray, IntArray
 
 EDGES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995])
@@ -116,8 +116,8 @@ class SurvivalGate:
         )  # fmt: skip
 
 
-@njit(cache=True)
-def _table(bins, strength):  # pragma: no cover - compiled
+@compiled
+def _table(bins: FloatArray, strength: float) -> FloatArray:
     table = np.empty(bins.shape[1])
     for b in range(len(table)):
         own = (bins[0, b] + strength * CENTRES[b]) / (bins[1, b] + strength)
@@ -125,25 +125,37 @@ def _table(bins, strength):  # pragma: no cover - compiled
     return table
 
 
-@njit(cache=True)
-def _bin(confidence):  # pragma: no cover - compiled
+@compiled
+def _bin(confidence: float) -> int:
     low = 0
     while low < len(EDGES) and confidence >= EDGES[low]:
         low += 1
     return low
 
 
-@njit(cache=True)
-def _ratios(requests, rows, strength):  # pragma: no cover - compiled
+@compiled
+def _ratios(requests: FloatArray, rows: IntArray, strength: float) -> FloatArray:
     ratios = np.empty(len(rows))
     for i in range(len(rows)):
         row = rows[i]
-        ratios[i] = _ratio(requests[row, 0], requests[row, 1], requests[row, 2], strength)
+        ratios[i] = odds_ratio(requests[row, 0], requests[row, 1], requests[row, 2], strength)
     return ratios
 
 
-@njit(cache=True)
-def _observe(bins, table, requests, rows, drafted, accepted, truncated, confidence, memory, request_memory):
+@compiled
+def _observe(
+    bins: FloatArray,
+    table: FloatArray,
+    requests: FloatArray,
+    rows: IntArray,
+    drafted: IntArray,
+    accepted: IntArray,
+    truncated: BoolArray,
+    confidence: FloatArray,
+    memory: float,
+    request_memory: float,
+) -> int:
+    """Update bins and requests; the number of positions observed."""
     seen_in_all = 0
     for i in range(len(rows)):
         good = accepted[i]
@@ -167,10 +179,20 @@ def _observe(bins, table, requests, rows, drafted, accepted, truncated, confiden
     return seen_in_all
 
 
-@njit(cache=True)
+@compiled
 def _advance(
-    table, ratios, acceptance, limits, survival, drafted, rows, confidence, pass_price, row_price, verify_price
-):  # pragma: no cover - compiled
+    table: FloatArray,
+    ratios: FloatArray,
+    acceptance: FloatArray,
+    limits: IntArray,
+    survival: FloatArray,
+    drafted: IntArray,
+    rows: IntArray,
+    confidence: FloatArray,
+    pass_price: float,
+    row_price: float,
+    verify_price: float,
+) -> tuple[BoolArray, BoolArray]:
     keep, more = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
     surplus = 0.0
     for r in range(len(rows)):

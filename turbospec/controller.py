@@ -1,4 +1,4 @@
-"""The loop around a policy: view → plan → outcome, with the guard that keeps a faulty policy from hurting the engine."""
+"""The loop around a policy, view → plan → outcome, and the guard that keeps a faulty policy from hurting the engine."""
 
 from __future__ import annotations
 

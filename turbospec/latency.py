@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 from scipy.optimize import nnls
 
+from turbospec.compiled import compiled
 from turbospec.profile import LatencySample
 from turbospec.types import FloatArray
 
@@ -38,8 +38,8 @@ def verify_features(tokens: FloatArray, context_tokens: FloatArray) -> FloatArra
     return np.concatenate([np.ones_like(segments[..., :1]), context_tokens[..., None], segments], axis=-1)
 
 
-@njit(cache=True)
-def _features(tokens, context_tokens):  # pragma: no cover - compiled
+@compiled
+def _features(tokens: float, context_tokens: float) -> FloatArray:
     """`verify_features` of one step, without the cost of a dozen array operations."""
     row = np.zeros(len(VERIFY_KNOTS) + 1)
     row[0], row[1] = 1.0, context_tokens
@@ -83,8 +83,15 @@ class OnlineRegression:
         return max(spread, 0.0) ** 0.5 / max(predicted, 1e-9)
 
 
-@njit(cache=True)
-def _learn(weights, covariance, noise, features, target, forgetting):  # pragma: no cover - compiled
+@compiled
+def _learn(
+    weights: FloatArray,
+    covariance: FloatArray,
+    noise: FloatArray,
+    features: FloatArray,
+    target: float,
+    forgetting: float,
+) -> None:
     predicted = 0.0
     for i in range(len(weights)):
         predicted += features[i] * weights[i]
@@ -110,8 +117,8 @@ def _learn(weights, covariance, noise, features, target, forgetting):  # pragma:
     noise[0] = min(max(0.98 * noise[0] + 0.02 * abs(clipped) * 1.25, 0.01), 0.5)
 
 
-@njit(cache=True)
-def _curve(slopes, floor, base_tokens, extra_tokens):  # pragma: no cover - compiled
+@compiled
+def _curve(slopes: FloatArray, floor: float, base_tokens: int, extra_tokens: int) -> FloatArray:
     """The same as `verify_features @ weights` for runs of consecutive token counts, without the matrix."""
     seconds = np.empty(extra_tokens + 1)
     segment, value = 0, floor
@@ -176,7 +183,7 @@ class LatencyModel:
     def _fit_part(part: OnlineRegression, features: FloatArray, seconds: FloatArray) -> None:
         weight = 1.0 / np.maximum(seconds, max(float(np.median(seconds)) * 0.1, 1e-6))
         scaled = features * weight[:, None]
-        fitted, _ = nnls(scaled, seconds * weight)
+        fitted: FloatArray = nnls(scaled, seconds * weight)[0]  # pyright: ignore[reportUnknownVariableType]
         # Columns the samples never excite keep the start's value: zero would promise free tokens there.
         seen = np.abs(features).max(axis=0) > 0.0
         part.weights = np.where(seen, fitted, part.weights)
@@ -201,7 +208,7 @@ class LatencyModel:
         self.host.learn(np.array([1.0, requests]), rest)
 
     def verify_curve(self, base_tokens: int, extra_tokens: int, context_tokens: float, requests: int) -> FloatArray:
-        """(extra + 1,) host and verify seconds with 0 … extra draft tokens on top of `base_tokens`; never decreasing."""
+        """(extra + 1,) host and verify seconds with 0 … extra draft tokens on top of `base_tokens`; not decreasing."""
         weights = self.verify.weights
         floor = max(float(weights[0]), 0.0) + max(float(weights[1]), 0.0) * context_tokens
         return _curve(weights[2:], floor + self.host_seconds(requests), base_tokens, extra_tokens)

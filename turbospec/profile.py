@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
 
 from turbospec.errors import UserError
 from turbospec.types import StepOutcome
-
-FORMAT = 1
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,27 +55,33 @@ class Profile:
         return cls([LatencySample.from_outcome(outcome) for outcome in outcomes], meta)
 
     def save(self, path: Path) -> None:
-        document = {"format": FORMAT, "meta": self.meta, "samples": [asdict(sample) for sample in self.samples]}
+        document = _Document(format=1, meta=self.meta, samples=self.samples)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document, indent=1) + "\n")
+        path.write_text(document.model_dump_json(indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Profile:
         """Read a profile that `save` wrote.
 
         Raises:
-            UserError: the file is missing, is not JSON, or is not a profile of this format.
+            UserError: the file cannot be read or is not a profile of this format.
         """
         try:
-            document = json.loads(path.read_text())
+            document = _Document.model_validate_json(path.read_bytes())
         except OSError as error:
-            raise UserError(f"{path}: cannot read the profile ({error.strerror}); make one with `turbospec profile`") from error
-        except ValueError as error:
-            raise UserError(f"{path}: not JSON ({error}); make a profile with `turbospec profile`") from error
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise UserError(f"{path}: not a profile of format {FORMAT}; make one with `turbospec profile`")
-        try:
-            samples = [LatencySample(**{**row, "draft_rows": tuple(row["draft_rows"])}) for row in document["samples"]]
-            return cls(samples, dict(document.get("meta", {})))
-        except (KeyError, TypeError) as error:
-            raise UserError(f"{path}: broken profile ({error}); make a new one with `turbospec profile`") from error
+            raise UserError(f"{path}: cannot read it ({error.strerror}); make one with `turbospec profile`") from error
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "document"
+            raise UserError(
+                f"{path}: not a profile ({where}: {first['msg']}); make one with `turbospec profile`"
+            ) from error
+        return cls(document.samples, document.meta)
+
+
+class _Document(BaseModel):
+    """The file's shape."""
+
+    format: Literal[1]
+    meta: dict[str, Any]
+    samples: list[LatencySample]

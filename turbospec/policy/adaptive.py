@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numba import njit
 from pydantic import Field
 
 from turbospec.acceptance import AcceptanceModel
+from turbospec.compiled import compiled
 from turbospec.confidence import ConfidenceCalibration, SurvivalGate
 from turbospec.latency import LatencyModel
 from turbospec.planner import StepCosts, plan_draft_lengths
@@ -115,8 +115,10 @@ class _Batch(NamedTuple):
     """Σ of the draft limits."""
 
 
-@njit(cache=True)
-def _summarise(phase, context_tokens, stale_tokens, limits):  # pragma: no cover - compiled
+@compiled
+def _summarise(
+    phase: IntArray, context_tokens: IntArray, stale_tokens: IntArray, limits: IntArray
+) -> tuple[int, int, int, int, int, int]:
     prefilling, starting, context, stale, room = 0, 0, 0, 0, 0
     for i in range(len(phase)):
         prefilling += phase[i] == Phase.PREFILL.value
@@ -171,9 +173,10 @@ class AdaptivePolicy:
         conditional, survival = acceptance.survival(rows, view.class_ids, limits)
         costs = self._costs(view, batch)
         price = self._price(view, batch, survival, costs)
-        charges = spread = None
+        charges: FloatArray | None = None
+        spread: FloatArray | None = None
         if batch.stale_tokens:
-            charges = view.stale_tokens * self.latency.catch_up_token_seconds
+            charges = view.stale_tokens.astype(np.float64) * self.latency.catch_up_token_seconds
             spread = charges / np.clip(view.tokens_left, 1, CATCH_UP_HORIZON)
         solution = plan_draft_lengths(
             survival, costs, price, charges=spread, max_seconds=self._max_seconds(view, rows, costs)
