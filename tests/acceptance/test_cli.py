@@ -126,23 +126,26 @@ def test_a_drafter_of_another_vocabulary_is_refused(other_tokenizer: Path) -> No
     assert str(other_tokenizer) in line
 
 
-@pytest.mark.parametrize("command", [["policy", "check"], ["generate", PROMPT, "--policy"]])
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         pytest.param("policy: [static\n", (":2",), id="broken YAML"),
         pytest.param("version: 1\npolicy: static\ndraft_length: many\n", (":3", "draft_length"), id="wrong type"),
-        pytest.param("version: 1\npolicy: static\ndraft_length: 3\ncolour: red\n", (":4", "colour"), id="unknown field"),
+        pytest.param(
+            "version: 1\npolicy: static\ndraft_length: 3\ncolour: red\n", (":4", "colour"), id="unknown field"
+        ),
     ],
 )
-def test_a_broken_policy_file_is_named_with_its_line(
-    tmp_path: Path, command: list[str], content: str, words: tuple[str, ...]
-) -> None:
+def test_a_broken_policy_file_is_named_with_its_line(tmp_path: Path, content: str, words: tuple[str, ...]) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(content)
-    line = refused(*command, path)
+    line = refused("generate", PROMPT, "--policy", path)
+    checked = turbospec("policy", "check", path)
+    assert checked.returncode == 2
+    assert checked.stderr.count("\n") == 1
     for word in ("mine.yaml", *words):
         assert word in line
+        assert word in checked.stderr
 
 
 def test_ctrl_c_ends_in_a_line() -> None:

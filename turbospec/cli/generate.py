@@ -88,7 +88,7 @@ class Meter:
         if step is None or not summary.drafts:
             return "K 0" if step else ""
         return (
-            f"K {step.planned[0]:>2}, accepted {step.accepted[0]:>2}"
+            f"K {step.drafted[0]:>2}, accepted {step.accepted[0]:>2}"
             f" │ so far K {summary.mean_draft_length:.1f}, acceptance {summary.acceptance_rate:.0%},"
             f" accepted length {summary.accepted_length:.2f} │ {step.reason}"
         )

@@ -77,16 +77,16 @@ def _show_totals(summary: Summary) -> None:
 def _show_positions(summary: Summary) -> None:
     """Draft lengths and acceptance side by side; a position is observed only if all before it were accepted."""
     document = summary.document()
-    lengths = table("Draft length and acceptance", "K or position", "planned", "share", "observed", "acceptance")
+    lengths = table("Draft length and acceptance", "K or position", "drafted", "share", "observed", "acceptance")
     total = summary.draft_lengths.total()
     for position in range(max(len(document["acceptance"]), max(summary.draft_lengths, default=0)) + 1):
-        planned = summary.draft_lengths[position]
+        drafted = summary.draft_lengths[position]
         seen = 1 <= position <= len(document["acceptance"])
         rate = document["acceptance"][position - 1] if seen else None
         lengths.add_row(
             str(position),
-            str(planned),
-            f"{planned / total:.0%}" if total else "–",
+            str(drafted),
+            f"{drafted / total:.0%}" if total else "–",
             str(document["observations"][position - 1]) if seen else "",
             "" if rate is None else f"{rate:.0%}",
         )

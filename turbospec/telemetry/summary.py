@@ -26,7 +26,7 @@ class Summary:
         self.drafts = 0
         """Requests times steps in which something was drafted for them."""
         self.draft_lengths: Counter[int] = Counter()
-        """How often each draft length was planned, over requests that could be drafted for."""
+        """How often a decoding request had so many draft tokens verified in a step."""
         self.seconds = dict.fromkeys(("draft", "verify", "controller", "step", "probe"), 0.0)
         self.probes = 0
         self.fallbacks = 0
@@ -44,7 +44,7 @@ class Summary:
         self.accepted_tokens += sum(step.accepted)
         self.drafts += sum(length > 0 for length in step.drafted)
         self.draft_lengths.update(
-            planned for planned, phase in zip(step.planned, step.phase, strict=True) if phase != Phase.PREFILL
+            drafted for drafted, phase in zip(step.drafted, step.phase, strict=True) if phase != Phase.PREFILL
         )
         self.seconds["draft"] += step.draft_seconds
         self.seconds["verify"] += step.verify_seconds

@@ -1,0 +1,132 @@
+"""`turbospec profile`: measure an engine's step times and fit the latency model to them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from turbospec.cli.console import print_json, progress, stdout, table
+from turbospec.errors import UserError
+
+if TYPE_CHECKING:
+    from turbospec.latency import LatencyModel
+    from turbospec.profile import LatencySample, Profile
+    from turbospec.types import FloatArray
+
+PLOT_FORMATS = (".svg", ".png", ".pdf")
+
+
+def profile(
+    target: Annotated[Path, typer.Option(help="Checkpoint folder of the served model.")] = Path("models/target"),
+    drafter: Annotated[str, typer.Option(help='Checkpoint folder of the draft model, or "ngram".')] = "models/drafter",
+    device: Annotated[str, typer.Option(help="Where the models run: cpu or cuda.")] = "cpu",
+    output: Annotated[Path, typer.Option(help="Where the profile goes.")] = Path("profile.json"),
+    plot: Annotated[Path | None, typer.Option(help="Picture of fit against measurement: svg, png or pdf.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Measure step times over batch sizes, draft lengths and contexts, and fit the latency model to them.
+
+    The profile belongs to one pair of models on one machine; give it to `generate` and `bench` with --profile.
+    """
+    if plot is not None and plot.suffix not in PLOT_FORMATS:
+        raise UserError(f"{plot}: no picture format that is known; end the name in {', '.join(PLOT_FORMATS)}")
+    measured = _measure(target, drafter, device)
+    try:
+        measured.save(output)
+    except OSError as error:
+        raise UserError(f"{output}: cannot write the profile ({error.strerror}); name a file with --output") from error
+    from turbospec.latency import LatencyModel
+
+    fit = Fit(LatencyModel.fit(measured.samples), measured.samples)
+    if plot is not None:
+        fit.plot(plot)
+    if as_json:
+        print_json({"profile": str(output), "meta": measured.meta} | fit.document())
+        return
+    fit.show()
+    stdout.print(f"profile: {output}", markup=False, soft_wrap=True)
+    if plot is not None:
+        stdout.print(f"plot:    {plot}", markup=False, soft_wrap=True)
+
+
+def _measure(target: Path, drafter: str, device: str) -> Profile:
+    with progress() as bar:
+        task = bar.add_task("Loading the models", total=None)
+        from turbospec_engine import EngineConfig
+        from turbospec_engine.profiling import measure
+
+        config = EngineConfig(target, drafter, device=device)
+        return measure(config, lambda done, total: bar.update(task, description="Steps", completed=done, total=total))
+
+
+class Fit:
+    """A latency model beside the steps that it was fitted to."""
+
+    def __init__(self, model: LatencyModel, samples: list[LatencySample]) -> None:
+        self.model = model
+        self.drafting = np.array([len(sample.draft_rows) > 0 for sample in samples])
+        self.measured: FloatArray = np.array([sample.step_seconds for sample in samples])
+        self.predicted: FloatArray = np.array([model.predict_sample(sample) for sample in samples])
+
+    @property
+    def median_error(self) -> float:
+        """Median absolute error, relative to the measurement."""
+        return float(np.median(np.abs(self.predicted / self.measured - 1)))
+
+    @property
+    def r_squared(self) -> float:
+        """Share of the step times' variance that the model explains."""
+        residual = np.square(self.measured - self.predicted).sum()
+        return float(1 - residual / np.square(self.measured - self.measured.mean()).sum())
+
+    def coefficients(self) -> dict[str, float]:
+        """Seconds that each feature of a step costs; only those that cost something."""
+        from turbospec.latency import VERIFY_KNOTS
+
+        segments = [f"verify: token {low:.0f} to {high:.0f}" for low, high in pairwise(VERIFY_KNOTS)]
+        verify = ["verify: any pass", "verify: context token", *segments]
+        draft = ["draft: any", "draft: pass", "draft: row of a pass", "draft: context token", "draft: stale token"]
+        host = ["host: any step", "host: request"]
+        weights = np.concatenate([self.model.verify.weights, self.model.draft.weights, self.model.host.weights])
+        return {name: float(weight) for name, weight in zip(verify + draft + host, weights, strict=True) if weight > 0}
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "samples": len(self.measured),
+            "median_error": self.median_error,
+            "r_squared": self.r_squared,
+            "coefficients": self.coefficients(),
+        }
+
+    def show(self) -> None:
+        """Print the coefficients and how well they fit."""
+        shown = table("What a step costs", "", "µs")
+        for name, seconds in self.coefficients().items():
+            shown.add_row(name, f"{seconds * 1e6:,.2f}")
+        stdout.print(shown)
+        stdout.print(
+            f"{len(self.measured)} steps, median error {self.median_error:.1%}, R² {self.r_squared:.4f}", markup=False
+        )
+
+    def plot(self, path: Path) -> None:
+        """Draw predicted over measured step time; a perfect fit lies on the line."""
+        from matplotlib.figure import Figure
+
+        figure: Any = Figure(figsize=(5, 5), layout="constrained")
+        axes = figure.add_subplot(xscale="log", yscale="log", xlabel="measured, ms", ylabel="predicted, ms")
+        for drafting, label in ((False, "plain steps"), (True, "drafting steps")):
+            steps = self.drafting == drafting
+            axes.plot(self.measured[steps] * 1e3, self.predicted[steps] * 1e3, ".", label=label, alpha=0.6)
+        ends = np.array([self.measured.min(), self.measured.max()]) * 1e3
+        axes.plot(ends, ends, linewidth=1, color="gray")
+        axes.set_title(f"Step time: median error {self.median_error:.1%}, R² {self.r_squared:.3f}", loc="left")
+        axes.legend(frameon=False)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path)
+        except OSError as error:
+            raise UserError(f"{path}: cannot write the plot ({error.strerror}); name a file with --plot") from error
