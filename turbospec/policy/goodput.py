@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 from scipy.optimize import nnls  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
+from turbospec.errors import UserError
 from turbospec.policy.config import PolicyConfig
 from turbospec.profile import LatencySample, Profile
 from turbospec.types import FloatArray, IntArray, Phase, StepOutcome, StepPlan, StepView
@@ -34,7 +35,11 @@ class GoodputConfig(PolicyConfig):
     """Without a profile: steps that go through all draft lengths in turn, to fit the latency model to."""
 
     def build(self, profile: Profile | None, seed: int) -> GoodputPolicy:
-        return GoodputPolicy(self, PassTimes.fit(profile.samples) if profile else None)
+        if profile is None:
+            return GoodputPolicy(self, None)
+        if not any(sample.draft_rows for sample in profile.samples):
+            raise UserError("goodput: no step of the profile drafted; make a new one with `turbospec profile`")
+        return GoodputPolicy(self, PassTimes.fit(profile.samples))
 
 
 class GoodputPolicy:

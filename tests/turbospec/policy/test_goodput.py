@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
+from turbospec import UserError
 from turbospec.policy.goodput import GoodputConfig, PassTimes
 from turbospec.profile import LatencySample, Profile
 from turbospec.types import Phase
@@ -121,6 +122,11 @@ def test_without_a_profile_it_fits_its_own_first_steps():
     view = make_view(4, max_draft=7)
     plan = policy.plan(view)
     assert plan.predicted_seconds == pytest.approx(measured(view, plan.draft_lengths).step_seconds, rel=1e-3)
+
+
+def test_a_profile_that_never_drafted_is_refused():
+    with pytest.raises(UserError, match="no step of the profile drafted"):
+        build(Profile([LatencySample.from_outcome(measured(make_view(2), 0))]))
 
 
 def test_an_empty_step():
