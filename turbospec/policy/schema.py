@@ -77,14 +77,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def _explain(source: YamlSource, problem: ErrorDetails) -> tuple[int, str, str]:
     """Line (from 0), field and words of a validation error."""
     context = problem.get("ctx", {})
-    match problem["type"]:
-        case "union_tag_not_found":
-            return source.line([]), "policy", f"missing; add it ({nearest('', _KINDS)})"
-        case "union_tag_invalid":
-            kind = str(context["tag"])
-            return source.line(["policy"]), "policy", f"unknown policy `{kind}`; {nearest(kind, _KINDS)}"
-        case _:
-            pass
+    if problem["type"] == "union_tag_not_found":
+        return source.line([]), "policy", f"missing; add it (known: {', '.join(sorted(_KINDS))})"
+    if problem["type"] == "union_tag_invalid":
+        kind = str(context["tag"])
+        return source.line(["policy"]), "policy", f"unknown policy `{kind}`; {nearest(kind, _KINDS)}"
     kind, *location = problem["loc"]  # the first part is the policy's kind
     match problem["type"]:
         case "extra_forbidden":
