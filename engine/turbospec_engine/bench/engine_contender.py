@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
 from turbospec.controller import Controller
 from turbospec_engine import Engine, EngineConfig, Models
@@ -35,20 +36,17 @@ class EngineContender:
 def drive(engine: Engine, load: Load) -> list[RequestRecord]:
     """Serve a load to its end. At most `max_in_flight` requests are in the engine; none is sent before its arrival."""
     began = time.perf_counter()
+    unsent = deque(zip(load.requests, load.arrivals or (0.0,) * len(load.requests), strict=True))
     records: list[RequestRecord] = []
     in_flight: dict[str, RequestRecord] = {}
-    while len(records) < len(load.requests) or in_flight:
-        while len(records) < len(load.requests):
-            arrival = began + load.arrivals[len(records)] if load.arrivals else time.perf_counter()
-            if arrival > time.perf_counter() or len(in_flight) == load.max_in_flight:
-                break
-            request = load.requests[len(records)]
-            record = RequestRecord(arrival, len(request.prompt))
-            in_flight[engine.add_request(list(request.prompt), request.params)] = record
-            records.append(record)
+    while unsent or in_flight:
         if not in_flight:
-            time.sleep(max(0.0, arrival - time.perf_counter()))
-            continue
+            time.sleep(max(0.0, began + unsent[0][1] - time.perf_counter()))
+        while unsent and began + unsent[0][1] <= time.perf_counter() and len(in_flight) != load.max_in_flight:
+            request, arrival = unsent.popleft()
+            sent = time.perf_counter() if load.arrivals is None else began + arrival
+            records.append(RequestRecord(sent, len(request.prompt)))
+            in_flight[engine.add_request(request.prompt, request.params)] = records[-1]
         for output in engine.step():
             record = in_flight[output.request_id]
             if output.new_token_ids:

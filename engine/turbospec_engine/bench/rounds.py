@@ -28,24 +28,35 @@ def play_rounds(
         draw: the load of a round.
         on_run: told of every run that is about to begin, the warm-up's too.
     """
-    for index in range(WARM_UP, rounds):
-        load = draw(index)
-        runs: dict[int, Run] = {}
-        for place in np.random.default_rng((seed, index + 1)).permutation(len(contenders)):
-            on_run(contenders[place])
-            with _no_garbage_collection():
-                runs[int(place)] = contenders[place].serve(load)
-        if index != WARM_UP:
-            yield [runs[place] for place in range(len(contenders))]
+    with _frozen():
+        for index in range(WARM_UP, rounds):
+            load = draw(index)
+            runs: dict[int, Run] = {}
+            for place in np.random.default_rng((seed, index + 1)).permutation(len(contenders)):
+                on_run(contenders[place])
+                with _no_collection():
+                    runs[int(place)] = contenders[place].serve(load)
+            if index != WARM_UP:
+                yield [runs[place] for place in range(len(contenders))]
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def _frozen() -> Iterator[None]:
+    """What exists now, models above all, is not looked through at every collection."""
     gc.collect()
     gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect before, so that nothing has to be collected during."""
+    gc.collect()
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()

@@ -38,12 +38,7 @@ class HuggingFacePair:
 
     @classmethod
     def load(cls, target: Path, assistant: Path, device: str, dtype: torch.dtype) -> HuggingFacePair:
-        loaded = [
-            AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device).eval() for path in (target, assistant)
-        ]
-        for model in loaded:
-            model.generation_config.eos_token_id = None
-        return cls(*loaded)
+        return cls(_load(target, device, dtype), _load(assistant, device, dtype))
 
 
 def _load(path: Path, device: str, dtype: torch.dtype) -> Any:

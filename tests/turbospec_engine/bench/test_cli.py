@@ -1,0 +1,126 @@
+"""`turbospec bench` from arguments to files, on tiny models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from turbospec_engine.bench.engine_contender import EngineContender
+from turbospec_engine.bench.workloads import Shape
+from typer.testing import CliRunner, Result
+
+from turbospec import UserError
+from turbospec.cli.bench import app
+
+FIELDS = {
+    *("workload", "drafter", "policy", "concurrency", "request_rate", "emit", "rounds"),
+    *("output_throughput", "request_throughput", "total_output_tokens", "completed", "failed", "duration"),
+    *(
+        f"{kind}_{name}_ms"
+        for kind in ("mean", "median", "p50", "p95", "p99")
+        for name in ("ttft", "tpot", "itl", "e2el")
+    ),
+    *("mean_accepted_length", "mean_draft_length", "draft_time_share", "controller_time_share"),
+    *("distinct_2", "distinct_4", "loop_share"),
+}
+
+
+@pytest.fixture
+def arguments(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Options of a small bench that keeps everything it writes in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Shape, "of", classmethod(lambda cls, cell: Shape(6, 8)))
+    return ["--models", str(tiny / "models"), "--workloads", str(tiny / "workloads"), "--threads", "1"]
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_rows_report_and_pictures(arguments: list[str], tmp_path: Path) -> None:
+    selection = ["--workload", "mixed", "--drafter", "good", "--concurrency", "4", "--rounds", "2"]
+    policies = ["--policy", "static-2", "--policy", "adaptive", "--policy", "static-3:after_draft"]
+
+    done = invoke(*arguments, *selection, *policies, "--json", "out.json", "--pictures", "pictures")
+
+    assert done.exit_code == 0
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document.keys() == {"meta", "rows"}
+    assert [(row["policy"], row["emit"]) for row in document["rows"]] == [
+        ("off", "before_draft"),
+        ("static-2", "before_draft"),
+        ("adaptive", "before_draft"),
+        ("static-3", "after_draft"),
+    ]
+    for row in document["rows"]:
+        assert row.keys() >= FIELDS
+        assert (row["completed"], row["failed"], row["rounds"]) == (6, 0, 2)
+    assert len({row["total_output_tokens"] for row in document["rows"]}) == 1
+    assert document["rows"][1]["mean_draft_length"] > 1
+    assert (tmp_path / "pictures/latency-mixed-good-c4.svg").is_file()
+    assert "mixed/good/c4" in done.stdout
+    assert "out.html" in done.stdout
+
+
+def test_poisson_arrivals_with_the_ngram_drafter(arguments: list[str], tmp_path: Path) -> None:
+    selection = ["--workload", "code", "--drafter", "n-gram", "--request-rate", "200", "--rounds", "1"]
+
+    assert invoke(*arguments, *selection, "--policy", "static-3", "--json", "out.json").exit_code == 0
+
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert {row["request_rate"] for row in rows} == {200}
+    assert {row["concurrency"] for row in rows} == {None}
+
+
+def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [*arguments, "--workload", "code", "--drafter", "weak", "--policy", "static-1", "--rounds", "1"]
+    command += ["--concurrency", "1", "--concurrency", "2"]
+    serve, served = EngineContender.serve, []
+
+    def interrupted(self: EngineContender, load: object) -> object:
+        served.append(load)
+        if len(served) == 6:  # in the second cell, after its warm-up round
+            raise KeyboardInterrupt
+        return serve(self, load)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(EngineContender, "serve", interrupted)
+    stopped = invoke(*command, "--json", "out.json")
+    monkeypatch.setattr(EngineContender, "serve", serve)
+
+    assert stopped.exit_code == 130
+    assert "1 of 2 cells are finished" in stopped.stderr
+    first = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert {row["concurrency"] for row in first} == {1}
+
+    assert invoke(*command, "--resume", "out.json").exit_code == 0
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert rows[:2] == first
+    assert [row["concurrency"] for row in rows] == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--workload", "poetry"], "no workload 'poetry'"),
+        (["--policy", "adaptiv"], "did you mean `adaptive`"),
+        (["--quick", "--workload", "code"], "--quick has cells of its own"),
+        (["--resume", "absent.json"], "absent.json: cannot read the results"),
+        (["--workloads", "absent"], "code.jsonl: cannot read the workload"),
+        (["--models", "absent"], "no target checkpoint"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], extra: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words) as refusal:
+        invoke(*arguments, *extra)
+
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_controllers_own_cost() -> None:
+    done = invoke("controller", "--policy", "static-3", "--policy", "adaptive", "--requests", "32", "--steps", "20")
+
+    assert done.exit_code == 0
+    assert "adaptive" in done.stdout
