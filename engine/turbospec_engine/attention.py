@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from turbospec import UserError
 from turbospec.types import IntArray
 from turbospec_engine.kv_store import KVStore
 from turbospec_engine.paged_attention import paged_attention
@@ -20,6 +21,10 @@ ATTENTION = "turbospec_paged"
 SHORT_QUERY = 32
 """Rows with at most this many query tokens (decodes, verifications) are attended together; longer ones (prefill
 chunks) one by one, because padding the short rows to their length would cost more than it saves."""
+
+
+UNSUPPORTED = ("softcap", "s_aux", "position_bias")
+"""Options of transformers' attention interface that change the scores in ways not implemented here."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -202,13 +207,19 @@ def paged_attention_forward(
     *,
     scaling: float,
     paged: PagedAttention,
-    **_: Any,
+    **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """The function that transformers' layers call; tensors have shape (1, heads, tokens, head_dim).
 
     `paged` reaches it through the model's keyword arguments. No mask function is registered beside it, which tells
     transformers not to build a mask: `paged` knows who sees whom.
+
+    Raises:
+        UserError: the model asks for a kind of attention that `paged` does not compute.
     """
+    for name in UNSUPPORTED:
+        if options.get(name) is not None:
+            raise UserError(f"the model's attention uses {name}, which this engine does not support; use another model")
     out = paged.forward(
         int(module.layer_idx),  # pyright: ignore[reportArgumentType]
         query[0].transpose(0, 1),

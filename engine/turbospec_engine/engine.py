@@ -77,12 +77,21 @@ class Engine:
             raise UserError(
                 f"max_model_len={self.max_model_len} is beyond the target's {model_limit} positions; lower it"
             )
+        window = getattr(text_config, "sliding_window", None)
+        if window is not None and window < self.max_model_len:
+            raise UserError(
+                f"{config.target}: attends to a sliding window of {window} tokens, which this engine does not support; "
+                "set max_model_len to no more than that"
+            )
         if config.max_draft >= self.max_model_len:
-            raise UserError(f"max_draft={config.max_draft} does not fit in max_model_len={self.max_model_len}; lower it")
+            raise UserError(
+                f"max_draft={config.max_draft} does not fit in max_model_len={self.max_model_len}; lower it"
+            )
         num_blocks = config.num_blocks or self._default_num_blocks()
         self.allocator = BlockAllocator(num_blocks, config.block_size)
         self.scheduler = Scheduler(self.allocator, config.max_num_seqs, config.max_num_batched_tokens)
         self.target = ModelRunner(self.models.target, num_blocks, config.block_size)
+        self.target.warm_up()
         self.drafter = self._build_drafter(num_blocks)
         self._requests: dict[str, Request] = {}
         self._class_ids = {"default": 0}
@@ -140,6 +149,15 @@ class Engine:
         request = self._requests.get(request_id)
         if request is not None:
             self._finish(request, "abort")
+
+    def abort_all(self) -> None:
+        """Drop every unfinished request."""
+        for request_id in list(self._requests):
+            self.abort(request_id)
+
+    def is_prefilling(self) -> bool:
+        """Whether any unfinished request has yet to emit its first token."""
+        return any(request.phase == Phase.PREFILL for request in self._requests.values())
 
     @torch.inference_mode()
     def step(self) -> list[RequestOutput]:
@@ -363,7 +381,7 @@ class Engine:
         elif reason is None and request.tokens_left == 0:
             reason = "length"
         if reason is not None:
-            text += request.detokenizer.flush(request.output_tokens)
+            text += request.detokenizer.flush(request.output_tokens.tolist())
             self._finish(request, reason)
         else:
             self.allocator.shrink(request.block_ids, request.computed)
@@ -441,13 +459,15 @@ class Engine:
             raise UserError("the prompt is empty; give at least one token")
         if len(token_ids) >= self.max_request_tokens:
             raise UserError(
-                f"the prompt's {len(token_ids)} tokens leave no room in the {self.max_request_tokens} that model and KV "
-                "cache hold; shorten it, or raise max_model_len or num_blocks"
+                f"the prompt's {len(token_ids)} tokens leave no room in the {self.max_request_tokens} that model and "
+                "KV cache hold; shorten it, or raise max_model_len or num_blocks"
             )
         vocab_size = self.models.vocab_size
         for name, ids in (("prompt", token_ids), ("allowed_token_ids", params.allowed_token_ids or ())):
-            if ids and not (0 <= min(ids) and max(ids) < vocab_size):
-                raise UserError(f"{name} holds a token outside 0 and {vocab_size - 1}; encode with the target's tokenizer")
+            if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+                raise UserError(
+                    f"{name} holds a token outside 0 and {vocab_size - 1}; encode with the target's tokenizer"
+                )
         if params.max_draft is not None and params.max_draft > self.config.max_draft:
             raise UserError(
                 f"max_draft={params.max_draft} is beyond the engine's {self.config.max_draft}; lower it or build the "
@@ -476,7 +496,9 @@ class Engine:
         if str(self.config.drafter) == NGRAM:
             return NGramDrafter()
         if self.models.drafter is None:
-            raise UserError(f"drafter={str(self.config.drafter)!r}, but the models were loaded without one; load them with it")
+            raise UserError(
+                f"drafter={str(self.config.drafter)!r}, but the models were loaded without one; load them with it"
+            )
         return DraftModel(self.models.drafter, num_blocks, self.config.block_size, self.models.vocab_size)
 
     def _synchronize(self) -> None:

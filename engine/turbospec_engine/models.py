@@ -59,12 +59,15 @@ def _load_model(role: str, folder: str | Path, config: EngineConfig) -> PreTrain
     if not (Path(folder) / "config.json").is_file():
         raise UserError(f"{folder}: no {role} checkpoint here (no config.json); give the folder of one")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             folder, dtype=config.torch_dtype, attn_implementation=ATTENTION, local_files_only=True
         )
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder}: cannot load the {role} ({_one_line(error)}); give a causal LM checkpoint") from error
-    return model.to(config.device).eval()
+        raise UserError(
+            f"{folder}: cannot load the {role} ({_one_line(error)}); give a causal LM checkpoint"
+        ) from error
+    model.to(torch.device(config.device))
+    return model.eval()
 
 
 def _load_tokenizer(role: str, folder: str | Path) -> Any:

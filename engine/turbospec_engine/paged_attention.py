@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import numba
 import numpy as np
+import torch
 from numba import njit, prange
+from numba.core import config as numba_config
 
 from turbospec.types import FloatArray, IntArray
 
-# Shares torch's OpenMP threads; a second pool would fight the first for the cores.
-numba.config.THREADING_LAYER = "omp"  # pyright: ignore[reportAttributeAccessIssue]
+# Shares torch's OpenMP threads; a second pool would fight the first for the cores. Starting the layer resets OpenMP's
+# thread count for torch too, so it happens here, once, and the count is put back.
+numba_config.THREADING_LAYER = "omp"  # pyright: ignore[reportAttributeAccessIssue]
+MAX_THREADS: int = numba_config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
+_torch_threads = torch.get_num_threads()
+numba.set_num_threads(min(_torch_threads, MAX_THREADS))
+torch.set_num_threads(_torch_threads)
 
 _UNROLL = 8
 """Keys weighed together, so that a query's output is loaded and stored once for all of them."""
@@ -129,6 +136,7 @@ def paged_attention(
         scale: factor on the scores.
         out: as `query`; the rows' queries are written, others left alone.
     """
+    numba.set_num_threads(min(torch.get_num_threads(), MAX_THREADS))
     rows, kv_heads = len(query_lens), keys.shape[1]
     # Few rows: a task for every head, to occupy all threads. Many: a row's heads together read memory in sequence.
     head_parts = kv_heads if rows < 2 * numba.get_num_threads() else 1

@@ -56,6 +56,16 @@ class ModelRunner:
             device=self.device,
         )
 
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Run one token through the model, so that kernels are compiled before the first request.
+
+        Raises:
+            UserError: the model asks for a kind of attention that the engine does not have.
+        """
+        one, first = np.ones(1, np.int64), np.zeros((1, 1), np.int64)
+        self.forward(torch.zeros(1, dtype=torch.long, device=self.device), RaggedBatch(one, one, first), first[0])
+
     def forward(self, input_ids: torch.Tensor, batch: RaggedBatch, logits_at: IntArray) -> torch.Tensor:
         """One pass over all rows' tokens, end to end and without padding.
 

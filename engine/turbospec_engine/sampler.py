@@ -116,7 +116,9 @@ def verify(
 
     drawn = np.flatnonzero(~greedy)
     offsets = np.concatenate([np.arange(starts[row], starts[row] + lengths[row]) for row in drawn])
-    target = sampling.probabilities(logits[torch.from_numpy(offsets).to(logits.device)], np.repeat(drawn, lengths[drawn]))
+    target = sampling.probabilities(
+        logits[torch.from_numpy(offsets).to(logits.device)], np.repeat(drawn, lengths[drawn])
+    )
     target_starts = np.zeros(len(requests), np.int64)
     target_starts[drawn] = np.cumsum(lengths[drawn]) - lengths[drawn]
     rows, depths = np.nonzero(drafted_mask & ~greedy[:, None])

@@ -14,10 +14,15 @@ from turbospec_engine.request import Request
 class Drafter(Protocol):
     """Proposes tokens. It is called only in steps where some request drafts."""
 
-    parallel: bool
-    """True where all of a draft's positions come at the price of one pass."""
-    max_model_len: int | None
-    """Longest context the drafter can read; None where nothing limits it."""
+    @property
+    def parallel(self) -> bool:
+        """True where all of a draft's positions come at the price of one pass."""
+        ...
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Longest context the drafter can read; None where nothing limits it."""
+        ...
 
     def stale_tokens(self, request: Request) -> int:
         """Tokens that the drafter's cache lacks beyond those that any step feeds it."""

@@ -32,6 +32,7 @@ class DraftModel:
 
     def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int, target_vocab_size: int) -> None:
         self.runner = ModelRunner(model, num_blocks, block_size)
+        self.runner.warm_up()
         self.target_vocab_size = target_vocab_size
         self.max_model_len: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
@@ -43,56 +44,56 @@ class DraftModel:
     ) -> Draft:
         size, longest = len(requests), int(lengths.max())
         rows = np.flatnonzero(lengths)
+        drafting = [requests[row] for row in rows.tolist()]
         sampling = SamplingBatch.of(requests)
         num_tokens = np.array([request.num_tokens for request in requests])
+        tables = block_table(requests)
+        drawn_index = np.zeros((size, longest), np.int64)
+        confidences = np.full((size, longest), np.nan)
         draft = Draft(
             tokens=np.zeros((size, longest), np.int64),
             proposed=np.zeros(size, np.int64),
             drafted=np.zeros(size, np.int64),
-            distribution_index=np.zeros((size, longest), np.int64),
-            confidence=np.full((size, longest), np.nan),
-            catch_up_tokens=sum(self.stale_tokens(requests[row]) for row in rows),
+            distribution_index=drawn_index,
+            confidence=confidences,
+            catch_up_tokens=sum(self.stale_tokens(request) for request in drafting),
         )
         distributions: list[torch.Tensor] = []
         draft_rows: list[int] = []
-        tables = block_table(requests)
-        drawn_so_far = 0
-        query_lens = np.array([requests[row].num_tokens - requests[row].draft_computed for row in rows])
-        fed = np.concatenate([requests[row].tokens[requests[row].draft_computed : num_tokens[row]] for row in rows])
-        input_ids = torch.from_numpy(fed).to(self.runner.device)
+        num_drawn = 0
+        query_lens = np.array([request.num_tokens - request.draft_computed for request in drafting])
+        fed = np.concatenate([request.tokens[request.draft_computed : request.num_tokens] for request in drafting])
         for depth in range(longest):
             context_lens = num_tokens[rows] + depth
             batch = RaggedBatch(query_lens, context_lens, tables[rows])
+            input_ids = torch.from_numpy(fed).to(self.runner.device)
             logits = self._fit(self.runner.forward(input_ids, batch, np.cumsum(query_lens) - 1))
             tokens, confidence, drawn = _choose(logits, sampling, rows, draws[:, depth])
             if drawn is not None:
                 distributions.append(drawn)
-                drawn_rows = rows[~sampling.greedy[rows]]
-                draft.distribution_index[drawn_rows, depth] = drawn_so_far + np.arange(len(drawn_rows))
-                drawn_so_far += len(drawn_rows)
+                drawn_index[rows[~sampling.greedy[rows]], depth] = num_drawn + np.arange(len(drawn))
+                num_drawn += len(drawn)
             draft.tokens[rows, depth] = tokens
-            draft.confidence[rows, depth] = confidence
+            confidences[rows, depth] = confidence
             draft.proposed[rows] += 1
             draft_rows.append(len(rows))
             draft.context_tokens += int(context_lens.sum())
 
-            more = lengths[rows] > depth + 1
-            keep = np.ones(len(rows), np.bool_)
+            keep, more = np.ones(len(rows), np.bool_), lengths[rows] > depth + 1
             if gate is not None:
-                keep, gate_more = gate.advance(rows, confidence)
-                more &= keep & gate_more
+                keep, wanted = gate.advance(rows, confidence)
+                more &= keep & wanted
             draft.drafted[rows] += keep
-            rows = rows[more]
+            rows, fed = rows[more], tokens[more]
+            query_lens = np.ones(len(rows), np.int64)
             if not len(rows):
                 break
-            query_lens = np.ones(len(rows), np.int64)
-            input_ids = torch.from_numpy(tokens[more]).to(self.runner.device)
 
-        for row in np.flatnonzero(draft.proposed):
-            # The last token of a draft is never fed to the drafter.
-            requests[row].draft_computed = int(num_tokens[row] + draft.proposed[row] - 1)
-        if distributions:
-            draft.distributions = torch.cat(distributions)
+        for request, proposed in zip(requests, draft.proposed.tolist(), strict=True):
+            if proposed:
+                # The last token of a draft is never fed to the drafter.
+                request.draft_computed = request.num_tokens + proposed - 1
+        draft.distributions = torch.cat(distributions) if distributions else None
         draft.draft_rows = np.array(draft_rows)
         return draft
 

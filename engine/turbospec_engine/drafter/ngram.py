@@ -33,7 +33,7 @@ class NGramDrafter:
     ) -> Draft:
         draft = Draft.none(len(requests))
         draft.tokens = np.zeros((len(requests), int(lengths.max())), np.int64)
-        rows = np.flatnonzero(lengths)
+        rows = np.flatnonzero(lengths).tolist()
         for row in rows:
             request = requests[row]
             found = self.continuation(request.tokens[: request.num_tokens], int(lengths[row]))

@@ -1,0 +1,130 @@
+"""Measures what steps cost on this engine, this pair of models and this machine."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+import torch
+
+from turbospec import StepOutcome, StepPlan, StepView, UserError
+from turbospec.profile import Profile
+from turbospec_engine.config import EngineConfig
+from turbospec_engine.engine import Engine
+from turbospec_engine.request import SamplingParams
+
+REQUESTS = (1, 2, 4, 8, 16, 32, 64)
+CONTEXTS = (32, 256, 768)
+DRAFT_LENGTHS = (0, 1, 2, 3, 5, 8, 15)
+REPEATS = 4
+
+Progress = Callable[[int, int], None]
+"""Called with the cells done and the cells in all."""
+
+
+@dataclass(slots=True)
+class ScriptedController:
+    """Plans what it is told and keeps what came of it."""
+
+    rng: np.random.Generator
+    draft_length: int = 0
+    ragged: bool = False
+    outcomes: list[StepOutcome] = field(default_factory=list[StepOutcome])
+
+    def plan(self, view: StepView) -> StepPlan:
+        lengths = np.full(view.size, self.draft_length)
+        if self.ragged:
+            lengths = self.rng.integers(0, self.draft_length + 1, view.size)
+        return StepPlan(np.minimum(lengths, view.draft_limits), reason="profiling")
+
+    def observe(self, outcome: StepOutcome) -> None:
+        self.outcomes.append(outcome)
+
+
+def measure(
+    engine: Engine | EngineConfig, progress: Progress | None = None, *, max_seconds: float = 60.0, seed: int = 0
+) -> Profile:
+    """Drive an engine through batch sizes, draft lengths, contexts and prefills, and keep every step's times.
+
+    Args:
+        engine: an idle engine, or the configuration to build one from. Its controller is put back at the end.
+        progress: told of every cell of the grid.
+        max_seconds: no cell begins later than this after the first.
+        seed: of the random prompts and of the grid's order.
+
+    Raises:
+        UserError: the engine is serving requests, or cannot be built.
+    """
+    controller = ScriptedController(np.random.default_rng(seed))
+    if isinstance(engine, EngineConfig):
+        engine = Engine(engine, controller)
+    if engine.has_work():
+        raise UserError("profiling needs an idle engine; finish or abort the requests in flight")
+    served_by, engine.controller = engine.controller, controller
+    try:
+        _run_cell(engine, controller, requests=1, context=CONTEXTS[0])
+        controller.outcomes.clear()
+        cells = _cells(engine, controller.rng)
+        deadline = time.perf_counter() + max_seconds
+        for done, (requests, context) in enumerate(cells):
+            if time.perf_counter() > deadline:
+                break
+            _run_cell(engine, controller, requests, context)
+            if progress is not None:
+                progress(done + 1, len(cells))
+    finally:
+        engine.controller = served_by
+        engine.abort_all()
+    config = engine.config
+    return Profile.from_outcomes(
+        controller.outcomes,
+        target=str(config.target),
+        drafter=None if config.drafter is None else str(config.drafter),
+        device=torch.cuda.get_device_name(engine.device)
+        if engine.device.type == "cuda"
+        else platform.processor() or "cpu",
+        dtype=config.dtype,
+        threads=torch.get_num_threads(),
+        torch=torch.__version__,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _cells(engine: Engine, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """(requests, context) pairs that fit the engine, shuffled so that a slow spell of the machine hits no one size."""
+    longest = max(DRAFT_LENGTHS) + 1
+    contexts = [context for context in CONTEXTS if context + longest < engine.max_request_tokens]
+    slots = engine.config.max_num_seqs
+    sizes = sorted({*(size for size in REQUESTS if size < slots), min(slots, max(REQUESTS))})
+    cache = engine.allocator.num_blocks * engine.allocator.block_size
+    cells = [(size, context) for size in sizes for context in contexts if size * (context + longest) <= cache]
+    return [cells[index] for index in rng.permutation(len(cells))]
+
+
+def _run_cell(engine: Engine, controller: ScriptedController, requests: int, context: int) -> None:
+    """Prefill some requests, then run every draft length on them; half-way one more request brings its prefill."""
+    params = SamplingParams(max_tokens=engine.max_model_len, ignore_eos=True)
+    rng = controller.rng
+
+    def arrive() -> None:
+        engine.add_request(rng.integers(0, engine.models.vocab_size, context).tolist(), params)
+
+    controller.draft_length = 0
+    for _ in range(requests if requests == 1 else requests - 1):
+        arrive()
+    while engine.is_prefilling():
+        engine.step()
+    lengths = [length for length in DRAFT_LENGTHS if length <= engine.config.max_draft]
+    if engine.drafter is None:
+        lengths = [0]
+    schedule = rng.permutation(np.repeat(lengths, REPEATS))
+    for index, length in enumerate(schedule):
+        if index == len(schedule) // 2 and requests > 1:
+            arrive()
+        controller.draft_length, controller.ragged = int(length), bool(rng.random() < 0.5)
+        engine.step()
+    engine.abort_all()
