@@ -68,6 +68,7 @@ class Fit:
 
     def __init__(self, model: LatencyModel, samples: list[LatencySample]) -> None:
         self.model = model
+        self.most_tokens = max(sample.tokens_batched for sample in samples)
         self.drafting = np.array([len(sample.draft_rows) > 0 for sample in samples])
         self.measured: FloatArray = np.array([sample.step_seconds for sample in samples])
         self.predicted: FloatArray = np.array([model.predict_sample(sample) for sample in samples])
@@ -84,7 +85,7 @@ class Fit:
         return float(1 - residual / np.square(self.measured - self.measured.mean()).sum())
 
     def coefficients(self) -> dict[str, float]:
-        """Seconds that each feature of a step costs; only those that cost something."""
+        """Seconds that each feature of a step costs; only those that were measured and cost something."""
         from turbospec.latency import VERIFY_KNOTS
 
         segments = [f"verify: token {low:.0f} to {high:.0f}" for low, high in pairwise(VERIFY_KNOTS)]
@@ -92,7 +93,9 @@ class Fit:
         draft = ["draft: any", "draft: pass", "draft: row of a pass", "draft: context token", "draft: stale token"]
         host = ["host: any step", "host: request"]
         weights = np.concatenate([self.model.verify.weights, self.model.draft.weights, self.model.host.weights])
-        return {name: float(weight) for name, weight in zip(verify + draft + host, weights, strict=True) if weight > 0}
+        costs = dict(zip(verify + draft + host, weights.tolist(), strict=True))
+        unseen = {name for name, low in zip(segments, VERIFY_KNOTS[:-1], strict=True) if low >= self.most_tokens}
+        return {name: seconds for name, seconds in costs.items() if seconds > 0 and name not in unseen}
 
     def document(self) -> dict[str, Any]:
         return {
@@ -123,6 +126,7 @@ class Fit:
             axes.plot(self.measured[steps] * 1e3, self.predicted[steps] * 1e3, ".", label=label, alpha=0.6)
         ends = np.array([self.measured.min(), self.measured.max()]) * 1e3
         axes.plot(ends, ends, linewidth=1, color="gray")
+        axes.set_aspect("equal")
         axes.set_title(f"Step time: median error {self.median_error:.1%}, R² {self.r_squared:.3f}", loc="left")
         axes.legend(frameon=False)
         try:
