@@ -58,7 +58,7 @@ def bench(
     ] = Path("models"),
     workloads: Annotated[Path, typer.Option(help="Folder of code.jsonl and prose.jsonl.")] = Path("workloads"),
     profile: Annotated[
-        Path | None, typer.Option(help="Measured step times for policies that predict; measured when absent.")
+        Path | None, typer.Option(help="Step times of the pair, for policies that predict; measured when absent.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where the models run.")] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores when absent.")] = None,
@@ -79,6 +79,7 @@ def bench(
         return
     from turbospec_engine.bench.cells import QUICK_TABLE, entries_of, select_cells
     from turbospec_engine.bench.pairs import Pairs
+    from turbospec_engine.bench.profiles import MeasuredProfiles
     from turbospec_engine.bench.results import Results
     from turbospec_engine.bench.session import Session
 
@@ -97,11 +98,12 @@ def bench(
             raise UserError(f"{resume}: was measured with another seed, device or number of threads; start a new one")
     else:
         results = Results(json or Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json", meta)
+    given = None if profile is None else Profile.load(profile)
     session = Session(
         pairs=pairs,
         source=pairs.source(workloads, seed),
         make_controller=lambda name, measured: load_controller(name, profile=measured, seed=seed),
-        profile_of=lambda cell: None,
+        profile_of=MeasuredProfiles(pairs, stderr.print) if given is None else lambda _: given,
         seed=seed,
     )
     interrupted = False

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from turbospec_engine.bench.cells import ADAPTIVE, OFF, Cell
+from turbospec_engine.bench.cells import ADAPTIVE, OFF, STATIC_PREFIX, Cell
 from turbospec_engine.bench.results import Row, by_cell
 from turbospec_engine.bench.stats import BestFixed, Ratio, best_fixed, geometric_mean, median_ratio, paired_ratio
 
-STATIC_PREFIX = "static-"
 MIN_ROUNDS = 2
 """Choosing the best fixed K on half of the rounds needs two."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Literal, get_args
 
 from turbospec.errors import UserError
@@ -18,6 +19,7 @@ DRAFTERS: tuple[str, ...] = get_args(Drafter)
 
 OFF = "off"
 ADAPTIVE = "adaptive"
+STATIC_PREFIX = "static-"
 AFTER_DRAFT_SUFFIX = ":after_draft"
 TRANSFORMERS_PREFIX = "transformers-"
 
@@ -55,6 +57,11 @@ class Entry:
         return cls(text)
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether the policy drafts the same length always, and so has no use for measured step times."""
+        return Path(self.policy).stem.startswith((OFF, STATIC_PREFIX))
+
+    @property
     def is_transformers(self) -> bool:
         return self.policy.startswith(TRANSFORMERS_PREFIX)
 
@@ -73,7 +80,7 @@ CONCURRENCIES = (1, 8, 32)
 FULL_TABLE = tuple(Cell(workload, drafter, c) for (workload, drafter), c in product(PAIRS, CONCURRENCIES))
 QUICK_TABLE = (Cell("code", "good", 1), Cell("code", "good", 32), Cell("code", "mismatched", 8))
 
-_STATIC = ("static-1", "static-2", "static-3", "static-5", "static-8", "static-15")
+_STATIC = tuple(f"{STATIC_PREFIX}{length}" for length in (1, 2, 3, 5, 8, 15))
 FULL_POLICIES = (OFF, *_STATIC, "ema-tiers", "goodput", ADAPTIVE)
 QUICK_POLICIES = (OFF, "static-3", "static-8", "static-15", "ema-tiers", ADAPTIVE)
 ORDER_OF_EMISSION = ("static-15:after_draft", "adaptive:after_draft")

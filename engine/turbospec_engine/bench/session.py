@@ -17,7 +17,7 @@ from turbospec_engine.bench.transformers_contender import TransformersContender
 from turbospec_engine.bench.workloads import RequestSource
 
 MakeController = Callable[[str, Profile | None], Controller]
-"""Builds a fresh controller from a policy's stem or path and the engine's measured step times."""
+"""Builds a fresh controller from a policy's stem or path, and the engine's step times where the policy predicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Session:
     pairs: Pairs
     source: RequestSource
     make_controller: MakeController
-    profile_of: Callable[[Cell], Profile | None]
+    profile_of: Callable[[Cell], Profile]
     seed: int
 
     def play(
@@ -40,5 +40,5 @@ class Session:
     def _contender(self, cell: Cell, entry: Entry) -> Contender:
         if entry.is_transformers:
             return TransformersContender(entry, self.pairs.hugging_face(cell))
-        controller = self.make_controller(entry.policy, self.profile_of(cell))
+        controller = self.make_controller(entry.policy, None if entry.is_fixed else self.profile_of(cell))
         return EngineContender(entry, self.pairs.config(cell, entry.emit), self.pairs.models(cell), controller)

@@ -52,14 +52,7 @@ def rows() -> list[dict[str, Any]]:
         row("off"),
         row("static-15", emit="after_draft"),
         row("adaptive"),
-        row(
-            "transformers-off",
-            timeline={},
-            step_times={},
-            draft_time_share=None,
-            controller_time_share=None,
-            **yardstick,
-        ),
+        row("transformers-off", **no_steps),
         row("off", concurrency=None),
         row("goodput", concurrency=None),
     ]

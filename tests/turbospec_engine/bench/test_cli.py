@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from turbospec_engine.bench import profiles
 from turbospec_engine.bench.engine_contender import EngineContender
 from turbospec_engine.bench.workloads import Shape
 from typer.testing import CliRunner, Result
@@ -31,6 +32,7 @@ def arguments(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     """Options of a small bench that keeps everything it writes in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Shape, "of", classmethod(lambda cls, cell: Shape(6, 8)))
+    monkeypatch.setattr(profiles, "MAX_SECONDS", 0.5)
     return ["--models", str(tiny / "models"), "--workloads", str(tiny / "workloads"), "--threads", "1"]
 
 
@@ -59,6 +61,7 @@ def test_rows_report_and_pictures(arguments: list[str], tmp_path: Path) -> None:
     assert len({row["total_output_tokens"] for row in document["rows"]}) == 1
     assert document["rows"][1]["mean_draft_length"] > 1
     assert (tmp_path / "pictures/latency-mixed-good-c4.svg").is_file()
+    assert len(list((tmp_path / ".cache/turbospec").glob("profile-good-*.json"))) == 1
     assert "mixed/good/c4" in done.stdout
     assert "out.html" in done.stdout
 
