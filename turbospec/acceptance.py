@@ -12,7 +12,8 @@ The estimate has three levels, each a discounted Beta posterior:
 
     odds a[i, j] = odds a_class[j] · ratio_i,      ratio_i = odds((κ·ē + s) / (κ + n)) / odds(ē),   ē = e / n
 
-with s successes among n observed positions, e expected of the class, κ the prior's strength. Pooled acceptance by
+with s successes among n observed positions, e expected of the class, κ the prior's strength, itself learnt from how
+much requests differ (`RequestSpread`). Pooled acceptance by
 position is biased upward at depth, as only easy requests survive there; the request's ratio, which is pooled over all
 positions, keeps hard requests from inheriting it.
 """
@@ -27,6 +28,7 @@ from turbospec.types import BoolArray, FloatArray, IntArray
 
 MAX_CLASSES = 16
 MAX_RATIO = 64.0
+SPREAD_FADE = 1.0 - 1.0 / 1000.0
 LIMIT = 0.995
 """No acceptance probability is believed beyond this, nor below 1 - LIMIT."""
 
@@ -39,7 +41,6 @@ class AcceptanceModel:
         prior: acceptance assumed before anything was seen.
         server_memory: observations of a position that the server's estimate remembers.
         class_strength: observations of a class's own that weigh as much as the server's estimate.
-        request_strength: κ, observed positions of a request's own that weigh as much as its class's estimate.
         request_memory: observed positions that a request's estimate remembers.
         idle_memory: steps without a draft after which a request's own evidence has faded to 1/e, so that requests
             judged hopeless are tried again.
@@ -52,14 +53,12 @@ class AcceptanceModel:
         prior: float = 0.6,
         server_memory: float = 400.0,
         class_strength: float = 16.0,
-        request_strength: float = 3.0,
         request_memory: float = 48.0,
-        idle_memory: float = 400.0,
+        idle_memory: float = 100.0,
     ) -> None:
         self.max_draft = max_draft
         self.server_memory = server_memory
         self.class_strength = class_strength
-        self.request_strength = request_strength
         self.request_memory = request_memory
         self.idle_factor = float(np.exp(-1.0 / idle_memory))
         self.slots = RequestSlots()
@@ -68,6 +67,7 @@ class AcceptanceModel:
         self.classes = np.zeros((MAX_CLASSES, 2, max_draft))
         # Per request: successes, trials, and successes expected of its class.
         self.requests = np.zeros((self.slots.capacity, 3))
+        self.spread = RequestSpread()
         self.change = ChangeDetector()
         self._mean = np.empty((MAX_CLASSES, max_draft))
         self._refresh()
@@ -96,19 +96,30 @@ class AcceptanceModel:
 
         S is 0 beyond a request's limit.
         """
-        return _survival(self._mean, self.requests, rows, class_ids, limits, self.request_strength)
+        return _survival(self._mean, self.requests, rows, class_ids, limits, self.spread.strength)
 
     def evidence(self, rows: IntArray) -> FloatArray:
         """(n,) observed positions, discounted, that each request's own estimate rests on."""
         return self.requests[rows, 1]
 
     def observe(
-        self, rows: IntArray, class_ids: IntArray, drafted: IntArray, accepted: IntArray, truncated: BoolArray
+        self,
+        rows: IntArray,
+        class_ids: IntArray,
+        drafted: IntArray,
+        accepted: IntArray,
+        truncated: BoolArray,
+        dropped: FloatArray,
     ) -> None:
-        """Learn from a step's (n,) draft tokens verified and accepted."""
+        """Learn from a step's (n,) draft tokens verified and accepted.
+
+        `dropped` is, where a gate dropped the token after the verified ones for its low confidence, the acceptance
+        that the confidence promised, else NaN. It counts as a fraction of a success: were it left out, only tokens
+        the drafter was sure of would be seen, and the estimate would be too high.
+        """
         surprise, variance = _observe(
             self._mean, self.server, self.classes, self.requests, rows, class_ids, drafted, accepted, truncated,
-            self.server_memory, self.request_strength, self.request_memory, self.idle_factor,
+            dropped, self.server_memory, self.spread.strength, self.request_memory, self.idle_factor, self.spread.sums,
         )  # fmt: skip
         if variance > 0.0:
             if self.change.add(surprise, variance):
@@ -123,6 +134,29 @@ class AcceptanceModel:
 
     def _refresh(self) -> None:
         _class_means(self.server, self.classes, self.class_strength, self._mean)
+
+
+class RequestSpread:
+    """How much requests differ in acceptance, and so how fast one may be believed to be unlike its class.
+
+    The residuals (successes less expected) of two steps of one request are correlated by what the request has of its
+    own: their mean product is the variance τ² between requests. For a Beta population of that variance around a mean
+    with v = a·(1 − a), the prior weighs κ = v / τ² − 1 observations.
+    """
+
+    WEAKEST, STRONGEST = 1.0, 40.0
+
+    def __init__(self) -> None:
+        # Σ of residual products, of the pairs in them, of a·(1 − a), and of the observations in that. As if some
+        # requests had been seen that differ as much as κ = 3 says.
+        self.sums = np.array([0.05 * 300.0, 300.0, 0.2 * 100.0, 100.0])
+
+    @property
+    def strength(self) -> float:
+        """κ, observed positions of a request's own that weigh as much as its class's estimate."""
+        product, pairs, variance, observations = self.sums.tolist()
+        between = max(product / pairs, 1e-4)
+        return min(max(variance / observations / between - 1.0, self.WEAKEST), self.STRONGEST)
 
 
 class ChangeDetector:
@@ -173,6 +207,17 @@ def odds_ratio(successes: float, trials: float, expected: float, strength: float
 
 
 @compiled
+def learn_spread(spread: FloatArray, residual: float, seen: float, request: FloatArray, mean: float) -> None:
+    """Add the product of this residual and the request's earlier ones to the sums of a `RequestSpread`."""
+    spread[:2] *= SPREAD_FADE
+    spread[0] += residual * (request[0] - request[2])
+    spread[1] += seen * request[1]
+    spread[2:] *= SPREAD_FADE
+    spread[2] += seen * mean * (1.0 - mean)
+    spread[3] += seen
+
+
+@compiled
 def _survival(
     mean: FloatArray,
     requests: FloatArray,
@@ -208,10 +253,12 @@ def _observe(
     drafted: IntArray,
     accepted: IntArray,
     truncated: BoolArray,
+    dropped: FloatArray,
     server_memory: float,
     strength: float,
     request_memory: float,
     idle_factor: float,
+    spread: FloatArray,
 ) -> tuple[float, float]:
     """Update all three levels; the surprise, successes less those expected, and its variance."""
     depth = mean.shape[1]
@@ -219,13 +266,15 @@ def _observe(
     trials_at, successes_at = np.zeros(depth), np.zeros(depth)
     for i in range(len(rows)):
         row, c = rows[i], class_ids[i] % MAX_CLASSES
-        if drafted[i] == 0:
+        imputed = not np.isnan(dropped[i]) and accepted[i] == drafted[i] and drafted[i] < depth
+        if drafted[i] == 0 and not imputed:
             for level in range(3):
                 requests[row, level] *= idle_factor
             continue
         good = min(accepted[i], depth)
         failed = accepted[i] < drafted[i] and not truncated[i] and accepted[i] < depth
-        seen = good + 1 if failed else good
+        seen = good + 1 if failed or imputed else good
+        successes = good + dropped[i] if imputed else float(good)
         ratio = odds_ratio(requests[row, 0], requests[row, 1], requests[row, 2], strength)
         expected = 0.0
         for j in range(seen):
@@ -233,16 +282,19 @@ def _observe(
             expected += a
             odds = a / (1.0 - a) * ratio
             p = odds / (1.0 + odds)
-            hit = 1.0 if j < good else 0.0
-            surprise += hit - p
-            variance += p * (1.0 - p)
+            hit = 1.0 if j < good else successes - good
+            if j < good or failed:
+                surprise += hit - p
+                variance += p * (1.0 - p)
             trials_at[j] += 1.0
             successes_at[j] += hit
             fade = 1.0 - 1.0 / server_memory
             classes[c, 0, j] = classes[c, 0, j] * fade + hit
             classes[c, 1, j] = classes[c, 1, j] * fade + 1.0
+        if seen > 0:
+            learn_spread(spread, successes - expected, float(seen), requests[row], mean[c, 0])
         fade = (1.0 - 1.0 / request_memory) ** seen
-        requests[row, 0] = requests[row, 0] * fade + good
+        requests[row, 0] = requests[row, 0] * fade + successes
         requests[row, 1] = requests[row, 1] * fade + seen
         requests[row, 2] = requests[row, 2] * fade + expected
     for j in range(depth):

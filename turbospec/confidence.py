@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from turbospec.acceptance import LIMIT, odds_ratio
+from turbospec.acceptance import LIMIT, RequestSpread, learn_spread, odds_ratio
 from turbospec.compiled import compiled
 from turbospec.types import BoolArray, FloatArray, IntArray
 
@@ -24,7 +24,6 @@ class ConfidenceCalibration:
         capacity: rows of per-request state; `rows` given to the methods index it.
         memory: observations that a bin remembers.
         prior_strength: observations that the prior (acceptance = confidence) weighs.
-        request_strength: observed positions of a request's own that weigh as much as the server's calibration.
         request_memory: observed positions that a request's ratio remembers.
     """
 
@@ -34,14 +33,14 @@ class ConfidenceCalibration:
         *,
         memory: float = 500.0,
         prior_strength: float = 4.0,
-        request_strength: float = 4.0,
         request_memory: float = 48.0,
     ) -> None:
         self.memory = memory
         self.prior_strength = prior_strength
-        self.request_strength = request_strength
+        self.spread = RequestSpread()
         self.request_memory = request_memory
         self.bins = np.zeros((2, len(CENTRES)))
+        self.first = np.ones(len(CENTRES))
         self.requests = np.zeros((capacity, 3))
         self.observations = 0
 
@@ -57,17 +56,32 @@ class ConfidenceCalibration:
         """(bins,) acceptance probability in each bin of confidence."""
         return _table(self.bins, self.prior_strength)
 
+    def histogram(self) -> FloatArray:
+        """(bins,) how often the confidence of a draft's first position falls in each bin; sums to 1.
+
+        First positions alone: deeper ones are drafted only where the drafter was sure before.
+        """
+        return self.first / self.first.sum()
+
     def ratios(self, rows: IntArray) -> FloatArray:
         """(n,) odds ratio of each request's acceptance against the server's calibration."""
-        return _ratios(self.requests, rows, self.request_strength)
+        return _ratios(self.requests, rows, self.spread.strength)
+
+    def dropped(self, rows: IntArray, drafted: IntArray, proposed: IntArray, confidence: FloatArray) -> FloatArray:
+        """(n,) acceptance promised by the confidence of the token that was proposed but not verified, else NaN."""
+        return _dropped(self.table(), self.requests, self.spread.strength, rows, drafted, proposed, confidence)
 
     def observe(
         self, rows: IntArray, drafted: IntArray, accepted: IntArray, truncated: BoolArray, confidence: FloatArray
     ) -> None:
         """Learn from a step's verified tokens; confidence is (n, at least max drafted)."""
         self.observations += _observe(
-            self.bins, self.table(), self.requests, rows, drafted, accepted, truncated, confidence,
-            self.memory, self.request_memory,
+            self.bins,
+            self.first,
+            self.table(), self.requests, rows, drafted, accepted, truncated, confidence,
+            self.memory,
+            self.request_memory,
+            self.spread.sums,
         )  # fmt: skip
 
 
@@ -143,8 +157,29 @@ def _ratios(requests: FloatArray, rows: IntArray, strength: float) -> FloatArray
 
 
 @compiled
+def _dropped(
+    table: FloatArray,
+    requests: FloatArray,
+    strength: float,
+    rows: IntArray,
+    drafted: IntArray,
+    proposed: IntArray,
+    confidence: FloatArray,
+) -> FloatArray:
+    promised = np.full(len(rows), np.nan)
+    for i in range(len(rows)):
+        if proposed[i] > drafted[i]:
+            row = rows[i]
+            odds = table[_bin(confidence[i, drafted[i]])]
+            odds *= odds_ratio(requests[row, 0], requests[row, 1], requests[row, 2], strength) / (1.0 - odds)
+            promised[i] = odds / (1.0 + odds)
+    return promised
+
+
+@compiled
 def _observe(
     bins: FloatArray,
+    first: FloatArray,
     table: FloatArray,
     requests: FloatArray,
     rows: IntArray,
@@ -154,10 +189,14 @@ def _observe(
     confidence: FloatArray,
     memory: float,
     request_memory: float,
+    spread: FloatArray,
 ) -> int:
     """Update bins and requests; the number of positions observed."""
     seen_in_all = 0
     for i in range(len(rows)):
+        if not np.isnan(confidence[i, 0]):
+            first *= 1.0 - 1.0 / memory
+            first[_bin(confidence[i, 0])] += 1.0
         good = accepted[i]
         seen = good + 1 if good < drafted[i] and not truncated[i] else good
         seen = min(seen, confidence.shape[1])
@@ -171,6 +210,7 @@ def _observe(
             bins[1, b] = bins[1, b] * fade + 1.0
         if seen > 0:
             row = rows[i]
+            learn_spread(spread, min(good, seen) - expected, float(seen), requests[row], expected / seen)
             fade = (1.0 - 1.0 / request_memory) ** seen
             requests[row, 0] = requests[row, 0] * fade + min(good, seen)
             requests[row, 1] = requests[row, 1] * fade + seen

@@ -183,7 +183,7 @@ class LatencyModel:
     def _fit_part(part: OnlineRegression, features: FloatArray, seconds: FloatArray) -> None:
         weight = 1.0 / np.maximum(seconds, max(float(np.median(seconds)) * 0.1, 1e-6))
         scaled = features * weight[:, None]
-        fitted: FloatArray = nnls(scaled, seconds * weight)[0]  # pyright: ignore[reportUnknownVariableType]
+        fitted, _ = nnls(scaled, seconds * weight)
         # Columns the samples never excite keep the start's value: zero would promise free tokens there.
         seen = np.abs(features).max(axis=0) > 0.0
         part.weights = np.where(seen, fitted, part.weights)

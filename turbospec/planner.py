@@ -112,7 +112,7 @@ class _Walk:
         """(n,) tokens that each request's drafts earn over the time that their own tokens take."""
         m = int(plan.draft_lengths.sum())
         token_seconds = self.costs.draft_token + (self.costs.verify[m] - self.costs.verify[0]) / max(m, 1)
-        columns: IntArray = np.arange(self.gains.shape[1])
+        columns = np.arange(int(self.gains.shape[1]), dtype=np.int64)
         earned = np.where(columns < plan.draft_lengths[:, None], self.gains, 0.0).sum(axis=1)
         return earned - self.price * token_seconds * plan.draft_lengths
 

@@ -8,11 +8,12 @@ import pytest
 from turbospec.acceptance import AcceptanceModel, ChangeDetector
 
 ZERO = np.zeros(1, np.int64)
+NOT_DROPPED = np.full(1, np.nan)
 
 
 def feed(model: AcceptanceModel, request: int, drafted: int, accepted: int, *, truncated: bool = False) -> None:
     rows = model.rows(np.array([request]))
-    model.observe(rows, ZERO, np.array([drafted]), np.array([accepted]), np.array([truncated]))
+    model.observe(rows, ZERO, np.array([drafted]), np.array([accepted]), np.array([truncated]), NOT_DROPPED)
 
 
 def survival(model: AcceptanceModel, request: int, depth: int) -> np.ndarray:
@@ -34,6 +35,19 @@ def test_a_truncated_acceptance_shows_no_failure() -> None:
     feed(failed, 1, drafted=5, accepted=2)
     assert cut.server[1, 2] == 2.0, "position 3 was not observed"
     assert cut.class_mean(0)[2] > failed.class_mean(0)[2]
+
+
+def test_a_dropped_token_counts_for_what_its_confidence_promised() -> None:
+    rng = np.random.default_rng(2)
+    model = AcceptanceModel(1, server_memory=4000.0)
+    for step in range(5000):
+        confidence = rng.choice([0.1, 0.9])
+        kept = confidence > 0.5
+        hit = rng.random() < confidence
+        rows = model.rows(np.array([step]))
+        dropped = np.array([np.nan if kept else confidence])
+        model.observe(rows, ZERO, np.array([int(kept)]), np.array([int(kept and hit)]), np.zeros(1, np.bool_), dropped)
+    assert model.class_mean(0)[0] == pytest.approx(0.5, abs=0.05), "0.9 if dropped tokens were left out"
 
 
 def test_learns_the_acceptance_of_each_position() -> None:
@@ -82,7 +96,7 @@ def test_classes_are_kept_apart() -> None:
     model = AcceptanceModel(2)
     for request in range(200):
         rows, odd = model.rows(np.array([request])), request % 2
-        model.observe(rows, np.array([odd]), np.array([2]), np.array([2 * odd]), np.array([False]))
+        model.observe(rows, np.array([odd]), np.array([2]), np.array([2 * odd]), np.array([False]), NOT_DROPPED)
     assert model.class_mean(1)[0] > 0.9
     assert model.class_mean(0)[0] < 0.2
 

@@ -19,6 +19,7 @@ from turbospec.policy.config import PolicyConfig
 from turbospec.price import TimePrice, best_rate
 from turbospec.probing import ProbeBudget
 from turbospec.profile import LatencySample, Profile
+from turbospec.stopping import stopping_values
 from turbospec.types import FloatArray, IntArray, Phase, StepController, StepOutcome, StepPlan, StepView
 
 CATCH_UP_HORIZON = 64
@@ -178,35 +179,89 @@ class AdaptivePolicy:
         if batch.stale_tokens:
             charges = view.stale_tokens.astype(np.float64) * self.latency.catch_up_token_seconds
             spread = charges / np.clip(view.tokens_left, 1, CATCH_UP_HORIZON)
-        solution = plan_draft_lengths(
-            survival, costs, price, charges=spread, max_seconds=self._max_seconds(view, rows, costs)
-        )
+        max_seconds = self._max_seconds(view, rows, costs)
+        gated = self.config.use_confidence and calibration.observations >= MIN_CONFIDENCE_OBSERVATIONS
+        if gated and not view.parallel_drafter and math.isinf(max_seconds):
+            plan = self._gated(rows, limits, batch, conditional, costs, charges, spread, price)
+        else:
+            plan = self._exact(batch, survival, costs, charges, spread, price, max_seconds)
+        return plan or self._off(view, rows, limits, costs, charges, opened, price)
+
+    def _exact(
+        self,
+        batch: _Batch,
+        survival: FloatArray,
+        costs: StepCosts,
+        charges: FloatArray | None,
+        spread: FloatArray | None,
+        price: float,
+        max_seconds: float,
+    ) -> StepPlan | None:
+        """The best draft lengths, fixed before drafting; None where nothing pays."""
+        solution = plan_draft_lengths(survival, costs, price, charges=spread, max_seconds=max_seconds)
         lengths = solution.draft_lengths
         total = int(lengths.sum())
         if total == 0:
-            return self._off(view, rows, limits, costs, charges, opened, price)
-
-        drafting = lengths > 0
-        plan = StepPlan(
+            return None
+        catch_up = float(charges[lengths > 0].sum()) if charges is not None else 0.0
+        return StepPlan(
             lengths,
             predicted_tokens=batch.decoding + solution.gain,
-            predicted_seconds=costs.seconds(lengths) + (float(charges[drafting].sum()) if charges is not None else 0.0),
+            predicted_seconds=costs.seconds(lengths) + catch_up,
             reason=f"{total} draft tokens: expect {solution.gain:.2f} more from {batch.decoding} requests "
             f"at {price:.0f} tok/s",
         )
-        if self.config.use_confidence and calibration.observations >= MIN_CONFIDENCE_OBSERVATIONS:
-            plan.draft_lengths = limits * drafting
-            verify_seconds = float(costs.verify[total] - costs.verify[0]) / total
-            plan.gate = SurvivalGate(
-                calibration.table(),
-                calibration.ratios(rows),
-                conditional,
-                limits,
-                pass_price=price * costs.draft_pass,
-                row_price=price * (costs.draft_token + verify_seconds),
-                verify_price=price * verify_seconds,
-            )
-        return plan
+
+    def _gated(
+        self,
+        rows: IntArray,
+        limits: IntArray,
+        batch: _Batch,
+        conditional: FloatArray,
+        costs: StepCosts,
+        charges: FloatArray | None,
+        spread: FloatArray | None,
+        price: float,
+    ) -> StepPlan | None:
+        """The requests for which starting pays, with a gate that ends each draft; None where nothing pays."""
+        assert self.calibration is not None
+        table, histogram = self.calibration.table(), self.calibration.histogram()
+        verify_seconds = (
+            float(costs.verify[batch.decoding] - costs.verify[0]) / batch.decoding
+            if batch.draft_room >= batch.decoding
+            else 0.0
+        )
+        pass_price, verify_price = price * costs.draft_pass, price * verify_seconds
+        row_price = price * costs.draft_token + verify_price
+        sharers = batch.decoding
+        while True:
+            mean, gain, cost = stopping_values(table, histogram, pass_price, row_price, verify_price, float(sharers))
+            gains = np.interp(conditional[:, 0], mean, gain)
+            worth = gains - np.interp(conditional[:, 0], mean, cost)
+            if spread is not None:
+                worth -= price * spread
+            drafting = (worth > 0.0) & (limits > 0)
+            count = int(drafting.sum())
+            if count >= 0.75 * sharers:
+                break
+            if count == 0:
+                return None
+            sharers = count
+        surplus = float(worth[drafting].sum())
+        if surplus <= price * costs.draft_start:
+            return None
+        expected = float(gains[drafting].sum())
+        seconds = float(costs.verify[0]) + costs.draft_start + (expected - surplus) / price
+        return StepPlan(
+            limits * drafting,
+            predicted_tokens=batch.decoding + expected,
+            predicted_seconds=seconds + (float(charges[drafting].sum()) if charges is not None else 0.0),
+            reason=f"drafting for {count} of {batch.decoding} requests while confident: expect {expected:.2f} more "
+            f"at {price:.0f} tok/s",
+            gate=SurvivalGate(
+                table, self.calibration.ratios(rows), conditional, limits, pass_price, row_price, verify_price
+            ),
+        )
 
     def observe(self, outcome: StepOutcome) -> None:
         if self.acceptance is None or self.calibration is None:
@@ -216,16 +271,25 @@ class AdaptivePolicy:
             return
         rows = self.acceptance.rows(outcome.request_ids)
         self.latency.learn(LatencySample.from_outcome(outcome), len(rows))
-        if outcome.drafted.any():
-            self.acceptance.observe(rows, opened.class_ids, outcome.drafted, outcome.accepted, outcome.truncated)
-            if outcome.confidence is not None:
-                self.calibration.observe(rows, outcome.drafted, outcome.accepted, outcome.truncated, outcome.confidence)
+        if len(outcome.draft_rows) or outcome.drafted.any():
+            self._learn_acceptance(rows, opened.class_ids, outcome)
         self.probes.earn(outcome.step_seconds)
         if opened.probe_seconds > 0.0:
             self.probes.spend(max(opened.probe_seconds, outcome.draft_seconds))
             self.probes.learn(outcome.drafted, outcome.accepted)
         elif outcome.prefill_tokens == 0 and opened.decoding > 0:
             self.price.add(opened.decoding, int(outcome.emitted.sum()), outcome.step_seconds)
+
+    def _learn_acceptance(self, rows: IntArray, class_ids: IntArray, outcome: StepOutcome) -> None:
+        assert self.acceptance is not None
+        assert self.calibration is not None
+        drafted, confidence = outcome.drafted, outcome.confidence
+        if confidence is None:
+            dropped = np.full(len(rows), math.nan)
+        else:
+            dropped = self.calibration.dropped(rows, drafted, outcome.proposed, confidence)
+            self.calibration.observe(rows, drafted, outcome.accepted, outcome.truncated, confidence)
+        self.acceptance.observe(rows, class_ids, drafted, outcome.accepted, outcome.truncated, dropped)
 
     def _models(self, max_draft: int) -> tuple[AcceptanceModel, ConfidenceCalibration]:
         if self.acceptance is None or self.calibration is None:
