@@ -46,12 +46,17 @@ def generate(
 ) -> None:
     """Stream one prompt and watch the controller choose: K, acceptance and why, step by step."""
     from turbospec.policy import load_controller
+    from turbospec.policy.static import StaticPolicy
     from turbospec.profile import Profile
 
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise UserError("the prompt is empty; give some text, or - to read it from stdin")
-    controller = load_controller(policy, profile=Profile.load(profile) if profile else None, seed=seed)
+    with stderr.status("Loading the policy"):
+        controller = load_controller(policy, profile=Profile.load(profile) if profile else None, seed=seed)
+    if isinstance(controller.policy, StaticPolicy) and controller.policy.draft_length > max_draft:
+        asked = controller.policy.draft_length
+        raise UserError(f"policy {policy} drafts {asked} tokens, beyond the maximum {max_draft}; raise --max-draft")
     meter = Meter()
     controller.listeners.append(meter)
     with DecisionTrace(trace) if trace else nullcontext() as tracing:
@@ -122,7 +127,7 @@ class Run:
         finally:
             if in_panel:
                 print(self.text, end="")
-            if not quiet:
+            if self.text and not quiet:
                 print(flush=True)
 
     def line(self) -> str:
