@@ -43,3 +43,17 @@ def fresh_model(role: Role, seed: int) -> LlamaForCausalLM:
     """A float32 model with seeded random weights."""
     torch.manual_seed(seed)
     return LlamaForCausalLM(configuration(role))
+
+
+def drafter_for(target: LlamaForCausalLM, seed: int) -> LlamaForCausalLM:
+    """A fresh drafter whose embedding is the target's, projected onto its leading principal directions.
+
+    Most of a small drafter's weights are its embedding, and most rows are rare tokens: starting from what the
+    target has learnt about them saves most of the drafter's training.
+    """
+    drafter = fresh_model("drafter", seed)
+    known = target.get_parameter("model.embed_tokens.weight").detach().float()
+    directions = torch.linalg.svd(known, full_matrices=False).Vh[: drafter.config.hidden_size]
+    with torch.no_grad():
+        drafter.get_parameter("model.embed_tokens.weight").copy_(known @ directions.T)
+    return drafter

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 import typer
 from rich.progress import track
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 from training.corpus import CACHE
 from training.export import DRAFTER, MISMATCHED, TARGET, WEAK
@@ -30,15 +30,16 @@ from training.tokenizer import stream
 NEW_TOKENS = 96
 POSITIONS = 8
 DRAFT_LENGTH = 5
-TEMPERATURES = (0.0, 0.7, 1.0)
+TEMPERATURES = (0.0, 0.3, 0.5, 0.7, 1.0)
 LOSS_WINDOWS, LOSS_LENGTH = 48, 512
 BATCH = 16
 
 
-def prompts(path: Path, tokenizer: Any, length: int, count: int) -> torch.Tensor:
-    """First ``length`` tokens of the first ``count`` long enough excerpts, shape ``[count, length]``."""
+def excerpts(path: Path, tokenizer: Any, length: int, count: int) -> torch.Tensor:
+    """Prompts of ``length`` tokens with the ``NEW_TOKENS`` that really follow, shape ``[count, length + new]``."""
     texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
-    rows = [ids[:length] for ids in tokenizer(texts)["input_ids"] if len(ids) >= length + NEW_TOKENS]
+    total = length + NEW_TOKENS
+    rows = [ids[:total] for ids in tokenizer(texts)["input_ids"] if len(ids) >= total]
     return torch.tensor(rows[:count])
 
 
@@ -118,7 +119,7 @@ def main(
     """Evaluate every checkpoint under MODELS and write one JSON file."""
     tokenizer = AutoTokenizer.from_pretrained(models / TARGET)
     loaded = {
-        name: AutoModelForCausalLM.from_pretrained(models / name, dtype=torch.bfloat16).eval()
+        name: LlamaForCausalLM.from_pretrained(models / name, dtype=torch.bfloat16).eval()
         for name in (TARGET, DRAFTER, WEAK, MISMATCHED)
     }
     target = loaded[TARGET]
@@ -131,8 +132,10 @@ def main(
         "kinds": {},
     }
     for kind in ("code", "prose"):
-        starts = prompts(workloads / f"{kind}.jsonl", tokenizer, prompt_length, count)
-        part: dict[str, Any] = {"text": {}, "drafters": {name: {} for name in loaded if name != TARGET}}
+        real = excerpts(workloads / f"{kind}.jsonl", tokenizer, prompt_length, count)
+        starts = real[:, :prompt_length]
+        part: dict[str, Any] = {"text": {"held_out": repetition(real[:, prompt_length:])}}
+        part["drafters"] = {name: {} for name in loaded if name != TARGET}
         part["heldout_loss"] = {
             name: held_out_loss(model, stream("heldout", kind, cache)) for name, model in loaded.items()
         }

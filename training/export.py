@@ -9,7 +9,7 @@ from typing import Annotated
 
 import torch
 import typer
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from training.corpus import CACHE
 
@@ -18,7 +18,7 @@ TARGET, DRAFTER, WEAK, MISMATCHED = "target", "drafter", "drafter-weak", "drafte
 
 def permuted(model: LlamaForCausalLM, seed: int) -> LlamaForCausalLM:
     """The same model with the rows of its tied embedding shuffled: same shape and cost, useless proposals."""
-    embedding = model.get_input_embeddings().weight
+    embedding = model.get_parameter("model.embed_tokens.weight")
     order = torch.randperm(embedding.shape[0], generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
         embedding.copy_(embedding[order].clone())
@@ -48,7 +48,7 @@ def main(
     chosen = {TARGET: target, DRAFTER: drafter, WEAK: weak, MISMATCHED: drafter}
     for name, source in chosen.items():
         folder = out / name
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
+        model = LlamaForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
         if name == MISMATCHED:
             model = permuted(model, seed)
         model.save_pretrained(folder)

@@ -26,7 +26,7 @@ def continuations(
     torch.manual_seed(seed)
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
     with torch.no_grad():
-        return model.generate(
+        return model.generate(  # pyright: ignore[reportAttributeAccessIssue]
             starts,
             attention_mask=torch.ones_like(starts),
             max_new_tokens=new_tokens,

@@ -23,7 +23,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import LlamaForCausalLM
 
-from training.architectures import Role, fresh_model
+from training.architectures import Role, drafter_for, fresh_model
 from training.batches import Windows
 from training.corpus import CACHE
 from training.tokenizer import stream
@@ -32,6 +32,7 @@ WARMUP_STEPS = 40
 DECAY_SHARE = 0.45
 MUON_RATE = 0.015
 ADAMW_RATE = 3e-3
+GENERATED_SHARE = 0.5
 STATE_EVERY_SECONDS = 120.0
 
 
@@ -74,10 +75,17 @@ def loss_on(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, tokens: t
     return F.cross_entropy(flat, wanted.flatten(0, 1))
 
 
+def with_generated(text: list[np.ndarray], folder: Path) -> list[np.ndarray]:
+    """Corpus streams plus the ``.npy`` streams of ``folder``, repeated to make up ``GENERATED_SHARE`` of all tokens."""
+    generated = [np.load(path) for path in sorted(folder.glob("*.npy"))]
+    wanted = sum(map(len, text)) * GENERATED_SHARE / (1.0 - GENERATED_SHARE)
+    return text + generated * max(1, round(wanted / sum(map(len, generated))))
+
+
 def save_weights(model: LlamaForCausalLM, folder: Path, note: dict[str, Any]) -> None:
     """Write a loadable bf16 checkpoint (without tokenizer) and a note on how far training had come."""
     weights = {name: tensor.detach().to(torch.bfloat16) for name, tensor in model.state_dict().items()}
-    copy = LlamaForCausalLM(model.config).to(torch.bfloat16)
+    copy = LlamaForCausalLM(model.config).bfloat16()
     copy.load_state_dict(weights)
     copy.save_pretrained(folder)
     (folder / "training.json").write_text(json.dumps(note, indent=1) + "\n")
@@ -171,21 +179,24 @@ def main(
     tokens: Annotated[int, typer.Option(help="Token budget, in tokens seen.")],
     teacher: Annotated[Path | None, typer.Option(help="Distil from this checkpoint.")] = None,
     init: Annotated[Path | None, typer.Option(help="Start from this checkpoint, not from random weights.")] = None,
-    generated: Annotated[Path | None, typer.Option(help="Add the .npy streams of this folder to the text.")] = None,
+    generated: Annotated[Path | None, typer.Option(help="Mix in the .npy streams of this folder.")] = None,
     deadline_minutes: Annotated[float | None, typer.Option(help="Anneal and stop by elapsed time as well.")] = None,
     snapshot_every_tokens: Annotated[int | None, typer.Option(help="Also keep intermediate checkpoints.")] = None,
-    batch: Annotated[int, typer.Option(help="Windows per step.")] = 12,
+    batch: Annotated[int, typer.Option(help="Windows per step.")] = 8,
     length: Annotated[int, typer.Option(help="Tokens per window.")] = 512,
     seed: Annotated[int, typer.Option(help="Seed of the weights and of the data order.")] = 7,
     cache: Path = CACHE,
 ) -> None:
     """Train ROLE for a token budget."""
     out.mkdir(parents=True, exist_ok=True)
-    streams: list[np.ndarray] = [stream("train", "code", cache), stream("train", "prose", cache)]
+    streams = [stream("train", "code", cache), stream("train", "prose", cache)]
     if generated is not None:
-        streams += [np.load(path) for path in sorted(generated.glob("*.npy"))]
-    model = LlamaForCausalLM.from_pretrained(init, dtype=torch.float32) if init else fresh_model(role, seed)
+        streams = with_generated(streams, generated)
     guide = LlamaForCausalLM.from_pretrained(teacher, dtype=torch.bfloat16).eval() if teacher else None
+    if init is not None:
+        model = LlamaForCausalLM.from_pretrained(init, dtype=torch.float32)
+    else:
+        model = fresh_model(role, seed) if guide is None else drafter_for(guide, seed)
     deadline = None if deadline_minutes is None else 60.0 * deadline_minutes
     done = train(model, guide, Windows(streams, length, batch, seed), out, tokens, deadline, snapshot_every_tokens)
     typer.echo(f"{done.tokens} tokens in {done.step} steps, {done.seconds:.0f} s")

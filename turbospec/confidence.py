@@ -2,15 +2,16 @@
 
 The confidence of a draft position is the largest probability of the distribution that its token is drawn from. It is
 a covariate, not a probability of acceptance: how often tokens of a given confidence are accepted is learnt online, in
-bins, for the server, and each request carries an odds ratio of its own as in `acceptance`.
+bins, for the server, and each request carries an odds ratio of its own.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from turbospec.acceptance import LIMIT, RequestSpread, learn_spread, odds_ratio
+from turbospec.acceptance import LIMIT
 from turbospec.compiled import compiled
+from turbospec.logistic import LogisticModel, Terms, effect, learn, learn_spread, logistic
 from turbospec.types import BoolArray, FloatArray, IntArray
 
 EDGES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995])
@@ -18,43 +19,26 @@ CENTRES = (np.concatenate([[0.0], EDGES]) + np.concatenate([EDGES, [1.0]])) / 2
 
 
 class ConfidenceCalibration:
-    """Acceptance probability as a function of confidence, by discounted Beta posteriors in bins of confidence.
+    """Acceptance probability as a function of confidence: a `LogisticModel` over bins of confidence.
 
     Args:
         capacity: rows of per-request state; `rows` given to the methods index it.
-        memory: observations that a bin remembers.
-        prior_strength: observations that the prior (acceptance = confidence) weighs.
-        request_memory: observed positions that a request's ratio remembers.
+        memory: observations that the server's terms remember.
+        request_memory: observed positions that a request's term remembers.
     """
 
-    def __init__(
-        self,
-        capacity: int,
-        *,
-        memory: float = 500.0,
-        prior_strength: float = 4.0,
-        request_memory: float = 48.0,
-    ) -> None:
-        self.memory = memory
-        self.prior_strength = prior_strength
-        self.spread = RequestSpread()
-        self.request_memory = request_memory
-        self.bins = np.zeros((2, len(CENTRES)))
+    def __init__(self, capacity: int, *, memory: float = 500.0, request_memory: float = 48.0) -> None:
+        self.model = LogisticModel(CENTRES, capacity, memory=memory, request_memory=request_memory)
         self.first = np.ones(len(CENTRES))
-        self.requests = np.zeros((capacity, 3))
         self.observations = 0
 
     def reset(self, rows: IntArray, capacity: int) -> None:
         """Forget these rows' requests; the state grows to `capacity` rows."""
-        if len(self.requests) < capacity:
-            grown = np.zeros((capacity, 3))
-            grown[: len(self.requests)] = self.requests
-            self.requests = grown
-        self.requests[rows] = 0.0
+        self.model.reset(rows, capacity)
 
     def table(self) -> FloatArray:
-        """(bins,) acceptance probability in each bin of confidence."""
-        return _table(self.bins, self.prior_strength)
+        """(bins,) acceptance probability in each bin of confidence, for a request like most."""
+        return _table(self.model.terms)
 
     def histogram(self) -> FloatArray:
         """(bins,) how often the confidence of a draft's first position falls in each bin; sums to 1.
@@ -64,24 +48,20 @@ class ConfidenceCalibration:
         return self.first / self.first.sum()
 
     def ratios(self, rows: IntArray) -> FloatArray:
-        """(n,) odds ratio of each request's acceptance against the server's calibration."""
-        return _ratios(self.requests, rows, self.spread.strength)
+        """(n,) odds ratio of each request's acceptance against the table's."""
+        return _ratios(self.model.terms, rows, self.model.between)
 
     def dropped(self, rows: IntArray, drafted: IntArray, proposed: IntArray, confidence: FloatArray) -> FloatArray:
         """(n,) acceptance promised by the confidence of the token that was proposed but not verified, else NaN."""
-        return _dropped(self.table(), self.requests, self.spread.strength, rows, drafted, proposed, confidence)
+        return _dropped(self.model.terms, self.model.between, rows, drafted, proposed, confidence)
 
     def observe(
         self, rows: IntArray, drafted: IntArray, accepted: IntArray, truncated: BoolArray, confidence: FloatArray
     ) -> None:
         """Learn from a step's verified tokens; confidence is (n, at least max drafted)."""
         self.observations += _observe(
-            self.bins,
-            self.first,
-            self.table(), self.requests, rows, drafted, accepted, truncated, confidence,
-            self.memory,
-            self.request_memory,
-            self.spread.sums,
+            self.model.terms, self.model.between, self.first, rows, drafted, accepted, truncated, confidence,
+            self.model.memory, self.model.request_memory,
         )  # fmt: skip
 
 
@@ -131,11 +111,11 @@ class SurvivalGate:
 
 
 @compiled
-def _table(bins: FloatArray, strength: float) -> FloatArray:
-    table = np.empty(bins.shape[1])
+def _table(terms: Terms) -> FloatArray:
+    table = np.empty(len(terms.prior))
     for b in range(len(table)):
-        own = (bins[0, b] + strength * CENTRES[b]) / (bins[1, b] + strength)
-        table[b] = min(max(own, 1.0 - LIMIT), LIMIT)
+        p = logistic(terms.prior[b] + terms.level[0] + terms.offsets[0, b])
+        table[b] = min(max(p, 1.0 - LIMIT), LIMIT)
     return table
 
 
@@ -148,19 +128,17 @@ def _bin(confidence: float) -> int:
 
 
 @compiled
-def _ratios(requests: FloatArray, rows: IntArray, strength: float) -> FloatArray:
+def _ratios(terms: Terms, rows: IntArray, spread: float) -> FloatArray:
     ratios = np.empty(len(rows))
     for i in range(len(rows)):
-        row = rows[i]
-        ratios[i] = odds_ratio(requests[row, 0], requests[row, 1], requests[row, 2], strength)
+        ratios[i] = np.exp(effect(terms.requests, rows[i], spread)[0])
     return ratios
 
 
 @compiled
 def _dropped(
-    table: FloatArray,
-    requests: FloatArray,
-    strength: float,
+    terms: Terms,
+    spread: float,
     rows: IntArray,
     drafted: IntArray,
     proposed: IntArray,
@@ -169,19 +147,17 @@ def _dropped(
     promised = np.full(len(rows), np.nan)
     for i in range(len(rows)):
         if proposed[i] > drafted[i]:
-            row = rows[i]
-            odds = table[_bin(confidence[i, drafted[i]])]
-            odds *= odds_ratio(requests[row, 0], requests[row, 1], requests[row, 2], strength) / (1.0 - odds)
-            promised[i] = odds / (1.0 + odds)
+            b = _bin(confidence[i, drafted[i]])
+            of_request = effect(terms.requests, rows[i], spread)[0]
+            promised[i] = logistic(terms.prior[b] + terms.level[0] + terms.offsets[0, b] + of_request)
     return promised
 
 
 @compiled
 def _observe(
-    bins: FloatArray,
+    terms: Terms,
+    spread: float,
     first: FloatArray,
-    table: FloatArray,
-    requests: FloatArray,
     rows: IntArray,
     drafted: IntArray,
     accepted: IntArray,
@@ -189,9 +165,8 @@ def _observe(
     confidence: FloatArray,
     memory: float,
     request_memory: float,
-    spread: FloatArray,
 ) -> int:
-    """Update bins and requests; the number of positions observed."""
+    """Update the model and the first positions' histogram; the number of positions observed."""
     seen_in_all = 0
     for i in range(len(rows)):
         if not np.isnan(confidence[i, 0]):
@@ -200,21 +175,11 @@ def _observe(
         good = accepted[i]
         seen = good + 1 if good < drafted[i] and not truncated[i] else good
         seen = min(seen, confidence.shape[1])
-        expected = 0.0
         for j in range(seen):
-            b = _bin(confidence[i, j])
             hit = 1.0 if j < good else 0.0
-            expected += table[b]
-            fade = 1.0 - 1.0 / memory
-            bins[0, b] = bins[0, b] * fade + hit
-            bins[1, b] = bins[1, b] * fade + 1.0
+            learn(terms, 0, rows[i], _bin(confidence[i, j]), hit, spread, memory, request_memory)
         if seen > 0:
-            row = rows[i]
-            learn_spread(spread, min(good, seen) - expected, float(seen), requests[row], expected / seen)
-            fade = (1.0 - 1.0 / request_memory) ** seen
-            requests[row, 0] = requests[row, 0] * fade + min(good, seen)
-            requests[row, 1] = requests[row, 1] * fade + seen
-            requests[row, 2] = requests[row, 2] * fade + expected
+            learn_spread(terms, rows[i], spread)
             seen_in_all += seen
     return seen_in_all
 

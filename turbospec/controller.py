@@ -31,7 +31,7 @@ class GuardConfig(BaseModel):
 
 
 class StepListener(Protocol):
-    """Sees every finished step: traces, metrics and the benchmark's records are listeners."""
+    """Sees every finished step, as traces, metrics and the benchmark's records do. One that raises is dropped."""
 
     def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None: ...
 
@@ -53,6 +53,8 @@ class Controller:
     """
 
     MAX_COOLDOWN_STEPS = 10_000
+    MAX_OPEN_PLANS = 64
+    """Plans that may wait for their outcomes; an engine that drops a step never reports it."""
 
     def __init__(
         self, policy: StepController, *, guard: GuardConfig | None = None, listeners: Sequence[StepListener] = ()
@@ -61,7 +63,7 @@ class Controller:
         self.guard = guard or GuardConfig()
         self.listeners = list(listeners)
         self.stats = ControllerStats()
-        self._cooldown_until = -1
+        self._cooldown_until = 0
         self._cooldown = self.guard.cooldown_steps
         self._slow_plans = 0
         self._open: dict[int, tuple[StepView, StepPlan, float]] = {}
@@ -83,6 +85,8 @@ class Controller:
         if self._slow_plans >= 2:
             self._trip("plan", TimeoutError(f"took {seconds * 1e3:.1f} ms"))
         self._open[view.step] = (view, plan, seconds)
+        if len(self._open) > self.MAX_OPEN_PLANS:
+            del self._open[next(iter(self._open))]
         return plan
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -101,8 +105,9 @@ class Controller:
         for listener in self.listeners:
             try:
                 listener.on_step(view, plan, outcome, decision_seconds)
-            except Exception as error:
-                self._trip(type(listener).__name__, error)
+            except Exception:
+                log.exception("%s failed and is left out from now on", type(listener).__name__)
+                self.listeners = [other for other in self.listeners if other is not listener]
 
     def _checked(self, plan: StepPlan, view: StepView) -> StepPlan:
         lengths = np.asarray(plan.draft_lengths)
@@ -110,6 +115,7 @@ class Controller:
             raise ValueError(f"draft_lengths is {lengths.dtype} of shape {lengths.shape}, not integers ({view.size},)")
         if view.size and (lengths.min() < 0 or bool((lengths > view.draft_limits).any())):
             raise ValueError("draft_lengths outside 0 and the view's draft_limits")
+        plan.draft_lengths = lengths
         return plan
 
     def _fallback(self, view: StepView) -> StepPlan:
@@ -119,7 +125,11 @@ class Controller:
     def _trip(self, where: str, error: Exception) -> None:
         self.stats.guard_trips += 1
         self.stats.last_fault = f"{where}: {type(error).__name__}: {error}"
-        if self.stats.steps >= self._cooldown_until:
-            log.warning("the policy failed in %s; on the fallback for %d steps", self.stats.last_fault, self._cooldown)
+        healthy_steps = self.stats.steps - self._cooldown_until
+        if healthy_steps < 0:
+            return  # one burst, one cooldown
+        if healthy_steps > self.MAX_COOLDOWN_STEPS:
+            self._cooldown = self.guard.cooldown_steps
+        log.warning("the policy failed in %s; on the fallback for %d steps", self.stats.last_fault, self._cooldown)
         self._cooldown_until = self.stats.steps + self._cooldown
         self._cooldown = min(max(1, self._cooldown * 2), self.MAX_COOLDOWN_STEPS)

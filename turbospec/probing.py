@@ -6,13 +6,18 @@ import numpy as np
 
 from turbospec.types import BoolArray, FloatArray, IntArray
 
+UNEXPECTED = 0.25
+"""A success is a surprise where acceptance was thought to be lower than this; up to there drafting hardly ever pays."""
+
 
 class ProbeBudget:
     """Spends at most a stated share of step time on probes, and less the longer they fail.
 
     A step earns `share` of its duration; a probe is due once the credit covers its cost, times a back-off that doubles
     with every probe that fails. A request that was never drafted for is exempt from the back-off, as it may be of
-    another kind, but not from the budget: the loss to a drafter that is never right is bounded by `share`.
+    another kind, but not from the budget: the loss to a drafter that is never right is bounded by `share`. A success
+    that nobody expected is followed by another probe at once, beside the budget, so that a drafter that is right again
+    is noticed within a few steps.
 
     Args:
         share: probes' part of step time, 0 for none.
@@ -26,6 +31,7 @@ class ProbeBudget:
         self.seconds_total = 0.0
         self._credit = 0.0
         self._backoff = 1.0
+        self._follow_up = False
 
     @property
     def spent_share(self) -> float:
@@ -50,14 +56,21 @@ class ProbeBudget:
         worth = np.where(eligible, 1.0 / ((1.0 + evidence) * np.maximum(costs, 1e-9)), -1.0)
         row = int(worth.argmax())
         backoff = 1.0 if evidence[row] <= 0.0 else self._backoff
-        return row if self._credit >= costs[row] * backoff else None
+        return row if self._follow_up or self._credit >= costs[row] * backoff else None
 
     def spend(self, seconds: float) -> None:
         """Book what a probe really cost. Credit is not carried over: an hour at full speed buys no burst of probes."""
-        self._credit = min(self._credit - seconds, 0.0)
+        if not self._follow_up:
+            self._credit = min(self._credit - seconds, 0.0)
         self.seconds_spent += seconds
 
-    def learn(self, drafted: IntArray, accepted: IntArray) -> None:
-        """Lengthen the back-off after a probe of which nothing was accepted, end it after any success."""
-        if drafted.any():
-            self._backoff = 1.0 if accepted.any() else min(2.0 * self._backoff, self.max_backoff)
+    def learn(self, drafted: IntArray, accepted: IntArray, expected: float) -> None:
+        """Lengthen the back-off after a probe of which nothing was accepted, end it after any success.
+
+        `expected` is the acceptance that was expected of the probe.
+        """
+        if not drafted.any():
+            return
+        success = bool(accepted.any())
+        self._backoff = 1.0 if success else min(2.0 * self._backoff, self.max_backoff)
+        self._follow_up = success and expected < UNEXPECTED

@@ -1,78 +1,195 @@
-"""What it is worth to start drafting a request when a gate will end the draft at the right moment.
+"""What it is worth to start drafting when a gate will end each draft at the right moment.
 
 A plan made before drafting knows how often a position is accepted, not how sure the drafter will be this time. With a
-gate it need not know: the draft goes on while confidence is high and ends when it is not, which is worth more than
-any fixed length. The value of starting is that of optimal stopping,
+gate it need not know: a draft goes on while confidence is high and ends when it is not, which is worth more than any
+fixed length. What a pass at depth d brings a request, less the price of its row, is the expectation
 
-    W(P) = −c(P) + Σ_b h_b · [ (P·a_b)⁺ + max(0, W(P·a_b)) ],
+    v(d) = Σ_P m_d(P) · [ Σ_b h_b · (P·a_b − verify)⁺ − row ],     over the P that go on:  P·ā > row + verify
 
-P the probability that all tokens so far survive, h_b how often a position's confidence falls in bin b, a_b its
-acceptance, c the price of one more pass for this request: its row, and its share of the pass among the requests that
-still draft, about n·P of them. Solved backwards on a grid of log P.
+with m_d(P) the probability that the gate lets the request into the pass having drafted tokens that all survive with
+probability P, h_b how often a position's confidence falls in bin b, a_b its acceptance, ā their mean. v does not rise
+with d, so the passes that pay for themselves, Σ_i v_i(d) > pass, are the first ones. The price of a pass is weighed
+against the whole batch: a request that would not pay for a pass by itself still gains by riding along.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import numpy as np
 
 from turbospec.compiled import compiled
-from turbospec.types import FloatArray
+from turbospec.types import BoolArray, FloatArray, IntArray
 
-GRID = 72
-GRID_STEP = 0.05
-"""Step in -log P: the grid ends at a survival of 0.03."""
+GRID = 40
+GRID_STEP = 0.1
+"""Step in -log P: the grid ends at a survival of 0.02."""
 LEVELS = 13
 """Requests better or worse than the server's calibration, by odds ratios of powers of 2 around 1."""
+DEPTH = 16
+"""Deeper passes are not looked at: hardly a draft survives to them."""
+REFRESH_STEPS = 16
+"""Steps for which values are kept: the calibration they rest on changes slowly."""
+PRICE_STEP = 0.08
+"""Prices that differ by less than this, in logs, share their values."""
+
+
+class PassValues(NamedTuple):
+    """v(d) for requests of different quality."""
+
+    mean: FloatArray
+    """(LEVELS,) acceptance of the next token, rising; the key by which a request finds itself."""
+    gain: FloatArray
+    """(LEVELS, DEPTH) accepted tokens that each pass is expected to bring."""
+    net: FloatArray
+    """(LEVELS, DEPTH) the same less the price of the row and of its verification."""
+
+
+class Start(NamedTuple):
+    """Whom to start, and what to expect of it."""
+
+    drafting: BoolArray
+    """(n,) requests that draft; none where no pass pays."""
+    gain: float
+    """Accepted tokens expected."""
+    surplus: float
+    """The same less everything they cost, in tokens."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    until: int
+    values: PassValues
+
+
+class StoppingValues:
+    """Keeps the values of the prices that occur, and computes them anew now and then."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int], _Kept] = {}
+
+    def at(
+        self, step: int, table: FloatArray, histogram: FloatArray, row_price: float, verify_price: float
+    ) -> PassValues:
+        """Values for these prices, at most `REFRESH_STEPS` steps old.
+
+        Args:
+            step: number of the step.
+            table: (bins,) acceptance by bin of confidence.
+            histogram: (bins,) how often a next position's confidence falls in each bin; sums to 1.
+            row_price: tokens that a request's row in a pass costs.
+            verify_price: tokens that verifying a token costs.
+        """
+        key = (_rounded(row_price), _rounded(verify_price))
+        kept = self._kept.get(key)
+        if kept is None or kept.until <= step:
+            if len(self._kept) >= 64:
+                self._kept.clear()
+            values = PassValues(*pass_values(table, histogram, row_price, verify_price))
+            kept = self._kept[key] = _Kept(step + REFRESH_STEPS, values)
+        return kept.values
+
+
+def _rounded(price: float) -> int:
+    return round(float(np.log(max(price, 1e-9))) / PRICE_STEP)
 
 
 @compiled
-def stopping_values(
-    table: FloatArray,
-    histogram: FloatArray,
-    pass_price: float,
-    row_price: float,
-    verify_price: float,
-    sharers: float,
+def pass_values(
+    table: FloatArray, histogram: FloatArray, row_price: float, verify_price: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Value of drafting one request under a `SurvivalGate`, for requests of different quality.
-
-    Args:
-        table: (bins,) acceptance by bin of confidence.
-        histogram: (bins,) how often a next position's confidence falls in each bin; sums to 1.
-        pass_price: tokens that a draft pass costs.
-        row_price: tokens that a request's row in it costs, its verification included.
-        verify_price: tokens that verifying a token costs.
-        sharers: requests that share the first pass.
-
-    Returns:
-        mean: (LEVELS,) acceptance of the next token, rising; the key by which a request finds itself.
-        gain: (LEVELS,) accepted tokens expected.
-        cost: (LEVELS,) price of the passes expected, in tokens.
-    """
+    """`PassValues` for a calibration and prices, as `StoppingValues.at` takes them."""
     bins = len(table)
-    mean, gain, cost = np.zeros(LEVELS), np.zeros(LEVELS), np.zeros(LEVELS)
+    mean, gain, net = np.zeros(LEVELS), np.zeros((LEVELS, DEPTH)), np.zeros((LEVELS, DEPTH))
     acceptance, stride = np.zeros(bins), np.zeros(bins, np.int64)
-    gains, costs = np.zeros(GRID), np.zeros(GRID)
     for level in range(LEVELS):
         ratio = 2.0 ** (level - LEVELS // 2)
         for b in range(bins):
             odds = table[b] / (1.0 - table[b]) * ratio
             acceptance[b] = odds / (1.0 + odds)
             mean[level] += histogram[b] * acceptance[b]
-            # At least one step, so that the recursion descends even where the drafter is never wrong.
-            stride[b] = max(1, round(-np.log(acceptance[b]) / GRID_STEP))
-        for k in range(GRID - 1, -1, -1):
-            survival = np.exp(-GRID_STEP * k)
-            gains[k] = 0.0
-            costs[k] = row_price + pass_price / max(1.0, sharers * survival)
-            for b in range(bins):
-                kept = survival * acceptance[b]
-                if kept <= verify_price:
+            stride[b] = round(-np.log(acceptance[b]) / GRID_STEP)
+        here = np.zeros(GRID)
+        here[0] = 1.0
+        for depth in range(DEPTH):
+            onward = np.zeros(GRID)
+            for k in range(GRID):
+                survival = np.exp(-GRID_STEP * k)
+                if survival * mean[level] <= row_price + verify_price:
+                    break
+                if here[k] < 1e-6:
                     continue
-                gains[k] += histogram[b] * kept
-                onward = k + stride[b]
-                if onward < GRID and gains[onward] > costs[onward]:
-                    gains[k] += histogram[b] * gains[onward]
-                    costs[k] += histogram[b] * costs[onward]
-        gain[level], cost[level] = gains[0], costs[0]
-    return mean, gain, cost
+                net[level, depth] -= here[k] * row_price
+                for b in range(bins):
+                    kept = survival * acceptance[b]
+                    if kept <= verify_price:
+                        continue
+                    share = here[k] * histogram[b]
+                    gain[level, depth] += share * kept
+                    net[level, depth] += share * (kept - verify_price)
+                    if k + stride[b] < GRID:
+                        onward[k + stride[b]] += share
+            here = onward
+    return mean, gain, net
+
+
+@compiled
+def choose_start(
+    mean: FloatArray,
+    gain: FloatArray,
+    net: FloatArray,
+    acceptance: FloatArray,
+    charges: FloatArray,
+    limits: IntArray,
+    pass_price: float,
+    start_price: float,
+) -> tuple[BoolArray, float, float]:
+    """Whom to start, as the fields of a `Start`.
+
+    Args:
+        mean, gain, net: the `PassValues`.
+        acceptance: (n,) acceptance of each request's next token.
+        charges: (n,) tokens that starting each request costs beside its rows.
+        limits: (n,) draft lengths that are not exceeded.
+        pass_price: tokens that a pass costs whoever is in it.
+        start_price: tokens that the first pass costs beyond that.
+    """
+    n, depth = len(acceptance), net.shape[1]
+    low, share = np.zeros(n, np.int64), np.zeros(n)
+    for i in range(n):
+        level = 0
+        while level < LEVELS - 2 and acceptance[i] > mean[level + 1]:
+            level += 1
+        low[i] = level
+        span = mean[level + 1] - mean[level]
+        share[i] = min(max((acceptance[i] - mean[level]) / max(span, 1e-12), 0.0), 1.0)
+
+    drafting = limits > 0
+    passes = depth
+    # Fewer passes make fewer requests worth their charges, and fewer requests make fewer passes pay; two rounds settle.
+    for _ in range(2):
+        totals = np.zeros(depth)
+        for i in range(n):
+            if drafting[i]:
+                for d in range(min(limits[i], depth)):
+                    totals[d] += net[low[i], d] + share[i] * (net[low[i] + 1, d] - net[low[i], d])
+        passes = 0
+        while passes < depth and totals[passes] > pass_price:
+            passes += 1
+        for i in range(n):
+            worth = -charges[i]
+            for d in range(min(limits[i], passes)):
+                worth += net[low[i], d] + share[i] * (net[low[i] + 1, d] - net[low[i], d])
+            drafting[i] = worth > 0.0
+
+    expected, surplus = 0.0, -pass_price * passes - start_price
+    for i in range(n):
+        if drafting[i]:
+            surplus -= charges[i]
+            for d in range(min(limits[i], passes)):
+                expected += gain[low[i], d] + share[i] * (gain[low[i] + 1, d] - gain[low[i], d])
+                surplus += net[low[i], d] + share[i] * (net[low[i] + 1, d] - net[low[i], d])
+    if surplus <= 0.0:
+        drafting[:] = False
+    return drafting, expected, surplus

@@ -167,9 +167,9 @@ class PagedAttention:
     def __init__(self, batch: RaggedBatch, store: KVStore, device: torch.device) -> None:
         self.store = store
         self.slots = torch.from_numpy(batch.slots(store.block_size)).to(device)
-        self.parts: list[Rows] = [
-            LongRow(batch, row, store.block_size, device) for row in np.flatnonzero(batch.query_lens > SHORT_QUERY)
-        ]
+        long = np.flatnonzero(batch.query_lens > SHORT_QUERY).tolist()
+        self.parts: list[Rows] = []
+        self.parts += [LongRow(batch, row, store.block_size, device) for row in long]
         short = np.flatnonzero(batch.query_lens <= SHORT_QUERY)
         if len(short) and device.type == "cpu" and store.dtype == torch.float32:
             self.parts.append(KernelRows(batch, short, store.block_size))

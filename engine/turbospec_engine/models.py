@@ -66,7 +66,7 @@ def _load_model(role: str, folder: str | Path, config: EngineConfig) -> PreTrain
         raise UserError(
             f"{folder}: cannot load the {role} ({_one_line(error)}); give a causal LM checkpoint"
         ) from error
-    model.to(torch.device(config.device))
+    model.to(torch.device(config.device))  # pyright: ignore[reportArgumentType]
     return model.eval()
 
 

@@ -10,14 +10,14 @@ from turbospec.confidence import ConfidenceCalibration, SurvivalGate
 
 def test_learns_an_overconfident_drafter() -> None:
     rng = np.random.default_rng(0)
-    calibration = ConfidenceCalibration(capacity=1)
-    for _ in range(4000):
+    calibration = ConfidenceCalibration(capacity=100)
+    for step in range(4000):
         confidence = rng.uniform(0, 1, (1, 4))
         accepted = int(np.cumprod(rng.random(4) < 0.5 * confidence[0]).sum())
-        calibration.observe(np.zeros(1, np.int64), np.array([4]), np.array([accepted]), np.array([False]), confidence)
+        calibration.observe(np.array([step // 40]), np.array([4]), np.array([accepted]), np.array([False]), confidence)
     table = calibration.table()
-    assert table[3] == pytest.approx(0.175, abs=0.05)
-    assert table[8] == pytest.approx(0.425, abs=0.07)
+    assert table[3] == pytest.approx(0.175, abs=0.1)
+    assert table[8] == pytest.approx(0.425, abs=0.12)
 
 
 def test_a_request_that_never_matches_is_told_apart_by_its_ratio() -> None:

@@ -205,7 +205,6 @@ def test_one_late_plan_is_forgiven() -> None:
     assert controller.stats.guard_trips == 0
 
 
-@pytest.mark.xfail(strict=True, reason="a listener's fault is charged to the policy")
 def test_a_faulty_listener_costs_neither_the_plan_nor_the_other_listeners() -> None:
     recorder = Recorder()
     controller = Controller(Scripted(), listeners=[FaultyListener(), recorder])
@@ -223,7 +222,6 @@ def test_faults_are_logged_once_a_burst(caplog: pytest.LogCaptureFixture) -> Non
     assert "no idea" in caplog.text
 
 
-@pytest.mark.xfail(strict=True, reason="every fault of a burst doubles the cooldown")
 def test_one_burst_of_faults_doubles_the_cooldown_once() -> None:
     policy = Scripted(on_observe=raising)
     controller = Controller(policy, guard=GuardConfig(cooldown_steps=10))
@@ -233,7 +231,6 @@ def test_one_burst_of_faults_doubles_the_cooldown_once() -> None:
     assert [on_fallback(plan) for plan in plans] == [True] * 2 + [False] * 6
 
 
-@pytest.mark.xfail(strict=True, reason="a list passes through as it is")
 def test_a_plan_of_a_list_reaches_the_engine_as_an_array() -> None:
     policy = Scripted(lambda view: StepPlan([0, 4, 7]))  # type: ignore[arg-type]
     plan = Controller(policy).plan(a_view())
@@ -241,7 +238,6 @@ def test_a_plan_of_a_list_reaches_the_engine_as_an_array() -> None:
     assert plan.draft_lengths.tolist() == [0, 4, 7]
 
 
-@pytest.mark.xfail(strict=True, reason="they are kept for ever")
 def test_plans_whose_outcome_never_comes_are_forgotten() -> None:
     controller = Controller(Scripted())
     for step in range(10_000):

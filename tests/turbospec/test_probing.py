@@ -10,13 +10,13 @@ from turbospec.probing import ProbeBudget
 ALL = np.ones(2, np.bool_)
 
 
-def run(budget: ProbeBudget, steps: int, *, accepted: int, evidence: float = 5.0) -> int:
+def run(budget: ProbeBudget, steps: int, *, accepted: int, evidence: float = 5.0, expected: float = 0.5) -> int:
     probes = 0
     for _ in range(steps):
         if budget.choose(ALL, np.full(2, 2e-3), np.full(2, evidence)) is not None:
             probes += 1
             budget.spend(2e-3)
-            budget.learn(np.array([1, 0]), np.array([accepted, 0]))
+            budget.learn(np.array([1, 0]), np.array([accepted, 0]), expected)
         budget.earn(0.01)
     return probes
 
@@ -31,6 +31,12 @@ def test_stays_within_its_share(accepted: int) -> None:
 def test_failing_probes_grow_rare_and_success_brings_them_back() -> None:
     failing, succeeding = ProbeBudget(0.01), ProbeBudget(0.01)
     assert run(failing, 5000, accepted=0) * 4 < run(succeeding, 5000, accepted=1)
+
+
+def test_an_unexpected_success_is_followed_up_at_once() -> None:
+    budget = ProbeBudget(0.01)
+    assert run(budget, 60, accepted=1, expected=0.03) > 30
+    assert run(ProbeBudget(0.01), 60, accepted=1, expected=0.5) < 10
 
 
 def test_no_share_no_probes() -> None:

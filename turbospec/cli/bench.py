@@ -129,6 +129,7 @@ def controller_cost(
 ) -> None:
     """Time plan and observe alone, on a synthetic batch and without any model."""
     import numpy as np
+
     from turbospec_engine.bench.controller_cost import measure_decisions
 
     measured = Profile.load(profile) if profile else None
@@ -175,9 +176,8 @@ def _show_cell(results: Results, cell: Cell) -> None:
 
 def _conclude(results: Results, report: Path, pictures: Path | None) -> None:
     """Judge the bars, and write the results, the report and the pictures."""
-    from turbospec_engine.bench.bars import judge
-
     from turbospec.telemetry.report import write_pictures, write_report
+    from turbospec_engine.bench.bars import judge
 
     verdicts = judge(results.rows)
     results.meta["verdicts"] = [verdict.document() for verdict in verdicts]

@@ -19,7 +19,7 @@ from turbospec.policy.config import PolicyConfig
 from turbospec.price import TimePrice, best_rate
 from turbospec.probing import ProbeBudget
 from turbospec.profile import LatencySample, Profile
-from turbospec.stopping import stopping_values
+from turbospec.stopping import Start, StoppingValues, choose_start
 from turbospec.types import FloatArray, IntArray, Phase, StepController, StepOutcome, StepPlan, StepView
 
 CATCH_UP_HORIZON = 64
@@ -27,6 +27,8 @@ CATCH_UP_HORIZON = 64
 PROBE_DRAFT_LENGTH = 1
 EXPLORATION = (0, 2, 0, 5, 1, 0, 3, 4, 0, 2)
 """Draft lengths of the first steps where no profile says what drafting costs."""
+MAX_OPEN_PLANS = 64
+"""Plans that may wait for their outcomes; an engine that drops a step never reports it."""
 MIN_CONFIDENCE_OBSERVATIONS = 64
 """Verified tokens after which the drafter's confidence is trusted to end drafts."""
 
@@ -136,7 +138,9 @@ class _Open:
 
     class_ids: IntArray
     decoding: int
-    probe_seconds: float
+    probe_seconds: float = 0.0
+    probe_expected: float = 0.0
+    """Acceptance expected of the probe."""
 
 
 class AdaptivePolicy:
@@ -154,6 +158,7 @@ class AdaptivePolicy:
         self.probes = ProbeBudget(config.probe_share)
         self.acceptance: AcceptanceModel | None = None
         self.calibration: ConfidenceCalibration | None = None
+        self._stopping = StoppingValues()
         self._open: dict[int, _Open] = {}
         self._explored = 0
         self._first_token_at: FloatArray = np.zeros(0)
@@ -165,7 +170,9 @@ class AdaptivePolicy:
         if self.config.max_draft is not None:
             limits = np.minimum(limits, self.config.max_draft)
         batch = _Batch(*_summarise(view.phase, view.context_tokens, view.stale_tokens, limits))
-        opened = self._open[view.step] = _Open(view.class_ids, batch.decoding, 0.0)
+        opened = self._open[view.step] = _Open(view.class_ids, batch.decoding)
+        if len(self._open) > MAX_OPEN_PLANS:
+            del self._open[next(iter(self._open))]
         if batch.draft_room == 0:
             return self._nothing_to_draft(view, batch)
         if not self.latency.calibrated:
@@ -182,10 +189,10 @@ class AdaptivePolicy:
         max_seconds = self._max_seconds(view, rows, costs)
         gated = self.config.use_confidence and calibration.observations >= MIN_CONFIDENCE_OBSERVATIONS
         if gated and not view.parallel_drafter and math.isinf(max_seconds):
-            plan = self._gated(rows, limits, batch, conditional, costs, charges, spread, price)
+            plan = self._gated(view.step, rows, limits, batch, conditional, costs, charges, spread, price)
         else:
             plan = self._exact(batch, survival, costs, charges, spread, price, max_seconds)
-        return plan or self._off(view, rows, limits, costs, charges, opened, price)
+        return plan or self._off(view, rows, limits, conditional, costs, charges, opened, price)
 
     def _exact(
         self,
@@ -214,6 +221,7 @@ class AdaptivePolicy:
 
     def _gated(
         self,
+        step: int,
         rows: IntArray,
         limits: IntArray,
         batch: _Batch,
@@ -225,41 +233,36 @@ class AdaptivePolicy:
     ) -> StepPlan | None:
         """The requests for which starting pays, with a gate that ends each draft; None where nothing pays."""
         assert self.calibration is not None
-        table, histogram = self.calibration.table(), self.calibration.histogram()
+        table = self.calibration.table()
         verify_seconds = (
             float(costs.verify[batch.decoding] - costs.verify[0]) / batch.decoding
             if batch.draft_room >= batch.decoding
             else 0.0
         )
         pass_price, verify_price = price * costs.draft_pass, price * verify_seconds
-        row_price = price * costs.draft_token + verify_price
-        sharers = batch.decoding
-        while True:
-            mean, gain, cost = stopping_values(table, histogram, pass_price, row_price, verify_price, float(sharers))
-            gains = np.interp(conditional[:, 0], mean, gain)
-            worth = gains - np.interp(conditional[:, 0], mean, cost)
-            if spread is not None:
-                worth -= price * spread
-            drafting = (worth > 0.0) & (limits > 0)
-            count = int(drafting.sum())
-            if count >= 0.75 * sharers:
-                break
-            if count == 0:
-                return None
-            sharers = count
-        surplus = float(worth[drafting].sum())
-        if surplus <= price * costs.draft_start:
+        row_price = price * costs.draft_token
+        values = self._stopping.at(step, table, self.calibration.histogram(), row_price, verify_price)
+        charged = np.zeros(len(rows)) if spread is None else price * spread
+        start = Start(*choose_start(*values, conditional[:, 0], charged, limits, pass_price, price * costs.draft_start))
+        count = int(start.drafting.sum())
+        if count == 0:
             return None
-        expected = float(gains[drafting].sum())
-        seconds = float(costs.verify[0]) + costs.draft_start + (expected - surplus) / price
+        seconds = float(costs.verify[0]) + (start.gain - start.surplus) / price
         return StepPlan(
-            limits * drafting,
-            predicted_tokens=batch.decoding + expected,
-            predicted_seconds=seconds + (float(charges[drafting].sum()) if charges is not None else 0.0),
-            reason=f"drafting for {count} of {batch.decoding} requests while confident: expect {expected:.2f} more "
+            limits * start.drafting,
+            predicted_tokens=batch.decoding + start.gain,
+            predicted_seconds=seconds
+            + (float((charges - spread)[start.drafting].sum()) if spread is not None else 0.0),
+            reason=f"drafting for {count} of {batch.decoding} requests while confident: expect {start.gain:.2f} more "
             f"at {price:.0f} tok/s",
             gate=SurvivalGate(
-                table, self.calibration.ratios(rows), conditional, limits, pass_price, row_price, verify_price
+                table,
+                self.calibration.ratios(rows),
+                conditional,
+                limits,
+                pass_price,
+                row_price + verify_price,
+                verify_price,
             ),
         )
 
@@ -276,7 +279,7 @@ class AdaptivePolicy:
         self.probes.earn(outcome.step_seconds)
         if opened.probe_seconds > 0.0:
             self.probes.spend(max(opened.probe_seconds, outcome.draft_seconds))
-            self.probes.learn(outcome.drafted, outcome.accepted)
+            self.probes.learn(outcome.drafted, outcome.accepted, opened.probe_expected)
         elif outcome.prefill_tokens == 0 and opened.decoding > 0:
             self.price.add(opened.decoding, int(outcome.emitted.sum()), outcome.step_seconds)
 
@@ -346,6 +349,7 @@ class AdaptivePolicy:
         view: StepView,
         rows: IntArray,
         limits: IntArray,
+        conditional: FloatArray,
         costs: StepCosts,
         charges: FloatArray | None,
         opened: _Open,
@@ -364,7 +368,7 @@ class AdaptivePolicy:
             row = self.probes.choose(limits > 0, extra, self.acceptance.evidence(rows))
             if row is not None:
                 lengths[row] = PROBE_DRAFT_LENGTH
-                opened.probe_seconds = float(extra[row])
+                opened.probe_seconds, opened.probe_expected = float(extra[row]), float(conditional[row, 0])
                 return StepPlan(
                     lengths, opened.decoding, seconds + opened.probe_seconds, "probe while drafting does not pay",
                     probe=True,

@@ -43,13 +43,12 @@ STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10,
     "axes.axisbelow": True,
     "legend.frameon": False,
     "savefig.transparent": True,
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
 }
+TITLE: dict[str, Any] = {"loc": "left", "fontsize": 9}
 
 
 def throughput(cells: Mapping[str, Sequence[Row]]) -> str:
@@ -70,7 +69,8 @@ def throughput(cells: Mapping[str, Sequence[Row]]) -> str:
                 ratio["value"],
                 place,
                 marker="o" if known else "|",
-                markersize=6 if row["policy"] == "adaptive" else 5,
+                markersize=6 if row["policy"] == "adaptive" or not known else 5,
+                markeredgewidth=1.5,
                 linestyle="none",
                 label=label if label not in labelled else None,
                 **style,
@@ -96,9 +96,8 @@ def latency(rows: Sequence[Row]) -> str:
     right.plot([row["p99_ttft_ms"] for row in rows], places, linestyle="none", marker="|", markersize=10, color=INK)
     left.set_yticks(places, [policy_name(row) for row in rows])
     left.invert_yaxis()
-    left.set_title("mean TPOT, ms")
-    right.set_title("mean TTFT (bar) and P99 (line), ms")
-    for axes in (left, right):
+    for axes, title in ((left, "mean TPOT, ms"), (right, "mean TTFT (bar) and P99 (line), ms")):
+        axes.set_title(title, **TITLE)
         axes.grid(axis="x", alpha=0.25)
     return _svg(figure)
 
@@ -113,10 +112,9 @@ def timeline(rows: Sequence[Row]) -> str | None:
         series = {name: np.array([_number(value) for value in values]) for name, values in row["timeline"].items()}
         for axes, name in ((left, "draft_length"), (right, "acceptance")):
             axes.plot(series["seconds"], series[name], color=COLOURS[row["policy"]], linewidth=1.4, label=row["policy"])
-    left.set_title("K: draft tokens a decoding request")
-    right.set_title("accepted share of draft tokens")
     right.set_ylim(0, 1)
-    for axes in (left, right):
+    for axes, title in ((left, "K: draft tokens a decoding request"), (right, "accepted share of draft tokens")):
+        axes.set_title(title, **TITLE)
         axes.set_xlabel("seconds")
         axes.grid(alpha=0.25)
     right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))

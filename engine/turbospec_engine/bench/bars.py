@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from turbospec_engine.bench.cells import ADAPTIVE, OFF, STATIC_PREFIX, Cell
+from turbospec_engine.bench.cells import ADAPTIVE, OFF, STATIC_PREFIX, TRANSFORMERS_PREFIX, Cell
 from turbospec_engine.bench.results import Row, by_cell
 from turbospec_engine.bench.stats import BestFixed, Ratio, best_fixed, geometric_mean, median_ratio, paired_ratio
 
 MIN_ROUNDS = 2
 """Choosing the best fixed K on half of the rounds needs two."""
 
-BEST_FIXED_OVERALL = 1.0
-BEST_FIXED_ANYWHERE = 0.95
-OFF_ANYWHERE = 0.97
-PEERS = ("ema-tiers", "goodput")
-PEERS_OVERALL = 1.0
+BEST_FIXED = 0.97
+OFF_MISMATCHED = 0.98
 FIRST_TOKEN_LIMIT = 1.05
 CONTROLLER_SHARE_LIMIT = 0.01
-ORDER_CELL = Cell("code", "good", 1)
+PEERS = ("ema-tiers", "goodput")
+VARYING = ("shift", "mixed")
+"""Workloads in which no fixed draft length is right."""
+LONE_REQUEST = Cell("code", "good", 1)
 ORDER_POLICY = "static-15"
 
 
@@ -41,10 +41,12 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
     """Every bar, in order."""
     cells = by_cell([row for row in rows if row["emit"] == "before_draft"])
     return [
-        _against_best_fixed(cells),
-        _against_off(cells),
-        _against_peers(cells),
+        _best_fixed_in_each_cell(cells),
+        _every_fixed_overall(cells),
+        _mismatched(cells),
         _first_token(cells),
+        _varying(cells),
+        _yardsticks(cells),
         _controller_share(cells),
         _order_of_emission(rows),
     ]
@@ -53,7 +55,7 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
 def best_fixed_of(rows: Sequence[Row], policy: str = ADAPTIVE) -> BestFixed | None:
     """A policy's throughput against the best fixed K of its cell; None without fixed Ks or without two rounds."""
     own = _row(rows, policy)
-    rivals = {row["policy"]: _rounds(row) for row in rows if row["policy"].startswith(STATIC_PREFIX)}
+    rivals = {row["policy"]: _rounds(row) for row in rows if _is_fixed(row["policy"])}
     if own is None or not rivals or own["rounds"] < MIN_ROUNDS:
         return None
     return best_fixed(_rounds(own), rivals)
@@ -68,46 +70,69 @@ def best_fixed_line(rows: Sequence[Row]) -> str | None:
     return f"best fixed K, chosen on the other half of the rounds: {names}; adaptive × {median_ratio(compared.ratios)}"
 
 
-def _against_best_fixed(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = (
-        f"tokens/s of adaptive over the best fixed K: geometric mean ≥ {BEST_FIXED_OVERALL:g}, "
-        f"no cell under {BEST_FIXED_ANYWHERE:g}"
-    )
-    ratios = {cell: compared.ratios for cell, rows in cells.items() if (compared := best_fixed_of(rows)) is not None}
+def _best_fixed_in_each_cell(cells: dict[Cell, list[Row]]) -> Verdict:
+    bar = f"tokens/s of adaptive over the best of off and the fixed Ks: no cell under {BEST_FIXED:g}"
+    ratios = {
+        cell: median_ratio(compared.ratios)
+        for cell, rows in cells.items()
+        if (compared := best_fixed_of(rows)) is not None
+    }
     if not ratios:
         return Verdict(bar, None, "needs adaptive, fixed Ks and two rounds")
-    overall = geometric_mean(list(ratios.values()))
-    worst, worst_ratio = _extreme({cell: median_ratio(sample) for cell, sample in ratios.items()}, min)
-    met = overall.value >= BEST_FIXED_OVERALL and worst_ratio.value >= BEST_FIXED_ANYWHERE
-    return Verdict(bar, met, f"{overall} over {len(ratios)} cells; lowest {worst_ratio} in {worst.name}")
-
-
-def _against_off(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = f"tokens/s of adaptive over off: no cell under {OFF_ANYWHERE:g}"
-    ratios = _ratios(cells, OFF, "output_throughput")
-    if not ratios:
-        return Verdict(bar, None, "needs adaptive")
     worst, worst_ratio = _extreme(ratios, min)
-    best, best_ratio = _extreme(ratios, max)
-    figures = f"lowest {worst_ratio} in {worst.name}, highest {best_ratio} in {best.name}"
-    return Verdict(bar, worst_ratio.value >= OFF_ANYWHERE, figures)
+    under = [cell.name for cell, ratio in ratios.items() if ratio.value < BEST_FIXED]
+    figures = f"lowest {worst_ratio} in {worst.name}" + (f"; under it: {', '.join(under)}" if under else "")
+    return Verdict(bar, not under, figures)
 
 
-def _against_peers(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = f"tokens/s of adaptive over each of {', '.join(PEERS)}: geometric mean > {PEERS_OVERALL:g}"
-    overall: dict[str, Ratio] = {}
-    for peer in PEERS:
-        samples = [
-            np.divide(_rounds(own), _rounds(other))
-            for rows in cells.values()
-            if (own := _row(rows, ADAPTIVE)) and (other := _row(rows, peer))
-        ]
-        if samples:
-            overall[peer] = geometric_mean(samples)
-    if len(overall) < len(PEERS):
-        return Verdict(bar, None, f"needs adaptive, {' and '.join(PEERS)}")
-    figures = ", ".join(f"{peer} {ratio}" for peer, ratio in overall.items())
-    return Verdict(bar, all(ratio.value > PEERS_OVERALL for ratio in overall.values()), figures)
+def _every_fixed_overall(cells: dict[Cell, list[Row]]) -> Verdict:
+    bar = "tokens/s of adaptive over each of off, the fixed Ks and its peers, geometric mean over all cells: above 1"
+    names = {row["policy"] for rows in cells.values() for row in rows if _is_fixed(row["policy"])}
+    overall = {name: _overall(cells, name) for name in (*sorted(names, key=_draft_length), *PEERS)}
+    found = {name: ratio for name, ratio in overall.items() if ratio is not None}
+    if not found:
+        return Verdict(bar, None, "needs adaptive")
+    figures = ", ".join(f"{name} {ratio}" for name, ratio in found.items())
+    return Verdict(bar, all(ratio.value > 1.0 for ratio in found.values()), figures)
+
+
+def _mismatched(cells: dict[Cell, list[Row]]) -> Verdict:
+    bar = f"adaptive over off with the mismatched drafter: tokens/s ≥ {OFF_MISMATCHED:g}, TPOT ≤ 1/{OFF_MISMATCHED:g}"
+    hopeless = {cell: rows for cell, rows in cells.items() if cell.drafter == "mismatched"}
+    throughput, per_token = (_ratios(hopeless, OFF, name) for name in ("output_throughput", "mean_tpot_ms"))
+    if not throughput:
+        return Verdict(bar, None, "needs adaptive and the mismatched drafter")
+    slowest, least = _extreme(throughput, min)
+    longest, most = _extreme(per_token, max)
+    met = least.value >= OFF_MISMATCHED and most.value <= 1 / OFF_MISMATCHED
+    return Verdict(bar, met, f"tokens/s × {least} in {slowest.name}, mean TPOT × {most} in {longest.name}")
+
+
+def _varying(cells: dict[Cell, list[Row]]) -> Verdict:
+    bar = f"tokens/s of adaptive over every other policy, in each cell of {' and '.join(VARYING)}: above 1"
+    lowest: dict[str, Ratio] = {}
+    for cell, rows in cells.items():
+        own = _row(rows, ADAPTIVE)
+        rivals = [row for row in rows if row["policy"] in PEERS or _is_fixed(row["policy"])]
+        if own is not None and rivals and cell.workload in VARYING:
+            best = max(rivals, key=lambda row: float(row["output_throughput"]))
+            lowest[f"{cell.name} ({best['policy']})"] = paired_ratio(_rounds(own), _rounds(best))
+    if not lowest:
+        return Verdict(bar, None, f"needs adaptive on {' or '.join(VARYING)}")
+    figures = "over the best of them: " + ", ".join(f"{name} {ratio}" for name, ratio in lowest.items())
+    return Verdict(bar, all(ratio.value > 1.0 for ratio in lowest.values()), figures)
+
+
+def _yardsticks(cells: dict[Cell, list[Row]]) -> Verdict:
+    bar = "tokens/s of adaptive over each of transformers' schedules, one request at a time: above 1"
+    rows = cells.get(LONE_REQUEST, [])
+    own = _row(rows, ADAPTIVE)
+    rivals = [row for row in rows if row["policy"].startswith(TRANSFORMERS_PREFIX)]
+    if own is None or not rivals:
+        return Verdict(bar, None, f"needs adaptive and transformers' schedules in {LONE_REQUEST.name}")
+    ratios = {row["policy"]: paired_ratio(_rounds(own), _rounds(row)) for row in rivals}
+    figures = ", ".join(f"{name} {ratio}" for name, ratio in ratios.items())
+    return Verdict(bar, all(ratio.value > 1.0 for ratio in ratios.values()), figures)
 
 
 def _first_token(cells: dict[Cell, list[Row]]) -> Verdict:
@@ -135,11 +160,11 @@ def _order_of_emission(rows: Sequence[Row]) -> Verdict:
     bar = f"{ORDER_POLICY} that drafts before it emits, against off, one request at a time: TTFT up, TPOT down"
     found = [
         row
-        for row in by_cell(rows).get(ORDER_CELL, [])
+        for row in by_cell(rows).get(LONE_REQUEST, [])
         if row["emit"] == "after_draft" and row["policy"] == ORDER_POLICY
     ]
     if not found:
-        return Verdict(bar, None, f"needs {ORDER_POLICY}:after_draft in {ORDER_CELL.name}")
+        return Verdict(bar, None, f"needs {ORDER_POLICY}:after_draft in {LONE_REQUEST.name}")
     names = ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms")
     mean, p99, per_token = (Ratio(**found[0]["ratio_to_off"][name]) for name in names)
     met = mean.value > 1 and p99.value > 1 and per_token.value < 1
@@ -153,6 +178,24 @@ def _ratios(cells: dict[Cell, list[Row]], baseline: str, figure: str) -> dict[Ce
         for cell, rows in cells.items()
         if (own := _row(rows, ADAPTIVE)) and (other := _row(rows, baseline))
     }
+
+
+def _overall(cells: dict[Cell, list[Row]], baseline: str) -> Ratio | None:
+    """Geometric mean over cells of adaptive's paired ratios to a baseline."""
+    samples = [
+        np.divide(_rounds(own), _rounds(other))
+        for rows in cells.values()
+        if (own := _row(rows, ADAPTIVE)) and (other := _row(rows, baseline))
+    ]
+    return geometric_mean(samples) if samples else None
+
+
+def _is_fixed(policy: str) -> bool:
+    return policy == OFF or policy.startswith(STATIC_PREFIX)
+
+
+def _draft_length(policy: str) -> int:
+    return 0 if policy == OFF else int(policy.removeprefix(STATIC_PREFIX))
 
 
 def _extreme(ratios: dict[Cell, Ratio], choose: Callable[..., tuple[Cell, Ratio]]) -> tuple[Cell, Ratio]:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from turbospec_engine.bench.bars import Verdict, best_fixed_line, judge
 from turbospec_engine.bench.cells import Cell, Entry
 from turbospec_engine.bench.contender import Run
@@ -9,10 +11,11 @@ from turbospec_engine.bench.results import RATIOS, Results
 
 ALONE, BUSY = Cell("code", "good", 1), Cell("code", "good", 32)
 PEERS = ("ema-tiers", "goodput")
+NAMES = ("best fixed", "overall", "mismatched", "first token", "varying", "yardsticks", "controller", "order")
 
 
 def verdicts(*cells: tuple[Cell, dict[str, dict[str, float]]], rounds: int = 4) -> dict[str, Verdict]:
-    """Judge rows in which the named figures are given and all others are 10; keys are the verdicts' first words."""
+    """Judge rows in which the named figures are given and all others are 10."""
     results = Results(Path(), {})
     for cell, policies in cells:
         runs = [
@@ -20,39 +23,71 @@ def verdicts(*cells: tuple[Cell, dict[str, dict[str, float]]], rounds: int = 4) 
             for figures in policies.values()
         ]
         results.put(cell, [Entry.parse(name) for name in policies], [runs] * rounds)
-    names = ("best fixed", "off", "peers", "first token", "controller", "order")
-    return dict(zip(names, judge(results.rows), strict=True))
+    return dict(zip(NAMES, judge(results.rows), strict=True))
 
 
 def tokens(value: float) -> dict[str, float]:
     return {"output_throughput": value}
 
 
+def against(value: float, **rivals: float) -> dict[str, dict[str, float]]:
+    """Rows of a cell: adaptive at `value`, off, a fixed K and the peers at 10 unless given."""
+    given = {"off": 10.0, "static-3": 10.0} | dict.fromkeys(PEERS, 10.0)
+    given |= {name.replace("_", "-"): figure for name, figure in rivals.items()}
+    return {name: tokens(figure) for name, figure in given.items()} | {"adaptive": tokens(value)}
+
+
 def test_all_met() -> None:
     judged = verdicts(
-        (
-            ALONE,
-            {"off": tokens(10), "static-3": tokens(14), "adaptive": tokens(15)} | {peer: tokens(12) for peer in PEERS},
-        ),
-        (
-            BUSY,
-            {"off": tokens(10), "static-3": tokens(8), "adaptive": tokens(10)} | {peer: tokens(9) for peer in PEERS},
-        ),
+        (ALONE, against(15, static_3=14, transformers_heuristic=9)),
+        (BUSY, against(9.8)),
+        (Cell("code", "mismatched", 8), against(9.9, static_3=4)),
+        (Cell("shift", "good", 8), against(11)),
     )
 
     met = {name: verdict.met for name, verdict in judged.items()}
-    assert met == dict.fromkeys(("best fixed", "off", "peers", "first token", "controller"), True) | {"order": None}
+    assert met == dict.fromkeys(NAMES, True) | {"order": None}
 
 
 def test_one_bad_cell_misses_and_is_named() -> None:
-    judged = verdicts(
-        (ALONE, {"off": tokens(10), "static-3": tokens(10), "adaptive": tokens(20)}),
-        (BUSY, {"off": tokens(10), "static-3": tokens(10), "adaptive": tokens(9) | {"p99_ttft_ms": 11.0}}),
-    )
+    judged = verdicts((ALONE, against(20)), (BUSY, against(9.6) | {"adaptive": tokens(9.6) | {"p99_ttft_ms": 11.0}}))
 
-    for name in ("best fixed", "off", "first token"):
+    for name in ("best fixed", "first token"):
         assert judged[name].met is False
         assert "code/good/c32" in judged[name].figures
+    assert judged["overall"].met is True
+
+
+def test_off_is_among_the_fixed() -> None:
+    judged = verdicts((BUSY, against(9, static_3=5)))
+
+    assert judged["best fixed"].met is False
+
+
+def test_a_policy_ahead_over_the_whole_table_misses() -> None:
+    judged = verdicts((ALONE, against(10, goodput=11)), (BUSY, against(10)))
+
+    assert judged["overall"].met is False
+    assert "goodput 0.953" in judged["overall"].figures
+
+
+@pytest.mark.parametrize("figures", [tokens(9.7), tokens(10) | {"mean_tpot_ms": 10.3}])
+def test_a_hopeless_drafter_may_cost_next_to_nothing(figures: dict[str, float]) -> None:
+    judged = verdicts((Cell("code", "mismatched", 8), {"off": tokens(10), "adaptive": figures}))
+
+    assert judged["mismatched"].met is False
+
+
+def test_where_nothing_fixed_is_right_adaptive_must_lead_every_cell() -> None:
+    cells = [Cell("mixed", "good", concurrency) for concurrency in (1, 8)]
+    judged = verdicts((cells[0], against(11)), (cells[1], against(11, ema_tiers=12)))
+
+    assert judged["varying"].met is False
+    assert "mixed/good/c8 (ema-tiers) 0.917" in judged["varying"].figures
+
+
+def test_transformers_may_not_be_faster() -> None:
+    assert verdicts((ALONE, against(10, transformers_constant=11)))["yardsticks"].met is False
 
 
 def test_a_greedy_controller_misses() -> None:
@@ -74,7 +109,7 @@ def test_emitting_after_the_draft_is_judged_by_itself() -> None:
     judged = verdicts((ALONE, {"off": tokens(10), "static-15:after_draft": after, "adaptive:after_draft": tokens(1)}))
 
     assert judged["order"].met is True
-    assert judged["off"].met is None
+    assert judged["overall"].met is None
 
 
 def test_the_line_of_a_cell_names_the_best_fixed() -> None:

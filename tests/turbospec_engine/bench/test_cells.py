@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from turbospec_engine.bench.cells import QUICK_TABLE, Cell, Entry, entries_of, select_cells
 
 from turbospec import UserError
+from turbospec_engine.bench.cells import QUICK_TABLE, Cell, Entry, entries_of, select_cells
 
 
 def test_the_whole_table_has_21_cells() -> None:

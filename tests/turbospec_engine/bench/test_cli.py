@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from turbospec_engine.bench import profiles
-from turbospec_engine.bench.engine_contender import EngineContender
-from turbospec_engine.bench.workloads import Shape
 from typer.testing import CliRunner, Result
 
 from turbospec import UserError
 from turbospec.cli.bench import app
+from turbospec_engine.bench import profiles
+from turbospec_engine.bench.engine_contender import EngineContender
+from turbospec_engine.bench.workloads import Shape
 
 FIELDS = {
     *("workload", "drafter", "policy", "concurrency", "request_rate", "emit", "rounds"),

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
-from turbospec_engine.bench.controller_cost import WARM_UP_STEPS, measure_decisions
 
 from turbospec import StepOutcome, StepPlan, StepView
+from turbospec_engine.bench.controller_cost import WARM_UP_STEPS, measure_decisions
 
 
 class Recorder:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+
 from turbospec_engine import RequestOutput, SamplingParams
 from turbospec_engine.bench import engine_contender
 from turbospec_engine.bench.engine_contender import drive

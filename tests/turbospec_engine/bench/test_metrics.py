@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from turbospec_engine.bench.metrics import RequestRecord, summarise
 
 

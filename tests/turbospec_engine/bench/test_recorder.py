@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from turbospec_engine.bench.recorder import MAX_POINTS, StepTotals, Timeline
 
 from turbospec import Phase, StepOutcome, StepPlan, StepView
+from turbospec_engine.bench.recorder import MAX_POINTS, StepTotals, Timeline
 
 
 def step(number: int, drafted: list[int], accepted: list[int]) -> tuple[StepView, StepPlan, StepOutcome]:

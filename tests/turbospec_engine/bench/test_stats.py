@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from turbospec_engine.bench.stats import best_fixed, geometric_mean, median_ratio, paired_ratio
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from turbospec_engine.bench.text_quality import distinct, ends_in_loop, text_figures
 
 

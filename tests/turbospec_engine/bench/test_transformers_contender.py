@@ -3,13 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from turbospec import UserError
 from turbospec_engine import SamplingParams
 from turbospec_engine.bench.cells import YARDSTICKS, Cell, Entry
 from turbospec_engine.bench.pairs import Pairs
 from turbospec_engine.bench.transformers_contender import HuggingFacePair, TransformersContender
 from turbospec_engine.bench.workloads import BenchRequest, Load
-
-from turbospec import UserError
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from turbospec_engine.bench.cells import Cell
-from turbospec_engine.bench.workloads import PROMPT_TOKENS, RequestSource, Shape
 
 from turbospec import UserError
+from turbospec_engine.bench.cells import Cell
+from turbospec_engine.bench.workloads import PROMPT_TOKENS, RequestSource, Shape
 
 VOCABULARY = 64
 

@@ -1,0 +1,171 @@
+"""Tiny random checkpoints, controllers that plan at random, and the reference that outputs are held against."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from turbospec import StepOutcome, StepPlan, StepView
+from turbospec_engine import Engine, EngineConfig
+
+DEVICE = os.environ.get("TURBOSPEC_TEST_DEVICE", "cpu")
+NEAR_TIE = 1e-4
+"""A greedy difference counts as a pass only where the two tokens' logits are this close."""
+
+SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+}
+
+
+def byte_level_tokenizer() -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<eos>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(["the cat sat on the mat and the dog sat on the log"] * 4, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
+
+
+def build(architecture: str, vocab_size: int, seed: int) -> Any:
+    torch.manual_seed(seed)
+    if architecture == "llama":
+        return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, num_key_value_heads=4, **SHAPE))
+    return Qwen3ForCausalLM(Qwen3Config(vocab_size=vocab_size, num_key_value_heads=2, **SHAPE))
+
+
+def perturbed(model: Any, amount: float) -> Any:
+    """The same model with noise on its weights: a drafter that is right now and then."""
+    noise = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += amount * weight.std() * torch.randn(weight.shape, generator=noise)
+    return model
+
+
+@dataclass(frozen=True)
+class Pair:
+    target: Path
+    drafter: Path
+
+    def config(self, **overrides: Any) -> EngineConfig:
+        settings: dict[str, Any] = {"device": DEVICE, "max_model_len": 256, "max_num_seqs": 8, "max_draft": 6}
+        return EngineConfig(self.target, **({"drafter": self.drafter} | settings | overrides))
+
+
+@dataclass
+class RandomPlans:
+    """Drafts a random length for every request in every step."""
+
+    seed: int = 0
+    longest: int = 6
+    views: list[StepView] = field(default_factory=list)
+    plans: list[StepPlan] = field(default_factory=list)
+    outcomes: list[StepOutcome] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+
+    def lengths(self, view: StepView) -> np.ndarray:
+        if self.rng.random() < 0.2:
+            return np.zeros(view.size, np.int64)
+        return self.rng.integers(0, self.longest + 1, view.size)
+
+    def plan(self, view: StepView) -> StepPlan:
+        self.views.append(view)
+        self.plans.append(StepPlan(np.minimum(self.lengths(view), view.draft_limits)))
+        return self.plans[-1]
+
+    def observe(self, outcome: StepOutcome) -> None:
+        self.outcomes.append(outcome)
+
+
+@dataclass
+class FixedPlans(RandomPlans):
+    """Drafts `longest` tokens for every request in every step."""
+
+    def lengths(self, view: StepView) -> np.ndarray:
+        return np.full(view.size, self.longest)
+
+
+@dataclass
+class Comparison:
+    equal: int = 0
+    near_ties: int = 0
+    different: list[int] = field(default_factory=list)
+
+
+class Reference:
+    """Greedy outputs of transformers' own `generate`."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).to(DEVICE).eval()
+
+    @torch.inference_mode()
+    def generate(self, prompt: Sequence[int], max_tokens: int) -> list[int]:
+        ids = torch.tensor([list(prompt)], device=DEVICE)
+        out = self.model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, pad_token_id=0
+        )
+        return out[0, len(prompt) :].tolist()
+
+    @torch.inference_mode()
+    def gap(self, prompt: Sequence[int], output: Sequence[int], first: int, second: int) -> float:
+        """Difference of two tokens' logits after the prompt and what both outputs share."""
+        logits = self.model(torch.tensor([[*prompt, *output]], device=DEVICE)).logits[0, -1]
+        return abs(float(logits[first] - logits[second]))
+
+    def compare(
+        self, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], max_tokens: int
+    ) -> Comparison:
+        result = Comparison()
+        for index, (prompt, ours) in enumerate(zip(prompts, outputs, strict=True)):
+            theirs = self.generate(prompt, max_tokens)
+            ours = list(ours)
+            if ours == theirs:
+                result.equal += 1
+                continue
+            at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+            if at is not None and self.gap(prompt, ours[:at], ours[at], theirs[at]) <= NEAR_TIE:
+                result.near_ties += 1
+            else:
+                result.different.append(index)
+        return result
+
+
+def random_prompts(count: int, longest: int, vocab_size: int = 257, seed: int = 0) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(1, vocab_size, length).tolist() for length in rng.integers(1, longest + 1, count)]
+
+
+def assert_blocks_sound(engine: Engine) -> None:
+    """No block is owned twice, lost, or owned by nobody."""
+    allocator = engine.allocator
+    owned = [block for request in engine._requests.values() for block in request.block_ids]
+    assert len(owned) == len(set(owned))
+    assert allocator.num_free + len(owned) == allocator.num_blocks

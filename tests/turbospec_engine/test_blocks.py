@@ -1,0 +1,132 @@
+"""KV blocks are never leaked, shared or freed twice, whatever arrives, is aborted or preempted."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.turbospec_engine.harness import Pair, RandomPlans, assert_blocks_sound
+from turbospec_engine import Engine, SamplingParams
+from turbospec_engine.blocks import BlockAllocator
+from turbospec_engine.request import Request
+from turbospec_engine.scheduler import Scheduler
+
+BLOCK_SIZE = 4
+
+
+class FakeRequest:
+    """What the scheduler sees of a request."""
+
+    def __init__(self, num_tokens: int, last: int) -> None:
+        self.num_tokens = num_tokens
+        self.last = last
+        self.computed = self.draft_computed = 0
+        self.block_ids: list[int] = []
+
+    @property
+    def missing(self) -> int:
+        return self.num_tokens - self.computed
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(num_blocks=st.integers(4, 12), max_num_seqs=st.integers(1, 5), budget=st.integers(5, 20))
+    def build(self, num_blocks: int, max_num_seqs: int, budget: int) -> None:
+        self.allocator = BlockAllocator(num_blocks, BLOCK_SIZE)
+        self.scheduler = Scheduler(self.allocator, max_num_seqs, budget)
+        self.budget = budget
+
+    @property
+    def alive(self) -> list[FakeRequest]:
+        return cast("list[FakeRequest]", [*self.scheduler.running, *self.scheduler.waiting])
+
+    @rule(prompt=st.integers(1, 12), output=st.integers(1, 8))
+    def arrive(self, prompt: int, output: int) -> None:
+        capacity = self.allocator.num_blocks * BLOCK_SIZE
+        if prompt < capacity:
+            self.scheduler.add(cast(Request, FakeRequest(prompt, min(prompt + output, capacity))))
+
+    @rule(choice=st.integers(0, 100))
+    def abort(self, choice: int) -> None:
+        if self.alive:
+            self.scheduler.finish(cast(Request, self.alive[choice % len(self.alive)]))
+
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        batch = self.scheduler.schedule()
+        assert batch.total_tokens <= self.budget
+        assert bool(batch.requests) == self.scheduler.has_work()
+        for request, num_tokens in zip(batch.requests, batch.num_tokens, strict=True):
+            assert num_tokens >= 1
+            if request.missing == 1:
+                self.allocator.grow(request.block_ids, request.num_tokens + data.draw(st.integers(0, 6)))
+        for request, num_tokens in zip(batch.requests, batch.num_tokens, strict=True):
+            fake = cast(FakeRequest, request)
+            fake.computed += num_tokens
+            if fake.missing == 0:
+                spare = min(fake.last, len(fake.block_ids) * BLOCK_SIZE) - fake.num_tokens
+                accepted = data.draw(st.integers(0, max(0, spare)))
+                fake.computed += accepted
+                fake.num_tokens += accepted + 1
+                if fake.num_tokens >= fake.last:
+                    self.scheduler.finish(request)
+                else:
+                    self.allocator.shrink(fake.block_ids, fake.computed)
+
+    @invariant()
+    def every_block_has_one_owner(self) -> None:
+        owned = [block for request in self.alive for block in request.block_ids]
+        assert len(owned) == len(set(owned))
+        assert len(owned) + self.allocator.num_free == self.allocator.num_blocks
+        assert all(not request.block_ids for request in self.scheduler.waiting)
+        assert len(self.scheduler.running) <= self.scheduler.max_num_seqs
+
+
+TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_double_free_is_an_error() -> None:
+    allocator = BlockAllocator(4, BLOCK_SIZE)
+    mine: list[int] = []
+    assert allocator.grow(mine, 8)
+    stale = list(mine)
+    allocator.shrink(mine, 0)
+    with pytest.raises(ValueError, match="freed twice"):
+        allocator.shrink(stale, 0)
+
+
+def test_grow_takes_all_or_nothing() -> None:
+    allocator = BlockAllocator(2, BLOCK_SIZE)
+    mine: list[int] = []
+    assert not allocator.grow(mine, 9)
+    assert not mine
+    assert allocator.num_free == 2
+
+
+@pytest.fixture(scope="module")
+def crowded(llama: Pair) -> dict[str, Engine]:
+    """Engines whose cache is too small for what they are asked to run."""
+    config = {"num_blocks": 14, "block_size": 4, "max_num_seqs": 5, "max_num_batched_tokens": 16}
+    return {emit: Engine(llama.config(emit=emit, **config), RandomPlans()) for emit in ("before_draft", "after_draft")}
+
+
+@settings(max_examples=15, deadline=None)
+@given(emit=st.sampled_from(["before_draft", "after_draft"]), seed=st.integers(0, 10_000))
+def test_engine_under_random_arrivals_and_aborts(crowded: dict[str, Engine], emit: str, seed: int) -> None:
+    engine, rng = crowded[emit], np.random.default_rng(seed)
+    for _ in range(12):
+        for _ in range(rng.integers(0, 3)):
+            params = SamplingParams(max_tokens=int(rng.integers(1, 16)), temperature=float(rng.integers(0, 2)))
+            engine.add_request(rng.integers(1, 257, rng.integers(1, 30)).tolist(), params)
+        if engine._requests and rng.random() < 0.3:
+            engine.abort(rng.choice(list(engine._requests)))
+        engine.step()
+        assert_blocks_sound(engine)
+    while engine.has_work():
+        engine.step()
+    assert engine.allocator.num_free == engine.allocator.num_blocks

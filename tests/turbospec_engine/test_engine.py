@@ -1,0 +1,211 @@
+"""The engine as its users see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.turbospec_engine.harness import DEVICE, FixedPlans, Pair, RandomPlans, byte_level_tokenizer
+from turbospec import UserError
+from turbospec_engine import Engine, EngineConfig, Models, SamplingParams
+from turbospec_engine.profiling import measure
+
+
+@pytest.fixture(scope="module")
+def engine(llama: Pair) -> Engine:
+    return Engine(llama.config(), RandomPlans())
+
+
+def test_stream_gives_what_generate_gives(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=20)
+    whole = engine.generate(["the cat"], params)[0]
+    outputs = list(engine.stream("the cat", params))
+    assert tuple(token for output in outputs for token in output.new_token_ids) == whole.token_ids
+    assert "".join(output.new_text for output in outputs) == whole.text
+    assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+    assert outputs[-1].finish_reason == whole.finish_reason
+
+
+def test_closing_a_stream_aborts(engine: Engine) -> None:
+    stream = engine.stream("the cat", SamplingParams(max_tokens=50, ignore_eos=True))
+    next(stream)
+    stream.close()
+    assert not engine.has_work()
+    assert engine.allocator.num_free == engine.allocator.num_blocks
+
+
+@pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
+def test_abort_between_steps(emit: str, llama: Pair) -> None:
+    engine = Engine(llama.config(emit=emit), FixedPlans(longest=3))
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    expected = engine.generate([[3, 4, 5]], params)[0].token_ids
+    kept, dropped = engine.add_request([3, 4, 5], params), engine.add_request([6, 7], params)
+    tokens: list[int] = []
+    for step in range(40):
+        if step == 3:
+            engine.abort(dropped)
+        if step == 4:
+            engine.add_request([8, 8], params, request_id="late")
+        for output in engine.step():
+            assert step < 3 or output.request_id != dropped
+            if output.request_id == kept:
+                tokens += output.new_token_ids
+    assert tuple(tokens) == expected
+    assert not engine.has_work()
+
+
+def test_abort_of_everything_that_was_planned(llama: Pair) -> None:
+    engine = Engine(llama.config(emit="after_draft"), FixedPlans(longest=3))
+    request = engine.add_request([3, 4, 5], SamplingParams(max_tokens=20, ignore_eos=True))
+    engine.step()
+    engine.abort(request)
+    assert engine.step() == []
+    assert len(engine.generate([[3, 4]], SamplingParams(max_tokens=5, ignore_eos=True))[0].token_ids) == 5
+
+
+def test_stop_string_is_cut(engine: Engine) -> None:
+    free = engine.generate(["the cat"], SamplingParams(max_tokens=30, ignore_eos=True))[0]
+    stop = free.text[8:11]
+    at = free.text.index(stop)
+    outputs = list(engine.stream("the cat", SamplingParams(max_tokens=30, ignore_eos=True, stop=(stop,))))
+    assert "".join(output.new_text for output in outputs) == free.text[:at]
+    assert outputs[-1].finish_reason == "stop"
+
+
+def test_max_tokens_is_exact(engine: Engine) -> None:
+    for length in (1, 2, 7):
+        output = engine.generate([[4, 5, 6]], SamplingParams(max_tokens=length, ignore_eos=True))[0]
+        assert len(output.token_ids) == length
+        assert output.finish_reason == "length"
+
+
+def test_allowed_tokens_bind_the_target_alone(llama: Pair) -> None:
+    plans = FixedPlans(longest=4)
+    engine = Engine(llama.config(), plans)
+    params = SamplingParams(max_tokens=20, allowed_token_ids=(11, 12, 13), ignore_eos=True)
+    output = engine.generate([[4, 5, 6]], params)[0]
+    assert set(output.token_ids) <= {11, 12, 13}
+    assert sum(int(outcome.drafted.sum()) for outcome in plans.outcomes) > 0
+
+
+def test_a_requests_own_draft_limit(llama: Pair) -> None:
+    plans = FixedPlans(longest=4)
+    engine = Engine(llama.config(), plans)
+    engine.generate([[4, 5, 6]], SamplingParams(max_tokens=20, max_draft=0, ignore_eos=True))
+    assert sum(int(outcome.drafted.sum()) for outcome in plans.outcomes) == 0
+
+
+def test_engines_share_models(llama: Pair) -> None:
+    config = llama.config()
+    models = Models.load(config)
+    first, second = (Engine(config, RandomPlans(seed), models=models) for seed in range(2))
+    params = SamplingParams(max_tokens=10)
+    assert first.generate(["the"], params)[0].token_ids == second.generate(["the"], params)[0].token_ids
+
+
+def test_profile(llama: Pair) -> None:
+    ticks: list[tuple[int, int]] = []
+    controller = RandomPlans()
+    engine = Engine(llama.config(max_num_seqs=4), controller)
+    profile = measure(engine, lambda done, total: ticks.append((done, total)), max_seconds=20)
+    assert engine.controller is controller
+    assert not engine.has_work()
+    assert ticks[-1][0] <= ticks[-1][1]
+    assert any(sample.catch_up_tokens for sample in profile.samples)
+    assert any(sample.prefill_tokens for sample in profile.samples)
+    assert {len(sample.draft_rows) for sample in profile.samples} >= {0, 1, 2, 3, 5}
+
+
+def test_controller_out_of_limits_is_refused(llama: Pair) -> None:
+    class TooLong(FixedPlans):
+        def plan(self, view):
+            plan = super().plan(view)
+            plan.draft_lengths = plan.draft_lengths + 100
+            return plan
+
+    with pytest.raises(UserError, match="draft lengths"):
+        Engine(llama.config(), TooLong()).generate([[1, 2]], SamplingParams(max_tokens=4))
+
+
+def refused(message: str) -> None:
+    assert "\n" not in message
+    assert ";" in message, "says what and how to mend it"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "match"),
+    [
+        ([], {}, "empty"),
+        ("", {}, "empty"),
+        ([1] * 256, {}, "shorten"),
+        ([100_000], {}, "outside"),
+        ([1], {"allowed_token_ids": (100_000,)}, "outside"),
+        ([1], {"max_draft": 7}, "beyond the engine's 6"),
+    ],
+)
+def test_bad_requests(prompt: list[int], params: dict, match: str, engine: Engine) -> None:
+    with pytest.raises(UserError, match=match) as error:
+        engine.add_request(prompt, SamplingParams(**params))
+    refused(str(error.value))
+    assert not engine.has_work()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"max_tokens": 0},
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"top_p": 0.0},
+        {"top_k": -1},
+        {"allowed_token_ids": ()},
+        {"max_draft": -1},
+        {"stop": ("",)},
+    ],
+)
+def test_bad_sampling_params(params: dict) -> None:
+    with pytest.raises(UserError) as error:
+        SamplingParams(**params)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_num_seqs": 0},
+        {"max_num_batched_tokens": 3},
+        {"emit": "sometimes"},
+        {"dtype": "int3"},
+        {"max_draft": -1},
+        {"max_draft": 256},
+        {"max_model_len": 100_000},
+        {"drafter": "/nowhere"},
+        pytest.param(
+            {"device": "cuda"}, marks=pytest.mark.skipif(DEVICE == "cuda", reason="there is a CUDA device here")
+        ),
+    ],
+)
+def test_bad_configurations(settings: dict, llama: Pair) -> None:
+    with pytest.raises(UserError) as error:
+        Engine(llama.config(**settings), RandomPlans())
+    refused(str(error.value))
+
+
+def test_missing_target(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no target checkpoint") as error:
+        Models.load(EngineConfig(tmp_path / "nothing"))
+    refused(str(error.value))
+
+
+def test_drafter_of_another_vocabulary(llama: Pair, tmp_path: Path) -> None:
+    import shutil
+
+    folder = tmp_path / "drafter"
+    shutil.copytree(llama.drafter, folder)
+    tokenizer = byte_level_tokenizer()
+    tokenizer.add_tokens(["<other>"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(UserError, match="vocabulary differs") as error:
+        Models.load(llama.config(drafter=folder))
+    refused(str(error.value))

@@ -1,0 +1,60 @@
+"""Greedy output equals transformers' own, whatever is drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.turbospec_engine.harness import Pair, RandomPlans, Reference, assert_blocks_sound, random_prompts
+from turbospec_engine import Engine, SamplingParams
+
+MAX_TOKENS = 24
+
+
+@pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+def test_random_plans(
+    architecture: str, emit: str, make_pair: Callable[..., Pair], reference: Callable[[Path], Reference]
+) -> None:
+    pair = make_pair(architecture)
+    plans = RandomPlans()
+    engine = Engine(pair.config(emit=emit, max_num_batched_tokens=32), plans)
+    prompts = random_prompts(14, longest=60)
+    outputs = engine.generate(prompts, SamplingParams(max_tokens=MAX_TOKENS))
+    compared = reference(pair.target).compare(prompts, [output.token_ids for output in outputs], MAX_TOKENS)
+    assert not compared.different
+    assert compared.near_ties <= 1
+    drafted = sum(int(outcome.drafted.sum()) for outcome in plans.outcomes)
+    accepted = sum(int(outcome.accepted.sum()) for outcome in plans.outcomes)
+    assert 0.1 * drafted < accepted < 0.95 * drafted
+    assert_blocks_sound(engine)
+    assert engine.allocator.num_free == engine.allocator.num_blocks
+
+
+@pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
+def test_preemption_recomputes(emit: str, llama: Pair, reference: Callable[[Path], Reference]) -> None:
+    engine = Engine(llama.config(emit=emit, num_blocks=22, block_size=8, max_num_batched_tokens=16), RandomPlans(1))
+    prompts = random_prompts(10, longest=60, seed=2)
+    outputs = engine.generate(prompts, SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=False))
+    assert engine.scheduler.num_preemptions > 0
+    compared = reference(llama.target).compare(prompts, [output.token_ids for output in outputs], MAX_TOKENS)
+    assert not compared.different
+    assert engine.allocator.num_free == engine.allocator.num_blocks
+
+
+def test_ngram_drafts(llama: Pair, reference: Callable[[Path], Reference]) -> None:
+    plans = RandomPlans(3)
+    engine = Engine(llama.config(drafter="ngram"), plans)
+    prompts = [prompt * 3 for prompt in random_prompts(8, longest=20, seed=3)]
+    outputs = engine.generate(prompts, SamplingParams(max_tokens=MAX_TOKENS))
+    compared = reference(llama.target).compare(prompts, [output.token_ids for output in outputs], MAX_TOKENS)
+    assert not compared.different
+    assert sum(int(outcome.drafted.sum()) for outcome in plans.outcomes) > 0
+
+
+def test_text_is_the_tokenizers(llama: Pair) -> None:
+    engine = Engine(llama.config(), RandomPlans(4))
+    for output in engine.generate(["the cat sat", "the log"], SamplingParams(max_tokens=20)):
+        assert output.text == engine.tokenizer.decode(output.token_ids, skip_special_tokens=True)

@@ -1,0 +1,140 @@
+"""What the engine tells the controller is what happened."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.turbospec_engine.harness import FixedPlans, Pair, RandomPlans, random_prompts
+from turbospec import Phase
+from turbospec_engine import Engine, SamplingParams
+
+
+class PassCounter:
+    """Counts a runner's passes and their tokens."""
+
+    def __init__(self, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passes: list[int] = []
+        forward = runner.forward
+
+        def counted(input_ids: Any, batch: Any, logits_at: Any) -> Any:
+            self.passes.append(len(input_ids))
+            return forward(input_ids, batch, logits_at)
+
+        monkeypatch.setattr(runner, "forward", counted)
+
+
+@pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
+def test_every_field(emit: str, llama: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = RandomPlans(5)
+    engine = Engine(llama.config(emit=emit, max_num_batched_tokens=24), plans)
+    target = PassCounter(engine.target, monkeypatch)
+    drafter = PassCounter(engine.drafter.runner, monkeypatch)  # pyright: ignore
+    prompts = random_prompts(12, longest=50, seed=4)
+    outputs = engine.generate(prompts, SamplingParams(max_tokens=16))
+
+    assert len(plans.views) == len(plans.outcomes) == len(target.passes)
+    for view, plan, outcome, tokens in zip(plans.views, plans.plans, plans.outcomes, target.passes, strict=True):
+        assert outcome.step == view.step
+        np.testing.assert_array_equal(outcome.request_ids, view.request_ids)
+        assert outcome.tokens_batched == outcome.padded_tokens == tokens
+        decoding = view.phase != Phase.PREFILL
+        assert tokens == outcome.prefill_tokens + (1 + outcome.drafted)[decoding].sum()
+        assert (outcome.accepted <= outcome.drafted).all()
+        assert (outcome.drafted == plan.draft_lengths).all()
+        assert (outcome.proposed == outcome.drafted).all()
+        assert (view.draft_limits[~decoding] == 0).all()
+        assert (view.draft_limits <= np.maximum(view.tokens_left - 1, 0)).all()
+        finished_inside = outcome.truncated[decoding]
+        expected = outcome.accepted[decoding] + ~finished_inside
+        np.testing.assert_array_equal(outcome.emitted[decoding], expected)
+        rows = [int((outcome.proposed > depth).sum()) for depth in range(int(outcome.proposed.max(initial=0)))]
+        assert outcome.draft_rows.tolist() == rows
+        if rows:
+            assert outcome.confidence is not None
+            assert (np.isfinite(outcome.confidence).sum(1) == outcome.proposed).all()
+            drafting = outcome.proposed > 0
+            assert outcome.catch_up_tokens == view.stale_tokens[drafting].sum()
+            contexts = view.context_tokens + 1
+            assert outcome.draft_context_tokens == sum(
+                int((contexts[outcome.proposed > depth] + depth).sum()) for depth in range(len(rows))
+            )
+        assert 0 < outcome.verify_seconds < outcome.step_seconds
+        assert outcome.draft_seconds + outcome.verify_seconds <= outcome.step_seconds
+    late = 0 if emit == "before_draft" else len(prompts)
+    emitted = sum(int(outcome.emitted.sum()) for outcome in plans.outcomes)
+    assert sum(len(output.token_ids) for output in outputs) - late <= emitted
+    assert len(drafter.passes) == sum(len(outcome.draft_rows) for outcome in plans.outcomes)
+
+
+def test_off_runs_no_drafter_and_resuming_catches_up(llama: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = FixedPlans(longest=0)
+    engine = Engine(llama.config(), plans)
+    drafter = PassCounter(engine.drafter.runner, monkeypatch)  # pyright: ignore
+    engine.add_request([5] * 20, SamplingParams(max_tokens=40, ignore_eos=True))
+    for _ in range(5):
+        engine.step()
+    assert drafter.passes == []
+    plans.longest = 2
+    engine.step()
+    # 20 prompt tokens and 5 emitted ones in the first pass, of which the last two are ordinary.
+    assert plans.views[-1].stale_tokens.tolist() == [23]
+    assert plans.outcomes[-1].catch_up_tokens == 23
+    assert drafter.passes == [25, 1]
+    engine.step()
+    assert plans.views[-1].stale_tokens.tolist() == [0]
+    assert drafter.passes[2] in (1, 2)
+
+
+def test_phases(llama: Pair) -> None:
+    plans = FixedPlans(longest=1)
+    engine = Engine(llama.config(max_num_batched_tokens=8), plans)
+    engine.add_request([7] * 10, SamplingParams(max_tokens=8, ignore_eos=True))
+    for _ in range(4):
+        engine.step()
+    assert [int(view.phase[0]) for view in plans.views] == [
+        Phase.PREFILL,
+        Phase.PREFILL,
+        Phase.FIRST_DECODE,
+        Phase.DECODE,
+    ]
+    assert [view.prefill_tokens for view in plans.views] == [8, 2, 0, 0]
+
+
+def test_first_token_waits_for_the_draft_only_after_draft(llama: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    for emit, drafted_before in (("before_draft", False), ("after_draft", True)):
+        engine = Engine(llama.config(emit=emit), FixedPlans(longest=4))
+        drafter = PassCounter(engine.drafter.runner, monkeypatch)  # pyright: ignore
+        engine.add_request([5] * 20, SamplingParams(max_tokens=8, ignore_eos=True))
+        began = time.perf_counter()
+        outputs = engine.step()
+        assert outputs[0].new_token_ids
+        assert began < outputs[0].emitted_at <= time.perf_counter()
+        assert bool(drafter.passes) == drafted_before
+
+
+def test_truncated_by_eos_shows_no_failure(llama: Pair) -> None:
+    """The target as its own drafter accepts everything, so only EOS can end an acceptance."""
+    config = llama.config(drafter=llama.target)
+    free = Engine(config, FixedPlans(longest=0)).generate([[9, 8, 7]], SamplingParams(max_tokens=12, ignore_eos=True))
+    stop_at = free[0].token_ids[4]
+    plans = FixedPlans(longest=6)
+    engine = Engine(config, plans)
+    object.__setattr__(engine.models, "eos_token_ids", frozenset([stop_at]))
+    output = engine.generate([[9, 8, 7]], SamplingParams(max_tokens=12))[0]
+    assert output.finish_reason == "stop"
+    assert output.token_ids == free[0].token_ids[: free[0].token_ids.index(stop_at) + 1]
+    last = plans.outcomes[-1]
+    assert last.emitted[0] <= last.drafted[0]
+    assert last.truncated.tolist() == [True]
+    assert last.accepted[0] == last.emitted[0]
+
+
+def test_drafts_shorten_before_anyone_is_preempted(llama: Pair) -> None:
+    plans = FixedPlans(longest=6)
+    engine = Engine(llama.config(num_blocks=6, block_size=8), plans)
+    engine.generate([[1] * 14, [2] * 14], SamplingParams(max_tokens=9, ignore_eos=True))
+    assert engine.scheduler.num_preemptions == 0

@@ -1,0 +1,85 @@
+"""The CPU kernel agrees with gather and padded attention, and both with plain attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from turbospec_engine.attention import GatheredRows, KernelRows, LongRow, PagedAttention, RaggedBatch
+from turbospec_engine.kv_store import KVStore
+
+TOLERANCE = 1e-5
+
+
+def ragged(rng: np.random.Generator, query_lens: list[int], block_size: int) -> tuple[RaggedBatch, int]:
+    lens = np.array(query_lens)
+    contexts = lens + rng.integers(0, 70, len(lens))
+    widest = int(-(-contexts.max() // block_size))
+    num_blocks = widest * len(lens)
+    tables = rng.permutation(num_blocks).reshape(len(lens), widest)
+    return RaggedBatch(lens, contexts, tables), num_blocks
+
+
+@pytest.mark.parametrize("block_size", [16, 5])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 4, 64), (8, 2, 32), (6, 3, 24)])
+@pytest.mark.parametrize("query_lens", [[1], [1, 4, 1, 7, 2, 16]])
+def test_kernel_agrees_with_gather(
+    query_lens: list[int], heads: int, kv_heads: int, head_dim: int, block_size: int
+) -> None:
+    batch, num_blocks = ragged(np.random.default_rng(0), query_lens, block_size)
+    torch.manual_seed(0)
+    tokens = sum(query_lens)
+    query = torch.randn(tokens, heads, head_dim)
+    keys, values = torch.randn(2, num_blocks * block_size, kv_heads, head_dim).unbind(0)
+    rows = np.arange(len(query_lens))
+    gathered, kernel = torch.empty_like(query), torch.empty_like(query)
+    GatheredRows(batch, rows, block_size, torch.device("cpu")).attend(query, keys, values, 0.2, gathered)
+    KernelRows(batch, rows, block_size).attend(query, keys, values, 0.2, kernel)
+    torch.testing.assert_close(kernel, gathered, atol=TOLERANCE, rtol=0)
+    for row in rows.tolist():
+        alone = torch.empty_like(query)
+        LongRow(batch, row, block_size, torch.device("cpu")).attend(query, keys, values, 0.2, alone)
+        span = slice(int(batch.query_starts[row]), int(batch.query_starts[row] + batch.query_lens[row]))
+        torch.testing.assert_close(alone[span], gathered[span], atol=TOLERANCE, rtol=0)
+
+
+def test_large_scores_do_not_overflow() -> None:
+    batch, num_blocks = ragged(np.random.default_rng(1), [3, 1], 16)
+    query = torch.full((4, 2, 16), 30.0)
+    keys, values = 30 * torch.randn(2, num_blocks * 16, 2, 16).unbind(0)
+    gathered, kernel = torch.empty_like(query), torch.empty_like(query)
+    GatheredRows(batch, np.arange(2), 16, torch.device("cpu")).attend(query, keys, values, 1.0, gathered)
+    KernelRows(batch, np.arange(2), 16).attend(query, keys, values, 1.0, kernel)
+    torch.testing.assert_close(kernel, gathered, atol=1e-3, rtol=1e-4)
+
+
+def test_long_and_short_rows_in_one_pass() -> None:
+    """A prefill chunk rides with decodes: every token attends to its own request only."""
+    batch, num_blocks = ragged(np.random.default_rng(2), [1, 50, 3], 16)
+    store = KVStore(
+        num_layers=1,
+        num_blocks=num_blocks,
+        block_size=16,
+        num_kv_heads=2,
+        head_dim=16,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    torch.manual_seed(0)
+    store.keys[0].normal_()
+    store.values[0].normal_()
+    query, key, value = torch.randn(54, 4, 16), torch.randn(54, 2, 16), torch.randn(54, 2, 16)
+    out = PagedAttention(batch, store, torch.device("cpu")).forward(0, query, key, value, 0.25)
+    for row in range(3):
+        start, length, context = (int(x[row]) for x in (batch.query_starts, batch.query_lens, batch.context_lens))
+        slots = torch.from_numpy(batch.context_slots(np.array([row]), 16)[0])
+        past = context - length
+        assert torch.equal(store.keys[0][slots[past:]], key[start : start + length])
+        scores = torch.einsum(
+            "qhd,khd->hqk", query[start : start + length], store.keys[0][slots].repeat_interleave(2, 1)
+        )
+        hidden = torch.ones(length, context).tril(past) == 0
+        weights = (scores * 0.25).masked_fill(hidden, -torch.inf).softmax(-1)
+        expected = torch.einsum("hqk,khd->qhd", weights, store.values[0][slots].repeat_interleave(2, 1))
+        torch.testing.assert_close(out[start : start + length], expected, atol=TOLERANCE, rtol=0)

@@ -1,0 +1,178 @@
+"""Speculation leaves the sampled distribution as it is, and a gate that anticipates would not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from tests.turbospec_engine.harness import DEVICE, FixedPlans, Pair, RandomPlans, Reference, build, perturbed
+from turbospec import StepPlan, StepView
+from turbospec_engine import Engine, SamplingParams
+from turbospec_engine.drafter import draft_model
+
+VOCAB = 8
+PROMPT = [3, 1, 4]
+LENGTH = 3
+SAMPLES = 4000
+REJECT = 1e-4
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("small")
+    tokenizer = Tokenizer(models.WordLevel({f"w{token}": token for token in range(VOCAB)}, unk_token="w0"))
+    model = build("llama", VOCAB, seed=5)
+    model.model.embed_tokens.weight.data *= 0.5
+    model.lm_head.weight.data *= 0.3
+    model.save_pretrained(folder / "target")
+    perturbed(model, 0.4).save_pretrained(folder / "drafter")
+    for role in ("target", "drafter"):
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder / role)
+    return Pair(folder / "target", folder / "drafter")
+
+
+def processed(logits: torch.Tensor, params: SamplingParams) -> np.ndarray:
+    """One distribution, written down the slow and obvious way."""
+    if params.allowed_token_ids is not None:
+        banned = [token for token in range(VOCAB) if token not in params.allowed_token_ids]
+        logits[banned] = -torch.inf
+    p = (logits.double() / params.temperature).softmax(-1).numpy()
+    order = np.argsort(-p)
+    if params.top_k:
+        p[order[params.top_k :]] = 0
+        p /= p.sum()
+    if params.top_p < 1:
+        before = np.cumsum(p[order]) - p[order]
+        p[order[before >= params.top_p]] = 0
+    return p / p.sum()
+
+
+@torch.inference_mode()
+def exact(target: Reference, params: SamplingParams) -> np.ndarray:
+    """(VOCAB ** LENGTH,) probability of every output."""
+    joint = np.ones(1)
+    prefixes: list[list[int]] = [[]]
+    for _ in range(LENGTH):
+        logits = (
+            target.model(torch.tensor([[*PROMPT, *prefix] for prefix in prefixes], device=DEVICE)).logits[:, -1].cpu()
+        )
+        joint = np.concatenate([joint[i] * processed(logits[i], params) for i in range(len(prefixes))])
+        prefixes = [[*prefix, token] for prefix in prefixes for token in range(VOCAB)]
+    return joint
+
+
+def sample(pair: Pair, params: SamplingParams, controller: Any, count: int = SAMPLES, **config: Any) -> np.ndarray:
+    """(VOCAB ** LENGTH,) how often the engine gave every output."""
+    settings = {"max_num_seqs": 128, "max_num_batched_tokens": 512, "max_model_len": 32, "max_draft": 4}
+    engine = Engine(pair.config(**(settings | config)), controller)
+    outputs = engine.generate([PROMPT] * count, params)
+    codes = [sum(token * VOCAB ** (LENGTH - 1 - i) for i, token in enumerate(output.token_ids)) for output in outputs]
+    return np.bincount(codes, minlength=VOCAB**LENGTH)
+
+
+def p_value(observed: np.ndarray, probabilities: np.ndarray) -> float:
+    """Chi-square, with outputs expected fewer than five times pooled."""
+    assert observed[probabilities == 0].sum() == 0, "an output of probability 0 was sampled"
+    expected = probabilities * SAMPLES
+    rare = expected < 5
+    observed = np.append(observed[~rare], observed[rare].sum())
+    expected = np.append(expected[~rare], expected[rare].sum())
+    keep = expected > 0
+    return float(chisquare(observed[keep], expected[keep]).pvalue)
+
+
+PARAMS = {
+    "temperature": {"temperature": 0.9},
+    "top-k": {"temperature": 1.3, "top_k": 4},
+    "top-p": {"temperature": 1.0, "top_p": 0.8},
+    "top-k and top-p": {"temperature": 0.7, "top_k": 6, "top_p": 0.9},
+    "allowed": {"temperature": 1.0, "allowed_token_ids": (1, 2, 5, 7)},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "drafter"), [*((name, "model") for name in PARAMS), ("temperature", "ngram"), ("top-p", "ngram")]
+)
+def test_distribution_unchanged(name: str, drafter: str, small: Pair, reference: Callable[[Path], Reference]) -> None:
+    params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, **PARAMS[name])
+    plans = RandomPlans(longest=4)
+    config = {"drafter": "ngram"} if drafter == "ngram" else {}
+    observed = sample(small, params, plans, **config)
+    if drafter == "model":
+        drafted = sum(int(outcome.drafted.sum()) for outcome in plans.outcomes)
+        accepted = sum(int(outcome.accepted.sum()) for outcome in plans.outcomes)
+        assert 0.1 * drafted < accepted < 0.95 * drafted
+    assert p_value(observed, exact(reference(small.target), params)) > REJECT
+
+
+@dataclass
+class ThresholdGate:
+    threshold: float
+
+    def advance(self, rows: np.ndarray, confidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        keep = confidence > self.threshold
+        return keep, keep
+
+
+@dataclass
+class GatedPlans(FixedPlans):
+    threshold: float = 0.5
+
+    def plan(self, view: StepView) -> StepPlan:
+        plan = super().plan(view)
+        plan.gate = ThresholdGate(self.threshold)
+        return plan
+
+
+def test_gate_on_the_maximum_is_lossless(small: Pair, reference: Callable[[Path], Reference]) -> None:
+    params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, temperature=1.0)
+    seen = FixedPlans(longest=2)
+    sample(small, params, seen, count=200)
+    typical = np.nanmedian(np.concatenate([o.confidence.ravel() for o in seen.outcomes if o.confidence is not None]))
+    plans = GatedPlans(longest=2, threshold=float(typical))
+    observed = sample(small, params, plans)
+    proposed = sum(int(outcome.proposed.sum()) for outcome in plans.outcomes)
+    drafted = sum(int(outcome.drafted.sum()) for outcome in plans.outcomes)
+    assert 0.1 * proposed < drafted < 0.9 * proposed, "the gate must have closed now and then"
+    assert p_value(observed, exact(reference(small.target), params)) > REJECT
+
+
+def test_gate_on_the_drawn_token_is_caught(
+    small: Pair, reference: Callable[[Path], Reference], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were the gate shown the drawn token's own probability, likely tokens would be verified more often."""
+    choose = draft_model._choose
+
+    def anticipating(*args: Any) -> Any:
+        tokens, _, distributions = choose(*args)
+        return tokens, distributions.cpu().numpy()[np.arange(len(tokens)), tokens].astype(float), distributions
+
+    monkeypatch.setattr(draft_model, "_choose", anticipating)
+    params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, temperature=1.0)
+    observed = sample(small, params, GatedPlans(longest=2, threshold=0.3))
+    assert p_value(observed, exact(reference(small.target), params)) < REJECT
+
+
+def test_output_does_not_depend_on_neighbours(small: Pair) -> None:
+    params = SamplingParams(max_tokens=12, temperature=1.0, seed=7, ignore_eos=True)
+    engine = Engine(small.config(max_draft=4, max_model_len=64), FixedPlans(longest=3))
+    alone = engine.generate([PROMPT], params)[0].token_ids
+    other = SamplingParams(max_tokens=12, temperature=1.5, top_k=3, ignore_eos=True)
+    crowd = engine.generate([[1, 2], PROMPT, [5, 5, 5]], [other, params, other])
+    assert crowd[1].token_ids == alone
+
+
+def test_requests_without_a_seed_differ(small: Pair) -> None:
+    params = SamplingParams(max_tokens=20, temperature=1.5, ignore_eos=True)
+    engine = Engine(small.config(max_draft=4, max_model_len=64), FixedPlans(longest=3))
+    first, second = engine.generate([PROMPT, PROMPT], params)
+    assert first.token_ids != second.token_ids
