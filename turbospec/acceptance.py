@@ -136,14 +136,14 @@ def _survival(
     # σ(s·(f + r)) needs exp(s·f) and exp(s·r); with s, what is known of a request, rounded to a few values, that is one
     # exponential a request and not one a position.
     of_position = np.zeros((KNOWN_VALUES + 1, depth))
-    for level in range(KNOWN_VALUES + 1):
-        for j in range(depth):
-            of_position[level, j] = np.exp(level / KNOWN_VALUES * (terms.prior[j] + terms.offsets[0, j]))
     for i in range(n):
         of_class, class_variance = effect(terms.classes, class_ids[i] % MAX_CLASSES, CLASS_VARIANCE)
         of_request, request_variance = effect(terms.requests, rows[i], spread)
         variance = terms.level[1] + class_variance + request_variance
         level = round(KNOWN_VALUES / np.sqrt(1.0 + np.pi / 8.0 * variance))
+        if of_position[level, 0] == 0.0:
+            for j in range(depth):
+                of_position[level, j] = np.exp(level / KNOWN_VALUES * (terms.prior[j] + terms.offsets[0, j]))
         rest = np.exp(level / KNOWN_VALUES * (terms.level[0] + of_class + of_request))
         alive = 1.0
         for j in range(min(limits[i], depth)):

@@ -51,18 +51,31 @@ class ConfidenceCalibration:
         """(n,) odds ratio of each request's acceptance against the table's."""
         return _ratios(self.model.terms, rows, self.model.between)
 
-    def dropped(self, rows: IntArray, drafted: IntArray, proposed: IntArray, confidence: FloatArray) -> FloatArray:
-        """(n,) acceptance promised by the confidence of the token that was proposed but not verified, else NaN."""
-        return _dropped(self.model.terms, self.model.between, rows, drafted, proposed, confidence)
-
     def observe(
-        self, rows: IntArray, drafted: IntArray, accepted: IntArray, truncated: BoolArray, confidence: FloatArray
-    ) -> None:
-        """Learn from a step's verified tokens; confidence is (n, at least max drafted)."""
-        self.observations += _observe(
-            self.model.terms, self.model.between, self.first, rows, drafted, accepted, truncated, confidence,
+        self,
+        rows: IntArray,
+        drafted: IntArray,
+        accepted: IntArray,
+        truncated: BoolArray,
+        proposed: IntArray,
+        confidence: FloatArray,
+    ) -> FloatArray:
+        """Learn from a step's verified tokens.
+
+        Args:
+            rows: (n,) rows of the per-request state.
+            drafted, accepted, truncated, proposed: (n,) as in a `StepOutcome`.
+            confidence: (n, at least max proposed).
+
+        Returns:
+            (n,) the acceptance that was promised of the token proposed but not verified; NaN where there is none.
+        """
+        promised, seen = _observe(
+            self.model.terms, self.model.between, self.first, rows, drafted, accepted, truncated, proposed, confidence,
             self.model.memory, self.model.request_memory,
         )  # fmt: skip
+        self.observations += seen
+        return promised
 
 
 class SurvivalGate:
@@ -136,24 +149,6 @@ def _ratios(terms: Terms, rows: IntArray, spread: float) -> FloatArray:
 
 
 @compiled
-def _dropped(
-    terms: Terms,
-    spread: float,
-    rows: IntArray,
-    drafted: IntArray,
-    proposed: IntArray,
-    confidence: FloatArray,
-) -> FloatArray:
-    promised = np.full(len(rows), np.nan)
-    for i in range(len(rows)):
-        if proposed[i] > drafted[i]:
-            b = _bin(confidence[i, drafted[i]])
-            of_request = effect(terms.requests, rows[i], spread)[0]
-            promised[i] = logistic(terms.prior[b] + terms.level[0] + terms.offsets[0, b] + of_request)
-    return promised
-
-
-@compiled
 def _observe(
     terms: Terms,
     spread: float,
@@ -162,11 +157,18 @@ def _observe(
     drafted: IntArray,
     accepted: IntArray,
     truncated: BoolArray,
+    proposed: IntArray,
     confidence: FloatArray,
     memory: float,
     request_memory: float,
-) -> int:
-    """Update the model and the first positions' histogram; the number of positions observed."""
+) -> tuple[FloatArray, int]:
+    """Update the model and the first positions' histogram; what was promised, and the number of positions observed."""
+    promised = np.full(len(rows), np.nan)
+    for i in range(len(rows)):
+        if proposed[i] > drafted[i]:
+            b = _bin(confidence[i, drafted[i]])
+            of_request = effect(terms.requests, rows[i], spread)[0]
+            promised[i] = logistic(terms.prior[b] + terms.level[0] + terms.offsets[0, b] + of_request)
     seen_in_all = 0
     for i in range(len(rows)):
         if not np.isnan(confidence[i, 0]):
@@ -181,7 +183,7 @@ def _observe(
         if seen > 0:
             learn_spread(terms, rows[i], spread)
             seen_in_all += seen
-    return seen_in_all
+    return promised, seen_in_all
 
 
 @compiled

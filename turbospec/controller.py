@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from turbospec.types import StepController, StepOutcome, StepPlan, StepView
+from turbospec.compiled import compiled
+from turbospec.types import IntArray, StepController, StepOutcome, StepPlan, StepView
 
 log = logging.getLogger("turbospec")
 
@@ -43,6 +44,14 @@ class ControllerStats:
     """Time spent in plan and observe."""
     guard_trips: int = 0
     last_fault: str = ""
+
+
+@compiled
+def _within(lengths: IntArray, limits: IntArray) -> bool:
+    for i in range(len(lengths)):  # noqa: SIM110 numba compiles a loop better than a generator
+        if lengths[i] < 0 or lengths[i] > limits[i]:
+            return False
+    return True
 
 
 class Controller:
@@ -113,7 +122,7 @@ class Controller:
         lengths = np.asarray(plan.draft_lengths)
         if lengths.shape != (view.size,) or lengths.dtype.kind not in "iu":
             raise ValueError(f"draft_lengths is {lengths.dtype} of shape {lengths.shape}, not integers ({view.size},)")
-        if view.size and (lengths.min() < 0 or bool((lengths > view.draft_limits).any())):
+        if not _within(lengths, view.draft_limits):
             raise ValueError("draft_lengths outside 0 and the view's draft_limits")
         plan.draft_lengths = lengths
         return plan

@@ -23,7 +23,7 @@ from scipy.optimize import nnls
 
 from turbospec.compiled import compiled
 from turbospec.profile import LatencySample
-from turbospec.types import FloatArray
+from turbospec.types import FloatArray, StepOutcome
 
 VERIFY_KNOTS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096])
 """Tokens in the target's pass at which the slope may change."""
@@ -92,29 +92,70 @@ def _learn(
     target: float,
     forgetting: float,
 ) -> None:
+    # Plain loops: a dozen features are too few to be worth a call into BLAS.
+    size = len(weights)
     predicted = 0.0
-    for i in range(len(weights)):
+    for i in range(size):
         predicted += features[i] * weights[i]
     # Measured against the larger of the two, so that neither a stall nor a wild prediction gets undue weight.
     scale = max(target, predicted, 1e-9)
-    x = features / scale
     error = (target - predicted) / scale
-    gain = covariance @ x
-    spread = x @ gain
+    gain = np.zeros(size)
+    spread = 0.0
+    for i in range(size):
+        for j in range(size):
+            gain[i] += covariance[i, j] * features[j] / scale
+        spread += features[i] / scale * gain[i]
     sigma = np.sqrt(noise[0] ** 2 + spread)
     clipped = min(max(error, -OUTLIER_SIGMAS * sigma), OUTLIER_SIGMAS * sigma)
     denominator = noise[0] ** 2 + spread
-    weights += gain * (clipped / denominator)
     # Directional forgetting: P⁻¹ loses (1 − λ) of itself along x alone, then gains x xᵀ / σ². The gain is bounded by
     # the noise so that a direction which repeats keeps a memory of 1 / (1 − λ) steps.
-    covariance -= np.outer(gain, gain) / denominator
     spread_after = spread * noise[0] ** 2 / denominator
-    if spread_after > 1e-12:
-        floor = (1.0 - forgetting) * noise[0] ** 2
-        if spread_after < floor:
-            after = gain * (noise[0] ** 2 / denominator)
-            covariance += np.outer(after, after) * ((floor - spread_after) / spread_after**2)
+    floor = (1.0 - forgetting) * noise[0] ** 2
+    change = -1.0 / denominator
+    if 1e-12 < spread_after < floor:
+        change += (noise[0] ** 2 / denominator) ** 2 * (floor - spread_after) / spread_after**2
+    for i in range(size):
+        weights[i] += gain[i] * clipped / denominator
+        for j in range(size):
+            covariance[i, j] += gain[i] * gain[j] * change
     noise[0] = min(max(0.98 * noise[0] + 0.02 * abs(clipped) * 1.25, 0.01), 0.5)
+
+
+@compiled
+def _learn_step(
+    verify: FloatArray,
+    verify_covariance: FloatArray,
+    verify_noise: FloatArray,
+    draft: FloatArray,
+    draft_covariance: FloatArray,
+    draft_noise: FloatArray,
+    host: FloatArray,
+    host_covariance: FloatArray,
+    host_noise: FloatArray,
+    forgetting: float,
+    passes: int,
+    rows: int,
+    draft_context_tokens: int,
+    catch_up_tokens: int,
+    tokens: int,
+    context_tokens: int,
+    requests: int,
+    draft_seconds: float,
+    verify_seconds: float,
+    host_seconds: float,
+) -> None:
+    """All three regressions in one call: entering compiled code costs more than what is computed there."""
+    if verify_seconds > 0.0:
+        row = _features(float(tokens), float(context_tokens))
+        _learn(verify, verify_covariance, verify_noise, row, verify_seconds, forgetting)
+    if passes and draft_seconds > 0.0:
+        row = np.array([1.0, passes, rows, draft_context_tokens, catch_up_tokens])
+        _learn(draft, draft_covariance, draft_noise, row, draft_seconds, forgetting)
+    if host_seconds > 0.0:
+        row = np.array([1.0, requests])
+        _learn(host, host_covariance, host_noise, row, host_seconds, forgetting)
 
 
 @compiled
@@ -150,6 +191,8 @@ class LatencyModel:
         variance = np.zeros((len(verify), len(verify)))
         variance[0, 0], variance[1, 1] = 5e-2**2, 1e-7**2
         variance[2:, 2:] = 1e-4**2 + np.diag(np.full(segments, 5e-5**2))
+        # From one token to two a pass turns from matrix-vector to matrix-matrix products: that step may be large.
+        variance[2, 2] += 3e-3**2
         self.verify = OnlineRegression(verify, variance)
         self.draft = OnlineRegression(
             np.array([2e-4, 1.5e-3, 2e-5, 1e-8, 1e-5]), np.array([1e-3, 1e-2, 1e-4, 1e-7, 1e-4]) ** 2
@@ -197,15 +240,19 @@ class LatencyModel:
         """Whether both a plain step and a drafting one have been seen often enough to plan with."""
         return self.fitted or (self.verify_observations >= 4 and self.draft_observations >= 4)
 
-    def learn(self, sample: LatencySample, requests: int) -> None:
+    def learn(self, step: LatencySample | StepOutcome, requests: int) -> None:
         """Correct the model by one measured step of `requests` requests."""
-        self.verify.learn(_verify_row(sample), sample.verify_seconds)
+        rows = step.draft_rows if isinstance(step.draft_rows, tuple) else step.draft_rows.tolist()
+        verify, draft, host = self.verify, self.draft, self.host
+        _learn_step(
+            verify.weights, verify.covariance, verify.noise, draft.weights, draft.covariance, draft.noise,
+            host.weights, host.covariance, host.noise, verify.forgetting,
+            len(rows), sum(rows), step.draft_context_tokens, step.catch_up_tokens, step.tokens_batched,
+            step.context_tokens, requests, step.draft_seconds, step.verify_seconds,
+            step.step_seconds - step.draft_seconds - step.verify_seconds,
+        )  # fmt: skip
         self.verify_observations += 1
-        if sample.draft_rows:
-            self.draft.learn(_draft_row(sample), sample.draft_seconds)
-            self.draft_observations += 1
-        rest = sample.step_seconds - sample.draft_seconds - sample.verify_seconds
-        self.host.learn(np.array([1.0, requests]), rest)
+        self.draft_observations += len(rows) > 0
 
     def verify_curve(self, base_tokens: int, extra_tokens: int, context_tokens: float, requests: int) -> FloatArray:
         """(extra + 1,) host and verify seconds with 0 … extra draft tokens on top of `base_tokens`; not decreasing."""
@@ -239,13 +286,13 @@ def _requests(sample: LatencySample) -> int:
     return sample.draft_rows[0] if sample.draft_rows else max(1, sample.tokens_batched - sample.prefill_tokens)
 
 
-def _verify_row(sample: LatencySample) -> FloatArray:
-    return _features(float(sample.tokens_batched), float(sample.context_tokens))
+def _verify_row(step: LatencySample | StepOutcome) -> FloatArray:
+    return _features(float(step.tokens_batched), float(step.context_tokens))
 
 
-def _draft_row(sample: LatencySample) -> FloatArray:
-    rows = sample.draft_rows
-    return np.array([1.0, len(rows), sum(rows), sample.draft_context_tokens, sample.catch_up_tokens], np.float64)
+def _draft_row(step: LatencySample | StepOutcome) -> FloatArray:
+    rows = step.draft_rows
+    return np.array([1.0, len(rows), sum(rows), step.draft_context_tokens, step.catch_up_tokens], np.float64)
 
 
 def _host_row(sample: LatencySample) -> FloatArray:

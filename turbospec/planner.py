@@ -26,7 +26,7 @@ from turbospec.compiled import compiled
 from turbospec.types import BoolArray, FloatArray, IntArray
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class StepCosts:
     """What a step costs in seconds, as the planner needs it."""
 

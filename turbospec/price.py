@@ -12,8 +12,6 @@ policy. Three points fix what "long-run" must mean for a server:
 
 from __future__ import annotations
 
-import numpy as np
-
 from turbospec.planner import DraftPlan, StepCosts, plan_draft_lengths
 from turbospec.types import FloatArray
 
@@ -31,22 +29,24 @@ class TimePrice:
 
     def __init__(self, memory: float = 150.0) -> None:
         self._keep = 1.0 - 1.0 / memory
-        self._tokens = np.zeros(BUCKETS)
-        self._request_seconds = np.zeros(BUCKETS)
-        self._steps = np.zeros(BUCKETS)
+        # Lists: single elements of an array are slow to reach.
+        self._tokens = [0.0] * BUCKETS
+        self._request_seconds = [0.0] * BUCKETS
+        self._steps = [0.0] * BUCKETS
 
     def add(self, requests: int, tokens: int, seconds: float) -> None:
         """Take in a step without prefill in which `requests` requests emitted `tokens` tokens."""
         bucket = _bucket(requests)
-        for total, amount in ((self._tokens, tokens), (self._request_seconds, requests * seconds), (self._steps, 1.0)):
-            total[bucket] = total[bucket] * self._keep + amount
+        self._tokens[bucket] = self._tokens[bucket] * self._keep + tokens
+        self._request_seconds[bucket] = self._request_seconds[bucket] * self._keep + requests * seconds
+        self._steps[bucket] = self._steps[bucket] * self._keep + 1.0
 
     def rate(self, requests: int) -> float | None:
         """Tokens a second of this many decoding requests; None where that load was hardly seen."""
         bucket = _bucket(requests)
         if self._steps[bucket] < self.MIN_STEPS:
             return None
-        return requests * float(self._tokens[bucket] / self._request_seconds[bucket])
+        return requests * self._tokens[bucket] / self._request_seconds[bucket]
 
 
 def best_rate(gains: FloatArray, costs: StepCosts, base_tokens: float, iterations: int = 4) -> float:

@@ -1,4 +1,4 @@
-"""While drafting is off: how often, and on which request, to look whether it would pay again."""
+"""Steps that are run to learn: drafts while drafting is off, and plain steps while it is on."""
 
 from __future__ import annotations
 
@@ -9,60 +9,80 @@ from turbospec.types import BoolArray, FloatArray, IntArray
 UNEXPECTED = 0.25
 """A success is a surprise where acceptance was thought to be lower than this; up to there drafting hardly ever pays."""
 
+COMPANY = 1.3
+"""Times what the best row alone would lose that may be lost to probe all."""
+LEAST_LOSS = 0.1
+"""Part of a probe's time that counts as lost even if its tokens are worth it."""
+
+
+def seconds_lost(seconds: float, gain: float) -> float:
+    """What a probe loses that takes so many seconds and brings tokens worth so many."""
+    return max(seconds - gain, LEAST_LOSS * seconds)
+
 
 class ProbeBudget:
-    """Spends at most a stated share of step time on probes, and less the longer they fail.
+    """Loses at most a stated share of step time to probes, and less the longer they fail.
 
-    A step earns `share` of its duration; a probe is due once the credit covers its cost, times a back-off that doubles
-    with every probe that fails. A request that was never drafted for is exempt from the back-off, as it may be of
-    another kind, but not from the budget: the loss to a drafter that is never right is bounded by `share`. A success
-    that nobody expected is followed by another probe at once, beside the budget, so that a drafter that is right again
-    is noticed within a few steps.
+    A step earns `share` of its duration; a probe is due once the credit covers what it will lose, times a back-off that
+    doubles with every probe that fails. Where drafting nearly pays a probe loses next to nothing, and many are made. A
+    request that was never drafted for is exempt from the back-off, as it may be of another kind, but not from the
+    budget: the loss to a drafter that is never right is bounded by `share`. A success that nobody expected is followed
+    by another probe at once, beside the budget, so that a drafter that is right again is noticed within a few steps.
 
     Args:
-        share: probes' part of step time, 0 for none.
+        share: part of step time that probes may lose, 0 for none.
         max_backoff: probes are at most this many times rarer than the budget allows.
     """
 
     def __init__(self, share: float, *, max_backoff: float = 8.0) -> None:
         self.share = share
         self.max_backoff = max_backoff
-        self.seconds_spent = 0.0
+        self.seconds_lost = 0.0
         self.seconds_total = 0.0
         self._credit = 0.0
         self._backoff = 1.0
         self._follow_up = False
 
     @property
-    def spent_share(self) -> float:
-        """Part of all step time that went into probes so far."""
-        return self.seconds_spent / self.seconds_total if self.seconds_total else 0.0
+    def lost_share(self) -> float:
+        """Part of all step time that was lost to probes so far."""
+        return self.seconds_lost / self.seconds_total if self.seconds_total else 0.0
 
     def earn(self, step_seconds: float) -> None:
         self.seconds_total += step_seconds
         self._credit += self.share * step_seconds
 
-    def choose(self, eligible: BoolArray, costs: FloatArray, evidence: FloatArray) -> int | None:
-        """The row to probe now, or None.
+    def choose(
+        self, eligible: BoolArray, shared_seconds: float, seconds: FloatArray, gains: FloatArray, evidence: FloatArray
+    ) -> IntArray | None:
+        """The rows to probe now, or None: one, or all where that loses little more.
 
         Args:
             eligible: (n,) rows that can draft.
-            costs: (n,) seconds that a probe of each row takes.
+            shared_seconds: what a probe takes however many rows are in it.
+            seconds: (n,) what each row adds to that.
+            gains: (n,) seconds that each row's tokens are expected to be worth.
             evidence: (n,) observations that each row's estimate rests on.
         """
         if self.share <= 0.0 or not eligible.any():
             return None
-        # A probe teaches in proportion to the variance it removes, 1 / (1 + evidence), for its cost.
-        worth = np.where(eligible, 1.0 / ((1.0 + evidence) * np.maximum(costs, 1e-9)), -1.0)
-        row = int(worth.argmax())
-        backoff = 1.0 if evidence[row] <= 0.0 else self._backoff
-        return row if self._follow_up or self._credit >= costs[row] * backoff else None
+        whole = shared_seconds + seconds
+        alone = np.maximum(whole - gains, LEAST_LOSS * whole)
+        needed = np.where(evidence > 0.0, self._backoff * alone, alone)
+        due = eligible & (self._follow_up | (self._credit >= needed))
+        if not due.any():
+            return None
+        # A probe teaches in proportion to the variance it removes, 1 / (1 + evidence), for what it loses.
+        row = int(np.where(due, 1.0 / ((1.0 + evidence) * alone), -1.0).argmax())
+        everyone = np.flatnonzero(eligible)
+        together = seconds_lost(shared_seconds + float(seconds[everyone].sum()), float(gains[everyone].sum()))
+        return everyone if together <= COMPANY * float(alone[row]) else np.array([row])
 
     def spend(self, seconds: float) -> None:
-        """Book what a probe really cost. Credit is not carried over: an hour at full speed buys no burst of probes."""
+        """Book what a probe really lost. Credit is not carried over: an hour at full speed buys no burst of probes."""
         if not self._follow_up:
             self._credit = min(self._credit - seconds, 0.0)
-        self.seconds_spent += seconds
+        self.seconds_lost += seconds
 
     def learn(self, drafted: IntArray, accepted: IntArray, expected: float) -> None:
         """Lengthen the back-off after a probe of which nothing was accepted, end it after any success.
@@ -74,3 +94,38 @@ class ProbeBudget:
         success = bool(accepted.any())
         self._backoff = 1.0 if success else min(2.0 * self._backoff, self.max_backoff)
         self._follow_up = success and expected < UNEXPECTED
+
+
+class PlainSteps:
+    """While every step drafts, now and then one that does not, so that drafting is compared with what is, not was.
+
+    Each load (number of decoding requests, to a power of two) has plain steps at intervals that double up to
+    `MAX_INTERVAL`; together they may lose at most a share of all step time.
+
+    Args:
+        share: part of step time that plain steps may lose to the drafting steps in whose place they are run.
+    """
+
+    FIRST_INTERVAL, MAX_INTERVAL = 8, 128
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self._credit = 0.0
+        self._interval: dict[int, int] = {}
+        self._due: dict[int, int] = {}
+
+    def earn(self, step_seconds: float) -> None:
+        self._credit += self.share * step_seconds
+
+    def is_due(self, requests: int, step: int, seconds: float) -> bool:
+        """Whether this step should be a plain one, given the seconds that its drafts are thought to be worth."""
+        if self._due.setdefault(requests.bit_length(), step + self.FIRST_INTERVAL) > step or self._credit < seconds:
+            return False
+        self._credit = min(self._credit - seconds, 0.0)
+        return True
+
+    def learn(self, requests: int, step: int) -> None:
+        """A plain step was run, whatever for."""
+        load = requests.bit_length()
+        interval = min(2 * self._interval.get(load, self.FIRST_INTERVAL // 2), self.MAX_INTERVAL)
+        self._interval[load], self._due[load] = interval, step + interval

@@ -14,12 +14,13 @@ against the whole batch: a request that would not pay for a pass by itself still
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from turbospec.compiled import compiled
+from turbospec.confidence import ConfidenceCalibration
 from turbospec.types import BoolArray, FloatArray, IntArray
 
 GRID = 40
@@ -29,15 +30,18 @@ LEVELS = 13
 """Requests better or worse than the server's calibration, by odds ratios of powers of 2 around 1."""
 DEPTH = 16
 """Deeper passes are not looked at: hardly a draft survives to them."""
-REFRESH_STEPS = 16
-"""Steps for which values are kept: the calibration they rest on changes slowly."""
-PRICE_STEP = 0.08
+REFRESH_OBSERVATIONS = 128
+"""Observations for which values are kept: the calibration they rest on remembers several times as many."""
+MAX_KEPT = 64
+PRICE_STEP = 0.1
 """Prices that differ by less than this, in logs, share their values."""
 
 
 class PassValues(NamedTuple):
     """v(d) for requests of different quality."""
 
+    table: FloatArray
+    """(bins,) the calibration that the values rest on."""
     mean: FloatArray
     """(LEVELS,) acceptance of the next token, rising; the key by which a request finds itself."""
     gain: FloatArray
@@ -57,49 +61,52 @@ class Start(NamedTuple):
     """The same less everything they cost, in tokens."""
 
 
-@dataclass(slots=True)
-class _Kept:
-    until: int
-    values: PassValues
-
-
 class StoppingValues:
-    """Keeps the values of the prices that occur, and computes them anew now and then."""
+    """Keeps the values of the prices that occur, and computes them anew now and then.
 
-    def __init__(self) -> None:
-        self._kept: dict[tuple[int, int], _Kept] = {}
+    Args:
+        calibration: where acceptance by confidence is learnt.
+    """
 
-    def at(
-        self, step: int, table: FloatArray, histogram: FloatArray, row_price: float, verify_price: float
-    ) -> PassValues:
-        """Values for these prices, at most `REFRESH_STEPS` steps old.
+    def __init__(self, calibration: ConfidenceCalibration) -> None:
+        self._calibration = calibration
+        self._kept: dict[tuple[int, int], tuple[int, PassValues]] = {}
+        """By rounded prices: the calibration's observations at which values are stale, and the values."""
+
+    def at(self, row_price: float, verify_price: float) -> PassValues:
+        """Values for these prices.
 
         Args:
-            step: number of the step.
-            table: (bins,) acceptance by bin of confidence.
-            histogram: (bins,) how often a next position's confidence falls in each bin; sums to 1.
             row_price: tokens that a request's row in a pass costs.
             verify_price: tokens that verifying a token costs.
         """
         key = (_rounded(row_price), _rounded(verify_price))
-        kept = self._kept.get(key)
-        if kept is None or kept.until <= step:
-            if len(self._kept) >= 64:
+        seen = self._calibration.observations
+        stale_at, values = self._kept.get(key, (seen, None))
+        if values is None or stale_at <= seen:
+            if len(self._kept) >= MAX_KEPT:
                 self._kept.clear()
-            values = PassValues(*pass_values(table, histogram, row_price, verify_price))
-            kept = self._kept[key] = _Kept(step + REFRESH_STEPS, values)
-        return kept.values
+            table = self._calibration.table()
+            values = PassValues(table, *pass_values(table, self._calibration.histogram(), row_price, verify_price))
+            self._kept[key] = (seen + REFRESH_OBSERVATIONS, values)
+        return values
 
 
 def _rounded(price: float) -> int:
-    return round(float(np.log(max(price, 1e-9))) / PRICE_STEP)
+    return round(math.log(max(price, 1e-9)) / PRICE_STEP)
 
 
 @compiled
 def pass_values(
     table: FloatArray, histogram: FloatArray, row_price: float, verify_price: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """`PassValues` for a calibration and prices, as `StoppingValues.at` takes them."""
+    """Mean, gain and net of `PassValues`.
+
+    Args:
+        table: (bins,) acceptance by bin of confidence.
+        histogram: (bins,) how often a next position's confidence falls in each bin; sums to 1.
+        row_price, verify_price: as for `StoppingValues.at`.
+    """
     bins = len(table)
     mean, gain, net = np.zeros(LEVELS), np.zeros((LEVELS, DEPTH)), np.zeros((LEVELS, DEPTH))
     acceptance, stride = np.zeros(bins), np.zeros(bins, np.int64)

@@ -171,7 +171,7 @@ class PagedAttention:
         self.parts: list[Rows] = []
         self.parts += [LongRow(batch, row, store.block_size, device) for row in long]
         short = np.flatnonzero(batch.query_lens <= SHORT_QUERY)
-        if len(short) and device.type == "cpu" and store.dtype == torch.float32:
+        if len(short) and device.type == "cpu":
             self.parts.append(KernelRows(batch, short, store.block_size))
         elif len(short):
             self.parts.append(GatheredRows(batch, short, store.block_size, device))
@@ -191,11 +191,12 @@ class PagedAttention:
         Returns:
             (tokens, heads, head_dim), contiguous.
         """
-        self.store.write(layer, self.slots, key, value)
-        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        dtype = self.store.dtype
+        self.store.write(layer, self.slots, key.to(dtype), value.to(dtype))
+        out = torch.empty(query.shape, dtype=dtype, device=query.device)
         for rows in self.parts:
-            rows.attend(query, self.store.keys[layer], self.store.values[layer], scale, out)
-        return out
+            rows.attend(query.to(dtype), self.store.keys[layer], self.store.values[layer], scale, out)
+        return out.to(query.dtype)
 
 
 def paged_attention_forward(

@@ -28,7 +28,12 @@ def kv_shape(model: PreTrainedModel) -> tuple[int, int, int]:
 
 def kv_bytes_per_token(model: PreTrainedModel) -> int:
     """Bytes that one token's keys and values take in all layers."""
-    return 2 * math.prod(kv_shape(model)) * model.dtype.itemsize
+    return 2 * math.prod(kv_shape(model)) * kv_dtype(model).itemsize
+
+
+def kv_dtype(model: PreTrainedModel) -> torch.dtype:
+    """What keys and values are kept in: float32 on a CPU, whose attention kernel computes in it anyway."""
+    return torch.float32 if model.device.type == "cpu" else model.dtype
 
 
 def block_table(requests: Sequence[Request]) -> IntArray:
@@ -52,7 +57,7 @@ class ModelRunner:
             block_size=block_size,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
-            dtype=model.dtype,
+            dtype=kv_dtype(model),
             device=self.device,
         )
 

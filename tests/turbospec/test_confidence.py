@@ -14,7 +14,9 @@ def test_learns_an_overconfident_drafter() -> None:
     for step in range(4000):
         confidence = rng.uniform(0, 1, (1, 4))
         accepted = int(np.cumprod(rng.random(4) < 0.5 * confidence[0]).sum())
-        calibration.observe(np.array([step // 40]), np.array([4]), np.array([accepted]), np.array([False]), confidence)
+        calibration.observe(
+            np.array([step // 40]), np.array([4]), np.array([accepted]), np.array([False]), np.array([4]), confidence
+        )
     table = calibration.table()
     assert table[3] == pytest.approx(0.175, abs=0.1)
     assert table[8] == pytest.approx(0.425, abs=0.12)
@@ -24,7 +26,12 @@ def test_a_request_that_never_matches_is_told_apart_by_its_ratio() -> None:
     calibration = ConfidenceCalibration(capacity=2)
     for _ in range(40):
         calibration.observe(
-            np.arange(2), np.array([3, 3]), np.array([0, 3]), np.array([False, False]), np.full((2, 3), 0.9)
+            np.arange(2),
+            np.array([3, 3]),
+            np.array([0, 3]),
+            np.array([False, False]),
+            np.array([3, 3]),
+            np.full((2, 3), 0.9),
         )
     low, high = calibration.ratios(np.arange(2))
     assert low < 0.2 < 1.0 < high

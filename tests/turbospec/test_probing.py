@@ -5,17 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turbospec.probing import ProbeBudget
+from turbospec.probing import PlainSteps, ProbeBudget
 
 ALL = np.ones(2, np.bool_)
 
 
+NOTHING = np.zeros(2)
+
+
 def run(budget: ProbeBudget, steps: int, *, accepted: int, evidence: float = 5.0, expected: float = 0.5) -> int:
+    """Probes among steps of 10 ms; each takes 5 ms and wins nothing back."""
     probes = 0
     for _ in range(steps):
-        if budget.choose(ALL, np.full(2, 2e-3), np.full(2, evidence)) is not None:
+        rows = budget.choose(ALL, 2e-3, np.full(2, 3e-3), NOTHING, np.full(2, evidence))
+        if rows is not None:
+            assert len(rows) == 1
             probes += 1
-            budget.spend(2e-3)
+            budget.spend(5e-3)
             budget.learn(np.array([1, 0]), np.array([accepted, 0]), expected)
         budget.earn(0.01)
     return probes
@@ -25,7 +31,7 @@ def run(budget: ProbeBudget, steps: int, *, accepted: int, evidence: float = 5.0
 def test_stays_within_its_share(accepted: int) -> None:
     budget = ProbeBudget(0.01)
     assert run(budget, 5000, accepted=accepted) > 0
-    assert budget.spent_share <= 0.01
+    assert budget.lost_share <= 0.01
 
 
 def test_failing_probes_grow_rare_and_success_brings_them_back() -> None:
@@ -34,29 +40,81 @@ def test_failing_probes_grow_rare_and_success_brings_them_back() -> None:
 
 
 def test_an_unexpected_success_is_followed_up_at_once() -> None:
-    budget = ProbeBudget(0.01)
-    assert run(budget, 60, accepted=1, expected=0.03) > 30
-    assert run(ProbeBudget(0.01), 60, accepted=1, expected=0.5) < 10
+    assert run(rich(), 60, accepted=1, expected=0.03) == 60
+    assert run(rich(), 60, accepted=1, expected=0.5) < 10
 
 
 def test_no_share_no_probes() -> None:
     assert run(ProbeBudget(0.0), 1000, accepted=1) == 0
 
 
-def test_prefers_the_request_of_which_least_is_known() -> None:
+def rich() -> ProbeBudget:
     budget = ProbeBudget(0.01)
     budget.earn(10.0)
-    assert budget.choose(ALL, np.full(2, 1e-3), np.array([30.0, 0.0])) == 1
+    return budget
+
+
+def choice(
+    seconds: list[float], evidence: list[float], eligible: object = ALL, shared: float = 0.0
+) -> list[int] | None:
+    rows = rich().choose(np.asarray(eligible), shared, np.array(seconds), NOTHING, np.array(evidence))
+    return None if rows is None else rows.tolist()
+
+
+def test_prefers_the_request_of_which_least_is_known() -> None:
+    assert choice([1e-3, 2e-3], [30.0, 0.0]) == [1]
 
 
 def test_prefers_the_cheaper_of_equals() -> None:
-    budget = ProbeBudget(0.01)
-    budget.earn(10.0)
-    assert budget.choose(ALL, np.array([1e-3, 5e-3]), np.zeros(2)) == 0
+    assert choice([1e-3, 5e-3], [0.0, 0.0]) == [0]
+
+
+def test_probes_all_where_they_share_the_cost() -> None:
+    assert choice([1e-4, 1e-4], [0.0, 0.0], shared=2e-3) == [0, 1]
 
 
 def test_only_eligible_rows_are_probed() -> None:
+    assert choice([1e-3, 1e-3], [0.0, 0.0], [False, True]) == [1]
+    assert choice([1e-3, 1e-3], [0.0, 0.0], [False, False]) is None
+
+
+def test_where_drafting_nearly_pays_probes_are_cheap() -> None:
     budget = ProbeBudget(0.01)
-    budget.earn(10.0)
-    assert budget.choose(np.array([False, True]), np.full(2, 1e-3), np.zeros(2)) == 1
-    assert budget.choose(np.zeros(2, np.bool_), np.full(2, 1e-3), np.zeros(2)) is None
+    budget.earn(0.025)
+    alone, seconds = np.ones(1, np.bool_), np.full(1, 2e-3)
+    assert budget.choose(alone, 0.0, seconds, np.zeros(1), np.ones(1)) is None
+    assert budget.choose(alone, 0.0, seconds, np.full(1, 1.9e-3), np.ones(1)) is not None
+
+
+def plain_steps(worth: float, steps: int = 2000, share: float = 0.01, requests: int = 8) -> list[int]:
+    """Numbers of the plain steps among steps of 10 ms whose drafts are worth so many seconds."""
+    plain = PlainSteps(share)
+    run: list[int] = []
+    for step in range(steps):
+        if plain.is_due(requests, step, worth):
+            run.append(step)
+            plain.learn(requests, step)
+        plain.earn(0.01)
+    return run
+
+
+def test_plain_steps_grow_rare() -> None:
+    run = plain_steps(worth=0.0)
+    assert np.diff(run[:6]).tolist() == [8, 16, 32, 64, 128]
+    assert set(np.diff(run[6:])) == {128}
+
+
+def test_plain_steps_stay_within_their_share() -> None:
+    worth = 0.005
+    assert 0 < len(plain_steps(worth, share=0.001)) * worth <= 0.001 * 2000 * 0.01
+    assert plain_steps(worth, share=0.0) == []
+
+
+def test_each_load_has_plain_steps_of_its_own() -> None:
+    plain = PlainSteps(0.01)
+    plain.earn(1.0)
+    plain.learn(8, step=0)
+    assert not plain.is_due(8, 3, 0.0)
+    assert not plain.is_due(32, 3, 0.0)
+    assert plain.is_due(32, 3 + PlainSteps.FIRST_INTERVAL, 0.0)
+    assert plain.is_due(9, PlainSteps.FIRST_INTERVAL, 0.0), "9 is the same load as 8"

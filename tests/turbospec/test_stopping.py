@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turbospec.confidence import CENTRES, SurvivalGate
-from turbospec.stopping import LEVELS, REFRESH_STEPS, Start, StoppingValues, choose_start, pass_values
+from turbospec.confidence import CENTRES, ConfidenceCalibration, SurvivalGate
+from turbospec.stopping import LEVELS, REFRESH_OBSERVATIONS, Start, StoppingValues, choose_start, pass_values
 
 HISTOGRAM = np.array([1, 1, 3, 1, 3, 1, 4, 1, 1, 6, 2, 6, 2]) / 32.0
 ROW, VERIFY = 0.04, 0.08
@@ -82,8 +82,11 @@ def test_limits_hold() -> None:
 
 
 def test_values_are_kept_for_a_while() -> None:
-    values = StoppingValues()
-    first = values.at(0, CENTRES, HISTOGRAM, ROW, VERIFY)
-    assert values.at(REFRESH_STEPS - 1, CENTRES, HISTOGRAM, ROW, VERIFY) is first
-    assert values.at(REFRESH_STEPS, CENTRES, HISTOGRAM, ROW, VERIFY) is not first
-    assert values.at(1, CENTRES, HISTOGRAM, 4 * ROW, VERIFY) is not first
+    calibration = ConfidenceCalibration(1)
+    values = StoppingValues(calibration)
+    first = values.at(ROW, VERIFY)
+    calibration.observations += REFRESH_OBSERVATIONS - 1
+    assert values.at(ROW, VERIFY) is first
+    assert values.at(4 * ROW, VERIFY) is not first
+    calibration.observations += 1
+    assert values.at(ROW, VERIFY) is not first

@@ -47,7 +47,7 @@ def test_kernel_agrees_with_gather(
 def test_large_scores_do_not_overflow() -> None:
     batch, num_blocks = ragged(np.random.default_rng(1), [3, 1], 16)
     query = torch.full((4, 2, 16), 30.0)
-    keys, values = 30 * torch.randn(2, num_blocks * 16, 2, 16).unbind(0)
+    keys, values = (30 * torch.randn(2, num_blocks * 16, 2, 16)).unbind(0)
     gathered, kernel = torch.empty_like(query), torch.empty_like(query)
     GatheredRows(batch, np.arange(2), 16, torch.device("cpu")).attend(query, keys, values, 1.0, gathered)
     KernelRows(batch, np.arange(2), 16).attend(query, keys, values, 1.0, kernel)

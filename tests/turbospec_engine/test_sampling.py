@@ -82,7 +82,7 @@ def sample(pair: Pair, params: SamplingParams, controller: Any, count: int = SAM
 def p_value(observed: np.ndarray, probabilities: np.ndarray) -> float:
     """Chi-square, with outputs expected fewer than five times pooled."""
     assert observed[probabilities == 0].sum() == 0, "an output of probability 0 was sampled"
-    expected = probabilities * SAMPLES
+    expected = probabilities * observed.sum()
     rare = expected < 5
     observed = np.append(observed[~rare], observed[rare].sum())
     expected = np.append(expected[~rare], expected[rare].sum())
@@ -158,7 +158,7 @@ def test_gate_on_the_drawn_token_is_caught(
 
     monkeypatch.setattr(draft_model, "_choose", anticipating)
     params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, temperature=1.0)
-    observed = sample(small, params, GatedPlans(longest=2, threshold=0.3))
+    observed = sample(small, params, GatedPlans(longest=2, threshold=0.3), 3 * SAMPLES)
     assert p_value(observed, exact(reference(small.target), params)) < REJECT
 
 

@@ -61,6 +61,7 @@ def bench(
         Path | None, typer.Option(help="Step times of the pair, for policies that predict; measured when absent.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where the models run.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Type of the weights: bfloat16, float16 or float32.")] = "bfloat16",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores when absent.")] = None,
     json: Annotated[
         Path | None, typer.Option(help="Results, written after every cell; under runs/ when absent.")
@@ -90,12 +91,13 @@ def bench(
     for entry in {entry for _, entries in plan for entry in entries if not entry.is_transformers}:
         find_policy(entry.policy)
     rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
-    pairs = Pairs(models, device, threads)
-    meta = {"seed": seed, "rounds": rounds, "device": device, "threads": threads or os.cpu_count(), **_surroundings()}
+    pairs = Pairs(models, device, dtype, threads)
+    meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": threads or os.cpu_count()}
+    meta |= _surroundings()
     if resume is not None:
         results = Results.load(resume)
-        if any(results.meta.get(name) != meta[name] for name in ("seed", "device", "threads")):
-            raise UserError(f"{resume}: was measured with another seed, device or number of threads; start a new one")
+        if any(results.meta.get(name) != meta[name] for name in ("seed", "device", "dtype", "threads")):
+            raise UserError(f"{resume}: was measured with another seed, device, type or threads; start a new one")
     else:
         results = Results(json or Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json", meta)
     given = None if profile is None else Profile.load(profile)

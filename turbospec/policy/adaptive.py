@@ -17,8 +17,8 @@ from turbospec.latency import LatencyModel
 from turbospec.planner import StepCosts, plan_draft_lengths
 from turbospec.policy.config import PolicyConfig
 from turbospec.price import TimePrice, best_rate
-from turbospec.probing import ProbeBudget
-from turbospec.profile import LatencySample, Profile
+from turbospec.probing import PlainSteps, ProbeBudget, seconds_lost
+from turbospec.profile import Profile
 from turbospec.stopping import Start, StoppingValues, choose_start
 from turbospec.types import FloatArray, IntArray, Phase, StepController, StepOutcome, StepPlan, StepView
 
@@ -39,7 +39,10 @@ class AdaptiveConfig(PolicyConfig):
     policy: Literal["adaptive"]
     max_draft: int | None = Field(default=None, ge=0, description="Longest draft; none: the engine's maximum.")
     probe_share: float = Field(
-        default=0.01, ge=0, le=0.2, description="Share of step time that probes may take while drafting is off."
+        default=0.01,
+        ge=0,
+        le=0.2,
+        description="Share of step time for probes: drafts while drafting is off, plain steps while it is on.",
     )
     first_token_weight: float = Field(
         default=8.0,
@@ -65,7 +68,9 @@ def compile_kernels() -> None:
     policy = AdaptivePolicy(AdaptiveConfig(version=1, policy="adaptive"), LatencyModel())
     policy.latency.fitted = True
     ones = np.ones(2, np.int64)
-    for step in range(2):
+    for step in range(3):
+        if policy.calibration is not None and step == 2:
+            policy.calibration.observations = MIN_CONFIDENCE_OBSERVATIONS
         view = StepView(
             step=step,
             now=float(step),
@@ -132,13 +137,33 @@ def _summarise(
     return len(phase) - prefilling, prefilling, starting, context, stale, room
 
 
+@compiled
+def _verify_costs(verify: FloatArray, decoding: int) -> tuple[float, float]:
+    """Seconds that draft tokens in the target's pass cost once, and those that each of them costs.
+
+    A pass over two tokens for each request may cost much more than one over a single token each, and one over three
+    hardly more than that: the line runs through two and four tokens a request.
+    """
+    room = len(verify) - 1
+    few, many = min(decoding, room), min(3 * decoding, room)
+    if many == few:
+        return 0.0, (verify[few] - verify[0]) / few
+    each = (verify[many] - verify[few]) / (many - few)
+    jump = verify[few] - verify[0] - each * few
+    if jump < 0.0:
+        return 0.0, (verify[many] - verify[0]) / many
+    return jump, each
+
+
 @dataclass(slots=True)
 class _Open:
     """What `observe` needs of the plan it closes."""
 
+    rows: IntArray
     class_ids: IntArray
     decoding: int
-    probe_seconds: float = 0.0
+    probe_price: float | None = None
+    """Tokens that a second was worth; None where the step is no probe."""
     probe_expected: float = 0.0
     """Acceptance expected of the probe."""
 
@@ -156,9 +181,10 @@ class AdaptivePolicy:
         self.latency = latency or LatencyModel()
         self.price = TimePrice()
         self.probes = ProbeBudget(config.probe_share)
+        self.plain_steps = PlainSteps(config.probe_share)
         self.acceptance: AcceptanceModel | None = None
         self.calibration: ConfidenceCalibration | None = None
-        self._stopping = StoppingValues()
+        self._stopping: StoppingValues | None = None
         self._open: dict[int, _Open] = {}
         self._explored = 0
         self._first_token_at: FloatArray = np.zeros(0)
@@ -170,7 +196,7 @@ class AdaptivePolicy:
         if self.config.max_draft is not None:
             limits = np.minimum(limits, self.config.max_draft)
         batch = _Batch(*_summarise(view.phase, view.context_tokens, view.stale_tokens, limits))
-        opened = self._open[view.step] = _Open(view.class_ids, batch.decoding)
+        opened = self._open[view.step] = _Open(rows, view.class_ids, batch.decoding)
         if len(self._open) > MAX_OPEN_PLANS:
             del self._open[next(iter(self._open))]
         if batch.draft_room == 0:
@@ -189,10 +215,16 @@ class AdaptivePolicy:
         max_seconds = self._max_seconds(view, rows, costs)
         gated = self.config.use_confidence and calibration.observations >= MIN_CONFIDENCE_OBSERVATIONS
         if gated and not view.parallel_drafter and math.isinf(max_seconds):
-            plan = self._gated(view.step, rows, limits, batch, conditional, costs, charges, spread, price)
+            plan = self._gated(rows, limits, batch, conditional, costs, charges, spread, price)
         else:
             plan = self._exact(batch, survival, costs, charges, spread, price, max_seconds)
-        return plan or self._off(view, rows, limits, conditional, costs, charges, opened, price)
+        if plan is None:
+            return self._off(view, rows, limits, conditional, costs, charges, opened, price)
+        seconds = float(costs.verify[0])
+        worth = (plan.predicted_tokens - batch.decoding) / price - (plan.predicted_seconds - seconds)
+        if view.prefill_tokens == 0 and self.plain_steps.is_due(batch.decoding, view.step, worth):
+            return StepPlan(limits * 0, batch.decoding, seconds, "a plain step, to compare with")
+        return plan
 
     def _exact(
         self,
@@ -221,7 +253,6 @@ class AdaptivePolicy:
 
     def _gated(
         self,
-        step: int,
         rows: IntArray,
         limits: IntArray,
         batch: _Batch,
@@ -233,26 +264,23 @@ class AdaptivePolicy:
     ) -> StepPlan | None:
         """The requests for which starting pays, with a gate that ends each draft; None where nothing pays."""
         assert self.calibration is not None
-        table = self.calibration.table()
-        verify_seconds = (
-            float(costs.verify[batch.decoding] - costs.verify[0]) / batch.decoding
-            if batch.draft_room >= batch.decoding
-            else 0.0
-        )
-        pass_price, verify_price = price * costs.draft_pass, price * verify_seconds
-        row_price = price * costs.draft_token
-        values = self._stopping.at(step, table, self.calibration.histogram(), row_price, verify_price)
+        assert self._stopping is not None
+        jump, each = _verify_costs(costs.verify, batch.decoding)
+        pass_price, row_price, verify_price = price * costs.draft_pass, price * costs.draft_token, price * each
+        table, mean, gain, net = self._stopping.at(row_price, verify_price)
         charged = np.zeros(len(rows)) if spread is None else price * spread
-        start = Start(*choose_start(*values, conditional[:, 0], charged, limits, pass_price, price * costs.draft_start))
+        start_price = price * (costs.draft_start + jump)
+        start = Start(*choose_start(mean, gain, net, conditional[:, 0], charged, limits, pass_price, start_price))
         count = int(start.drafting.sum())
         if count == 0:
             return None
         seconds = float(costs.verify[0]) + (start.gain - start.surplus) / price
+        if charges is not None and spread is not None:
+            seconds += float((charges - spread)[start.drafting].sum())
         return StepPlan(
             limits * start.drafting,
             predicted_tokens=batch.decoding + start.gain,
-            predicted_seconds=seconds
-            + (float((charges - spread)[start.drafting].sum()) if spread is not None else 0.0),
+            predicted_seconds=seconds,
             reason=f"drafting for {count} of {batch.decoding} requests while confident: expect {start.gain:.2f} more "
             f"at {price:.0f} tok/s",
             gate=SurvivalGate(
@@ -272,32 +300,35 @@ class AdaptivePolicy:
         opened = self._open.pop(outcome.step, None)
         if opened is None:
             return
-        rows = self.acceptance.rows(outcome.request_ids)
-        self.latency.learn(LatencySample.from_outcome(outcome), len(rows))
+        self.latency.learn(outcome, len(opened.rows))
         if len(outcome.draft_rows) or outcome.drafted.any():
-            self._learn_acceptance(rows, opened.class_ids, outcome)
+            self._learn_acceptance(opened, outcome)
+        elif outcome.prefill_tokens == 0 and opened.decoding > 0:
+            self.plain_steps.learn(opened.decoding, outcome.step)
         self.probes.earn(outcome.step_seconds)
-        if opened.probe_seconds > 0.0:
-            self.probes.spend(max(opened.probe_seconds, outcome.draft_seconds))
+        self.plain_steps.earn(outcome.step_seconds)
+        if opened.probe_price is not None:
+            gain = int(outcome.accepted.sum()) / opened.probe_price
+            self.probes.spend(float(seconds_lost(outcome.draft_seconds, gain)))
             self.probes.learn(outcome.drafted, outcome.accepted, opened.probe_expected)
         elif outcome.prefill_tokens == 0 and opened.decoding > 0:
             self.price.add(opened.decoding, int(outcome.emitted.sum()), outcome.step_seconds)
 
-    def _learn_acceptance(self, rows: IntArray, class_ids: IntArray, outcome: StepOutcome) -> None:
+    def _learn_acceptance(self, opened: _Open, outcome: StepOutcome) -> None:
         assert self.acceptance is not None
         assert self.calibration is not None
-        drafted, confidence = outcome.drafted, outcome.confidence
-        if confidence is None:
+        rows, drafted, accepted, truncated = opened.rows, outcome.drafted, outcome.accepted, outcome.truncated
+        if outcome.confidence is None:
             dropped = np.full(len(rows), math.nan)
         else:
-            dropped = self.calibration.dropped(rows, drafted, outcome.proposed, confidence)
-            self.calibration.observe(rows, drafted, outcome.accepted, outcome.truncated, confidence)
-        self.acceptance.observe(rows, class_ids, drafted, outcome.accepted, outcome.truncated, dropped)
+            dropped = self.calibration.observe(rows, drafted, accepted, truncated, outcome.proposed, outcome.confidence)
+        self.acceptance.observe(rows, opened.class_ids, drafted, accepted, truncated, dropped)
 
     def _models(self, max_draft: int) -> tuple[AcceptanceModel, ConfidenceCalibration]:
         if self.acceptance is None or self.calibration is None:
             self.acceptance = AcceptanceModel(max(max_draft, 1))
             self.calibration = ConfidenceCalibration(self.acceptance.slots.capacity)
+            self._stopping = StoppingValues(self.calibration)
             self._first_token_at = np.full(self.acceptance.slots.capacity, math.nan)
         return self.acceptance, self.calibration
 
@@ -360,19 +391,23 @@ class AdaptivePolicy:
         lengths = np.zeros(view.size, np.int64)
         seconds = float(costs.verify[0])
         if view.prefill_tokens == 0:
-            lengths[0] = PROBE_DRAFT_LENGTH
-            extra = np.full(view.size, costs.seconds(lengths) - seconds)
-            lengths[0] = 0
+            jump, each = _verify_costs(costs.verify, opened.decoding)
+            shared = costs.draft_start + costs.draft_pass + jump
+            of_row = np.full(view.size, costs.draft_token + each)
             if charges is not None:
-                extra += charges
-            row = self.probes.choose(limits > 0, extra, self.acceptance.evidence(rows))
-            if row is not None:
-                lengths[row] = PROBE_DRAFT_LENGTH
-                opened.probe_seconds, opened.probe_expected = float(extra[row]), float(conditional[row, 0])
+                of_row += charges
+            expected = conditional[:, 0]
+            chosen = self.probes.choose(limits > 0, shared, of_row, expected / price, self.acceptance.evidence(rows))
+            if chosen is not None:
+                lengths[chosen] = PROBE_DRAFT_LENGTH
+                opened.probe_price, opened.probe_expected = price, float(expected[chosen].mean())
                 return StepPlan(
-                    lengths, opened.decoding, seconds + opened.probe_seconds, "probe while drafting does not pay",
+                    lengths,
+                    opened.decoding + float(expected[chosen].sum()),
+                    seconds + shared + float(of_row[chosen].sum()),
+                    "probe while drafting does not pay",
                     probe=True,
-                )  # fmt: skip
+                )
         return StepPlan(lengths, opened.decoding, seconds, f"no draft pays at {price:.0f} tok/s")
 
     def _nothing_to_draft(self, view: StepView, batch: _Batch) -> StepPlan:

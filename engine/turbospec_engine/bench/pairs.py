@@ -27,6 +27,7 @@ class Pairs:
 
     folder: Path
     device: str = "cpu"
+    dtype: str = "bfloat16"
     threads: int | None = None
     _models: dict[str, Models] = field(default_factory=dict[str, Models])
     _hugging_face: dict[str, HuggingFacePair] = field(default_factory=dict[str, HuggingFacePair])
@@ -41,6 +42,7 @@ class Pairs:
             target=self.folder / TARGET,
             drafter=self._drafter(cell.drafter),
             device=self.device,
+            dtype=self.dtype,
             max_num_seqs=cell.concurrency or POISSON_MAX_SEQS,
             max_model_len=MAX_MODEL_LEN,
             emit=emit,
@@ -63,7 +65,8 @@ class Pairs:
         Raises:
             UserError: the target or a workload file is missing or unreadable.
         """
-        target = Models.load(EngineConfig(self.folder / TARGET, device=self.device, num_threads=self.threads))
+        settings = EngineConfig(self.folder / TARGET, device=self.device, dtype=self.dtype, num_threads=self.threads)
+        target = Models.load(settings)
         return RequestSource(workloads, target.tokenizer, target.vocab_size, seed)
 
     def hugging_face(self, cell: Cell) -> HuggingFacePair:

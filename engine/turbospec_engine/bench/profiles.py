@@ -50,9 +50,9 @@ class MeasuredProfiles:
         return profile
 
     def _fingerprint(self, cell: Cell) -> str:
-        """Changes with the weights, the device and the threads."""
+        """Changes with the weights, their type, the device and the threads."""
         folders = [TARGET, *([DRAFTERS[cell.drafter]] if cell.drafter in DRAFTERS else [])]
         files = sorted(file for name in folders for file in (self._pairs.folder / name).glob("*.safetensors"))
         weights = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-        described = [weights, self._pairs.device, torch.get_num_threads(), torch.__version__]
+        described = [weights, self._pairs.device, self._pairs.dtype, torch.get_num_threads(), torch.__version__]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:12]

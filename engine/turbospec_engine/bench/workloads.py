@@ -67,10 +67,10 @@ class Shape:
     @classmethod
     def of(cls, cell: Cell) -> Shape:
         busy = cell.concurrency or 8
-        output_tokens = 96 if busy < 4 else 80 if busy < 16 else 64
+        output_tokens = 80 if busy < 4 else 72 if busy < 16 else 56
         if cell.workload == "shift":
             return cls(3 * max(2, busy), output_tokens * 3 // 4)
-        return cls(max(4, 2 * busy), output_tokens)
+        return cls(max(4, 5 * busy // 2), output_tokens)
 
 
 class RequestSource:

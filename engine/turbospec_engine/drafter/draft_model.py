@@ -115,7 +115,7 @@ def _choose(
         confidence = (best - logits.logsumexp(-1)).exp()
         return tokens.cpu().numpy(), confidence.double().cpu().numpy(), None
     if not greedy.any():
-        probabilities = sampling.probabilities(logits, rows)
+        probabilities = sampling.draft_probabilities(logits, rows)
         tokens = draw(probabilities, draws[rows])
         return tokens.cpu().numpy(), probabilities.amax(-1).double().cpu().numpy(), probabilities
     tokens, confidence = np.zeros(len(rows), np.int64), np.zeros(len(rows))
