@@ -65,14 +65,11 @@ class AcceptanceModel:
         unknown = np.array([self.slots.capacity - 1])
         terms = self.model.terms._replace(requests=np.zeros((self.slots.capacity, 2)))
         limits = np.array([self.max_draft])
-        return _survival(terms, unknown, np.array([class_id]), limits, self.model.between)[0][0]
+        return _conditional(terms, unknown, np.array([class_id]), limits, self.model.between)[0]
 
-    def survival(self, rows: IntArray, class_ids: IntArray, limits: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Conditional acceptance a[i, j] and survival S[i, j] = a[i, 1] ··· a[i, j], both (n, K).
-
-        Both are 0 beyond a request's limit.
-        """
-        return _survival(self.model.terms, rows, class_ids, limits, self.model.between)
+    def conditional(self, rows: IntArray, class_ids: IntArray, limits: IntArray) -> FloatArray:
+        """(n, K) acceptance of each draft token given that all before it were accepted; 0 beyond a request's limit."""
+        return _conditional(self.model.terms, rows, class_ids, limits, self.model.between)
 
     def evidence(self, rows: IntArray) -> FloatArray:
         """(n,) information that each request's own estimate rests on, in observations of an even chance."""
@@ -128,11 +125,21 @@ class ChangeDetector:
 
 
 @compiled
-def _survival(
-    terms: Terms, rows: IntArray, class_ids: IntArray, limits: IntArray, spread: float
-) -> tuple[FloatArray, FloatArray]:
+def survival(conditional: FloatArray) -> FloatArray:
+    """(n, K) chance that a draft token and all before it are accepted: running products along the rows."""
+    out = np.empty_like(conditional)
+    for i in range(conditional.shape[0]):
+        alive = 1.0
+        for j in range(conditional.shape[1]):
+            alive *= conditional[i, j]
+            out[i, j] = alive
+    return out
+
+
+@compiled
+def _conditional(terms: Terms, rows: IntArray, class_ids: IntArray, limits: IntArray, spread: float) -> FloatArray:
     n, depth = len(rows), len(terms.prior)
-    acceptance, survival = np.zeros((n, depth)), np.zeros((n, depth))
+    acceptance = np.zeros((n, depth))
     # σ(s·(f + r)) needs exp(s·f) and exp(s·r); with s, what is known of a request, rounded to a few values, that is one
     # exponential a request and not one a position.
     of_position = np.zeros((KNOWN_VALUES + 1, depth))
@@ -140,19 +147,16 @@ def _survival(
         of_class, class_variance = effect(terms.classes, class_ids[i] % MAX_CLASSES, CLASS_VARIANCE)
         of_request, request_variance = effect(terms.requests, rows[i], spread)
         variance = terms.level[1] + class_variance + request_variance
-        level = round(KNOWN_VALUES / np.sqrt(1.0 + np.pi / 8.0 * variance))
+        level = int(KNOWN_VALUES / np.sqrt(1.0 + np.pi / 8.0 * variance) + 0.5)
         if of_position[level, 0] == 0.0:
             for j in range(depth):
                 of_position[level, j] = np.exp(level / KNOWN_VALUES * (terms.prior[j] + terms.offsets[0, j]))
         rest = np.exp(level / KNOWN_VALUES * (terms.level[0] + of_class + of_request))
-        alive = 1.0
+        row, position = acceptance[i], of_position[level]
         for j in range(min(limits[i], depth)):
-            odds = of_position[level, j] * rest
-            p = min(odds / (1.0 + odds), LIMIT)
-            alive *= p
-            acceptance[i, j] = p
-            survival[i, j] = alive
-    return acceptance, survival
+            odds = position[j] * rest
+            row[j] = min(odds / (1.0 + odds), LIMIT)
+    return acceptance
 
 
 @compiled

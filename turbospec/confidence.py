@@ -47,9 +47,9 @@ class ConfidenceCalibration:
         """
         return self.first / self.first.sum()
 
-    def ratios(self, rows: IntArray) -> FloatArray:
-        """(n,) odds ratio of each request's acceptance against the table's."""
-        return _ratios(self.model.terms, rows, self.model.between)
+    def ratio(self, row: int) -> float:
+        """Odds ratio of a request's acceptance against the table's."""
+        return float(np.exp(effect(self.model.terms.requests, row, self.model.between)[0]))
 
     def observe(
         self,
@@ -87,8 +87,9 @@ class SurvivalGate:
     looking one pass ahead is the optimal stopping rule (the monotone case; Chow and Robbins, 1961).
 
     Args:
-        table: (bins,) acceptance by bin of confidence.
-        ratios: (n,) odds ratio of each request.
+        calibration: acceptance by confidence, and how the requests differ from it.
+        table: (bins,) its acceptance by bin of confidence, at most a little older.
+        rows: (n,) rows of the requests' state in the calibration.
         acceptance: (n, K) acceptance expected of each position before its confidence is known.
         limits: (n,) draft lengths that are not exceeded.
         pass_price: tokens that a further draft pass costs.
@@ -98,28 +99,30 @@ class SurvivalGate:
 
     def __init__(
         self,
+        calibration: ConfidenceCalibration,
         table: FloatArray,
-        ratios: FloatArray,
+        rows: IntArray,
         acceptance: FloatArray,
         limits: IntArray,
         pass_price: float,
         row_price: float,
         verify_price: float,
     ) -> None:
+        self._model = calibration.model
         self._table = table
-        self._ratios = ratios
+        self._rows = rows
         self._acceptance = acceptance
         self._limits = limits
         self._pass_price = pass_price
         self._row_price = row_price
         self._verify_price = verify_price
-        self._survival = np.ones(len(ratios))
-        self._drafted = np.zeros(len(ratios), np.int64)
+        self._survival = np.ones(len(rows))
+        self._drafted = np.zeros(len(rows), np.int64)
 
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
         return _advance(
-            self._table, self._ratios, self._acceptance, self._limits, self._survival, self._drafted,
-            rows, confidence, self._pass_price, self._row_price, self._verify_price,
+            self._model.terms.requests, self._model.between, self._table, self._rows, self._acceptance, self._limits,
+            self._survival, self._drafted, rows, confidence, self._pass_price, self._row_price, self._verify_price,
         )  # fmt: skip
 
 
@@ -138,14 +141,6 @@ def _bin(confidence: float) -> int:
     while low < len(EDGES) and confidence >= EDGES[low]:
         low += 1
     return low
-
-
-@compiled
-def _ratios(terms: Terms, rows: IntArray, spread: float) -> FloatArray:
-    ratios = np.empty(len(rows))
-    for i in range(len(rows)):
-        ratios[i] = np.exp(effect(terms.requests, rows[i], spread)[0])
-    return ratios
 
 
 @compiled
@@ -169,11 +164,10 @@ def _observe(
             b = _bin(confidence[i, drafted[i]])
             of_request = effect(terms.requests, rows[i], spread)[0]
             promised[i] = logistic(terms.prior[b] + terms.level[0] + terms.offsets[0, b] + of_request)
-    seen_in_all = 0
+    seen_in_all, started = 0, np.zeros(len(first))
     for i in range(len(rows)):
         if not np.isnan(confidence[i, 0]):
-            first *= 1.0 - 1.0 / memory
-            first[_bin(confidence[i, 0])] += 1.0
+            started[_bin(confidence[i, 0])] += 1.0
         good = accepted[i]
         seen = good + 1 if good < drafted[i] and not truncated[i] else good
         seen = min(seen, confidence.shape[1])
@@ -183,13 +177,16 @@ def _observe(
         if seen > 0:
             learn_spread(terms, rows[i], spread)
             seen_in_all += seen
+    first[:] = first * (1.0 - 1.0 / memory) ** started.sum() + started
     return promised, seen_in_all
 
 
 @compiled
 def _advance(
+    requests: FloatArray,
+    spread: float,
     table: FloatArray,
-    ratios: FloatArray,
+    state_rows: IntArray,
     acceptance: FloatArray,
     limits: IntArray,
     survival: FloatArray,
@@ -205,7 +202,7 @@ def _advance(
     for r in range(len(rows)):
         i = rows[r]
         odds = table[_bin(confidence[r])]
-        odds = odds / (1.0 - odds) * ratios[i]
+        odds = odds / (1.0 - odds) * np.exp(effect(requests, state_rows[i], spread)[0])
         survival[i] *= odds / (1.0 + odds)
         drafted[i] += 1
         keep[r] = survival[i] > verify_price

@@ -119,12 +119,13 @@ class Controller:
                 self.listeners = [other for other in self.listeners if other is not listener]
 
     def _checked(self, plan: StepPlan, view: StepView) -> StepPlan:
-        lengths = np.asarray(plan.draft_lengths)
+        lengths = plan.draft_lengths
+        if type(lengths) is not np.ndarray:
+            lengths = plan.draft_lengths = np.asarray(lengths)
         if lengths.shape != (view.size,) or lengths.dtype.kind not in "iu":
             raise ValueError(f"draft_lengths is {lengths.dtype} of shape {lengths.shape}, not integers ({view.size},)")
         if not _within(lengths, view.draft_limits):
             raise ValueError("draft_lengths outside 0 and the view's draft_limits")
-        plan.draft_lengths = lengths
         return plan
 
     def _fallback(self, view: StepView) -> StepPlan:

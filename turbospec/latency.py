@@ -161,19 +161,17 @@ def _learn_step(
 @compiled
 def _curve(slopes: FloatArray, floor: float, base_tokens: int, extra_tokens: int) -> FloatArray:
     """The same as `verify_features @ weights` for runs of consecutive token counts, without the matrix."""
-    seconds = np.empty(extra_tokens + 1)
-    segment, value = 0, floor
-    for tokens in range(2, base_tokens + extra_tokens + 1):
-        while segment < len(slopes) - 1 and tokens > VERIFY_KNOTS[segment + 1]:
-            segment += 1
-        if tokens <= VERIFY_KNOTS[-1]:
-            value += max(slopes[segment], 0.0)
-        if tokens >= base_tokens:
-            seconds[tokens - base_tokens] = value
-    if base_tokens <= 1:
-        seconds[0] = floor
-        if base_tokens < 1 and extra_tokens >= 1:
-            seconds[1] = floor
+    seconds = np.full(extra_tokens + 1, floor)
+    last, value = len(slopes) - 1, floor
+    for segment in range(last + 1):
+        low, high = int(VERIFY_KNOTS[segment]), int(VERIFY_KNOTS[segment + 1])
+        slope = max(slopes[segment], 0.0)
+        # Past the last knot the time is that of the last knot.
+        first = max(low + 1 - base_tokens, 0)
+        until = extra_tokens if segment == last else min(high - base_tokens, extra_tokens)
+        for extra in range(first, until + 1):
+            seconds[extra] = value + slope * (min(base_tokens + extra, high) - low)
+        value += slope * (high - low)
     return seconds
 
 

@@ -20,7 +20,7 @@ class RequestSlots:
         self._free = list(range(capacity - 1, -1, -1))
         self._last_seen = np.zeros(capacity, np.int64)
         self._clock = 0
-        self._key = b""
+        self._ids = np.zeros(0, np.int64)
         self._slots = np.zeros(0, np.int64)
 
     def lookup(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
@@ -29,26 +29,26 @@ class RequestSlots:
         The capacity may have grown: owners compare their arrays with `capacity` afterwards.
         """
         self._clock += 1
-        key = request_ids.tobytes()
-        if key == self._key:  # most steps run the requests of the step before
-            self._last_seen[self._slots] = self._clock
-            return self._slots, self._slots[:0]
-        ids = request_ids.tolist()
-        known = [self._slot_of.get(request_id, -1) for request_id in ids]
-        present = np.array([slot for slot in known if slot >= 0], np.int64)
-        self._last_seen[present] = self._clock
-        missing = [row for row, slot in enumerate(known) if slot < 0]
-        if len(missing) > len(self._free):
-            self._reclaim(len(missing))
+        # Most steps run the requests of the step before, or all but a few of them.
+        if len(request_ids) == len(self._ids):
+            slots = self._slots.copy()
+            changed = np.flatnonzero(request_ids != self._ids)
+        else:
+            slots = np.empty(len(request_ids), np.int64)
+            changed = np.arange(len(request_ids))
         fresh: list[int] = []
-        for row in missing:
-            slot = self._free.pop()
-            self._slot_of[ids[row]] = known[row] = slot
-            fresh.append(slot)
-        self._slots = np.array(known, np.int64)
-        self._last_seen[self._slots] = self._clock
-        self._key = key
-        return self._slots, np.array(fresh, np.int64)
+        if len(changed):
+            slots[changed] = [self._slot_of.get(request_id, -1) for request_id in request_ids[changed].tolist()]
+            missing = np.flatnonzero(slots < 0).tolist()
+            if len(missing) > len(self._free):
+                self._last_seen[slots[slots >= 0]] = self._clock
+                self._reclaim(len(missing))
+            for row in missing:
+                slots[row] = self._slot_of[int(request_ids[row])] = self._free.pop()
+                fresh.append(int(slots[row]))
+            self._ids, self._slots = request_ids.copy(), slots
+        self._last_seen[slots] = self._clock
+        return slots, np.array(fresh, np.int64)
 
     def _reclaim(self, needed: int) -> None:
         idle = [(self._last_seen[slot], request_id, slot) for request_id, slot in self._slot_of.items()]

@@ -30,8 +30,8 @@ LEVELS = 13
 """Requests better or worse than the server's calibration, by odds ratios of powers of 2 around 1."""
 DEPTH = 16
 """Deeper passes are not looked at: hardly a draft survives to them."""
-REFRESH_OBSERVATIONS = 128
-"""Observations for which values are kept: the calibration they rest on remembers several times as many."""
+REFRESH_OBSERVATIONS = (16, 4096)
+"""Least and most observations for which values are kept; in between a quarter of those they rest on."""
 MAX_KEPT = 64
 PRICE_STEP = 0.1
 """Prices that differ by less than this, in logs, share their values."""
@@ -88,7 +88,8 @@ class StoppingValues:
                 self._kept.clear()
             table = self._calibration.table()
             values = PassValues(table, *pass_values(table, self._calibration.histogram(), row_price, verify_price))
-            self._kept[key] = (seen + REFRESH_OBSERVATIONS, values)
+            least, most = REFRESH_OBSERVATIONS
+            self._kept[key] = (seen + min(max(seen // 4, least), most), values)
         return values
 
 
@@ -180,15 +181,22 @@ def choose_start(
         for i in range(n):
             if drafting[i]:
                 for d in range(min(limits[i], depth)):
-                    totals[d] += net[low[i], d] + share[i] * (net[low[i] + 1, d] - net[low[i], d])
+                    value = net[low[i], d] + share[i] * (net[low[i] + 1, d] - net[low[i], d])
+                    if value <= 1e-9:
+                        break  # nor do later passes bring anything
+                    totals[d] += value
         passes = 0
         while passes < depth and totals[passes] > pass_price:
             passes += 1
+        settled = True
         for i in range(n):
             worth = -charges[i]
             for d in range(min(limits[i], passes)):
                 worth += net[low[i], d] + share[i] * (net[low[i] + 1, d] - net[low[i], d])
+            settled = settled and drafting[i] == (worth > 0.0)
             drafting[i] = worth > 0.0
+        if settled:
+            break
 
     expected, surplus = 0.0, -pass_price * passes - start_price
     for i in range(n):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from turbospec import acceptance
 from turbospec.acceptance import AcceptanceModel, ChangeDetector
 
 ZERO = np.zeros(1, np.int64)
@@ -17,7 +18,8 @@ def feed(model: AcceptanceModel, request: int, drafted: int, accepted: int, *, t
 
 
 def survival(model: AcceptanceModel, request: int, depth: int) -> np.ndarray:
-    return model.survival(model.rows(np.array([request])), ZERO, np.array([depth]))[1][0]
+    conditional = model.conditional(model.rows(np.array([request])), ZERO, np.array([depth]))
+    return acceptance.survival(conditional)[0]
 
 
 def test_positions_after_the_first_rejection_show_nothing() -> None:

@@ -33,13 +33,15 @@ def test_a_request_that_never_matches_is_told_apart_by_its_ratio() -> None:
             np.array([3, 3]),
             np.full((2, 3), 0.9),
         )
-    low, high = calibration.ratios(np.arange(2))
+    low, high = calibration.ratio(0), calibration.ratio(1)
     assert low < 0.2 < 1.0 < high
 
 
 def gate(*, acceptance: float = 0.8, pass_price: float = 0.3, rows: int = 1) -> SurvivalGate:
     table = np.linspace(0.02, 0.98, 13)
-    return SurvivalGate(table, np.ones(rows), np.full((rows, 8), acceptance), np.full(rows, 4), pass_price, 0.02, 0.01)
+    expected, limits = np.full((rows, 8), acceptance), np.full(rows, 4)
+    calibration = ConfidenceCalibration(rows)
+    return SurvivalGate(calibration, table, np.arange(rows), expected, limits, pass_price, 0.02, 0.01)
 
 
 def test_goes_on_while_confident_and_stops_at_the_limit() -> None:

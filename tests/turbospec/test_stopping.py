@@ -16,11 +16,12 @@ MIDDLE = LEVELS // 2
 def simulated_gain(requests: int, pass_price: float, limit: int = 15, rounds: int = 400) -> float:
     """Mean accepted tokens of a batch under the real gate, its confidences drawn from the histogram."""
     rng = np.random.default_rng(0)
+    calibration = ConfidenceCalibration(requests)
     mean = np.full((requests, limit), HISTOGRAM @ CENTRES)
     accepted = 0.0
     for _ in range(rounds):
         gate = SurvivalGate(
-            CENTRES, np.ones(requests), mean, np.full(requests, limit), pass_price, ROW + VERIFY, VERIFY
+            calibration, CENTRES, np.arange(requests), mean, np.full(requests, limit), pass_price, ROW + VERIFY, VERIFY
         )
         rows, survival = np.arange(requests), np.ones(requests)
         while len(rows):
@@ -85,7 +86,7 @@ def test_values_are_kept_for_a_while() -> None:
     calibration = ConfidenceCalibration(1)
     values = StoppingValues(calibration)
     first = values.at(ROW, VERIFY)
-    calibration.observations += REFRESH_OBSERVATIONS - 1
+    calibration.observations += REFRESH_OBSERVATIONS[0] - 1
     assert values.at(ROW, VERIFY) is first
     assert values.at(4 * ROW, VERIFY) is not first
     calibration.observations += 1

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from turbospec.acceptance import AcceptanceModel
+from turbospec.acceptance import AcceptanceModel, survival
 from turbospec.compiled import compiled
 from turbospec.confidence import ConfidenceCalibration, SurvivalGate
 from turbospec.latency import LatencyModel
@@ -102,8 +102,9 @@ def compile_kernels() -> None:
                 step_seconds=3e-3,
             )
         )
+    calibration = ConfidenceCalibration(2)
     gate = SurvivalGate(
-        ConfidenceCalibration(2).table(), np.ones(2), np.full((2, 4), 0.5), ones * 4,
+        calibration, calibration.table(), np.arange(2), np.full((2, 4), 0.5), ones * 4,
         pass_price=0.1, row_price=0.0, verify_price=0.0,
     )  # fmt: skip
     gate.advance(np.arange(2), np.full(2, 0.5))
@@ -204,9 +205,9 @@ class AdaptivePolicy:
         if not self.latency.calibrated:
             return self._explore(limits)
 
-        conditional, survival = acceptance.survival(rows, view.class_ids, limits)
+        conditional = acceptance.conditional(rows, view.class_ids, limits)
         costs = self._costs(view, batch)
-        price = self._price(view, batch, survival, costs)
+        price = self._price(view, batch, conditional, costs)
         charges: FloatArray | None = None
         spread: FloatArray | None = None
         if batch.stale_tokens:
@@ -217,7 +218,7 @@ class AdaptivePolicy:
         if gated and not view.parallel_drafter and math.isinf(max_seconds):
             plan = self._gated(rows, limits, batch, conditional, costs, charges, spread, price)
         else:
-            plan = self._exact(batch, survival, costs, charges, spread, price, max_seconds)
+            plan = self._exact(batch, survival(conditional), costs, charges, spread, price, max_seconds)
         if plan is None:
             return self._off(view, rows, limits, conditional, costs, charges, opened, price)
         seconds = float(costs.verify[0])
@@ -229,7 +230,7 @@ class AdaptivePolicy:
     def _exact(
         self,
         batch: _Batch,
-        survival: FloatArray,
+        gains: FloatArray,
         costs: StepCosts,
         charges: FloatArray | None,
         spread: FloatArray | None,
@@ -237,7 +238,7 @@ class AdaptivePolicy:
         max_seconds: float,
     ) -> StepPlan | None:
         """The best draft lengths, fixed before drafting; None where nothing pays."""
-        solution = plan_draft_lengths(survival, costs, price, charges=spread, max_seconds=max_seconds)
+        solution = plan_draft_lengths(gains, costs, price, charges=spread, max_seconds=max_seconds)
         lengths = solution.draft_lengths
         total = int(lengths.sum())
         if total == 0:
@@ -284,8 +285,9 @@ class AdaptivePolicy:
             reason=f"drafting for {count} of {batch.decoding} requests while confident: expect {start.gain:.2f} more "
             f"at {price:.0f} tok/s",
             gate=SurvivalGate(
+                self.calibration,
                 table,
-                self.calibration.ratios(rows),
+                rows,
                 conditional,
                 limits,
                 pass_price,
@@ -357,11 +359,11 @@ class AdaptivePolicy:
             return StepCosts(verify, draft_start=start + each_pass + row * batch.decoding)
         return StepCosts(verify, start, each_pass, row)
 
-    def _price(self, view: StepView, batch: _Batch, survival: FloatArray, costs: StepCosts) -> float:
+    def _price(self, view: StepView, batch: _Batch, conditional: FloatArray, costs: StepCosts) -> float:
         """Tokens a second: the decoding requests' rate, and more where a first token waits for this step."""
         rate = self.price.rate(batch.decoding)
         if rate is None:
-            rate = best_rate(survival, costs, float(batch.decoding))
+            rate = best_rate(survival(conditional), costs, float(batch.decoding))
         # The first tokens that a plan delays: of the prompts in this step; where tokens leave after the drafting, of
         # the requests whose first token is ready. Requests still queued gain by throughput, not by idle drafters.
         delayed = batch.starting if view.draft_before_emit else batch.prefilling
