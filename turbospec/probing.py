@@ -6,7 +6,7 @@ import numpy as np
 
 from turbospec.types import BoolArray, FloatArray, IntArray
 
-UNEXPECTED = 0.25
+UNEXPECTED = 0.4
 """A success is a surprise where acceptance was thought to be lower than this; up to there drafting hardly ever pays."""
 
 COMPANY = 1.3

@@ -27,6 +27,10 @@ CATCH_UP_HORIZON = 64
 PROBE_DRAFT_LENGTH = 1
 EXPLORATION = (0, 2, 0, 5, 1, 0, 3, 4, 0, 2)
 """Draft lengths of the first steps where no profile says what drafting costs."""
+MAX_REST = 8
+"""Most steps that a policy which found only hopeless requests, several times in a row, goes without looking again."""
+HOPELESS = 0.25
+"""Acceptance of the first token below which a request is not drafted for whatever the load."""
 MAX_OPEN_PLANS = 64
 """Plans that may wait for their outcomes; an engine that drops a step never reports it."""
 MIN_CONFIDENCE_OBSERVATIONS = 64
@@ -188,9 +192,14 @@ class AdaptivePolicy:
         self._stopping: StoppingValues | None = None
         self._open: dict[int, _Open] = {}
         self._explored = 0
+        self._offs = 0
+        """Times in a row that nothing was worth drafting."""
+        self._resting_until = -1
         self._first_token_at: FloatArray = np.zeros(0)
 
     def plan(self, view: StepView) -> StepPlan:
+        if view.step < self._resting_until:
+            return StepPlan(np.zeros(view.size, np.int64), reason="no draft paid a few steps ago")
         acceptance, calibration = self._models(view.max_draft)
         rows = self._rows(view)
         limits = view.draft_limits
@@ -219,6 +228,7 @@ class AdaptivePolicy:
             plan = self._gated(rows, limits, batch, conditional, costs, charges, spread, price)
         else:
             plan = self._exact(batch, survival(conditional), costs, charges, spread, price, max_seconds)
+        self._offs = self._offs + 1 if plan is None else 0
         if plan is None:
             return self._off(view, rows, limits, conditional, costs, charges, opened, price)
         seconds = float(costs.verify[0])
@@ -297,8 +307,8 @@ class AdaptivePolicy:
         )
 
     def observe(self, outcome: StepOutcome) -> None:
-        if self.acceptance is None or self.calibration is None:
-            return
+        self.probes.earn(outcome.step_seconds)
+        self.plain_steps.earn(outcome.step_seconds)
         opened = self._open.pop(outcome.step, None)
         if opened is None:
             return
@@ -307,8 +317,6 @@ class AdaptivePolicy:
             self._learn_acceptance(opened, outcome)
         elif outcome.prefill_tokens == 0 and opened.decoding > 0:
             self.plain_steps.learn(opened.decoding, outcome.step)
-        self.probes.earn(outcome.step_seconds)
-        self.plain_steps.earn(outcome.step_seconds)
         if opened.probe_price is not None:
             gain = int(outcome.accepted.sum()) / opened.probe_price
             self.probes.spend(float(seconds_lost(outcome.draft_seconds, gain)))
@@ -410,6 +418,8 @@ class AdaptivePolicy:
                     "probe while drafting does not pay",
                     probe=True,
                 )
+        if self._offs > 1 and self.config.tpot_slo_ms is None and float(conditional[:, 0].max()) < HOPELESS:
+            self._resting_until = view.step + 1 + min(2 ** (self._offs - 2), MAX_REST)
         return StepPlan(lengths, opened.decoding, seconds, f"no draft pays at {price:.0f} tok/s")
 
     def _nothing_to_draft(self, view: StepView, batch: _Batch) -> StepPlan:
