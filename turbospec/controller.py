@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,7 +12,16 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from turbospec.compiled import compiled
-from turbospec.types import IntArray, StepController, StepOutcome, StepPlan, StepView
+from turbospec.types import (
+    BoolArray,
+    DraftGate,
+    FloatArray,
+    IntArray,
+    StepController,
+    StepOutcome,
+    StepPlan,
+    StepView,
+)
 
 log = logging.getLogger("turbospec")
 
@@ -41,7 +50,7 @@ class StepListener(Protocol):
 class ControllerStats:
     steps: int = 0
     decision_seconds: float = 0.0
-    """Time spent in plan and observe."""
+    """Time spent in plan, gate and observe."""
     guard_trips: int = 0
     last_fault: str = ""
 
@@ -52,6 +61,27 @@ def _within(lengths: IntArray, limits: IntArray) -> bool:
         if lengths[i] < 0 or lengths[i] > limits[i]:
             return False
     return True
+
+
+class _GuardedGate:
+    """A policy's gate that cannot harm the engine, and whose time counts as the controller's."""
+
+    def __init__(self, gate: DraftGate, trip: Callable[[str, Exception], None]) -> None:
+        self._gate = gate
+        self._trip = trip
+        self.seconds = 0.0
+
+    def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
+        began = time.perf_counter()
+        try:
+            keep, more = self._gate.advance(rows, confidence)
+            if keep.shape != rows.shape or more.shape != rows.shape:
+                raise ValueError(f"answered with shapes {keep.shape} and {more.shape} for {rows.shape}")
+        except Exception as error:
+            self._trip("gate", error)
+            keep, more = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
+        self.seconds += time.perf_counter() - began
+        return keep, more
 
 
 class Controller:
@@ -107,6 +137,8 @@ class Controller:
         except Exception as error:
             self._trip("observe", error)
         decision_seconds = planning + time.perf_counter() - began
+        if plan is not None and isinstance(plan.gate, _GuardedGate):
+            decision_seconds += plan.gate.seconds
         self.stats.steps += 1
         self.stats.decision_seconds += decision_seconds
         if view is None or plan is None:
@@ -126,6 +158,8 @@ class Controller:
             raise ValueError(f"draft_lengths is {lengths.dtype} of shape {lengths.shape}, not integers ({view.size},)")
         if not _within(lengths, view.draft_limits):
             raise ValueError("draft_lengths outside 0 and the view's draft_limits")
+        if plan.gate is not None:
+            plan.gate = _GuardedGate(plan.gate, self._trip)
         return plan
 
     def _fallback(self, view: StepView) -> StepPlan:

@@ -25,7 +25,7 @@ from turbospec.compiled import compiled
 from turbospec.profile import LatencySample
 from turbospec.types import FloatArray, StepOutcome
 
-VERIFY_KNOTS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096])
+VERIFY_KNOTS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, np.inf])
 """Tokens in the target's pass at which the slope may change."""
 
 OUTLIER_SIGMAS = 4.0
@@ -164,14 +164,15 @@ def _curve(slopes: FloatArray, floor: float, base_tokens: int, extra_tokens: int
     seconds = np.full(extra_tokens + 1, floor)
     last, value = len(slopes) - 1, floor
     for segment in range(last + 1):
-        low, high = int(VERIFY_KNOTS[segment]), int(VERIFY_KNOTS[segment + 1])
-        slope = max(slopes[segment], 0.0)
-        # Past the last knot the time is that of the last knot.
-        first = max(low + 1 - base_tokens, 0)
-        until = extra_tokens if segment == last else min(high - base_tokens, extra_tokens)
+        low, slope = int(VERIFY_KNOTS[segment]), max(slopes[segment], 0.0)
+        first, until = max(low + 1 - base_tokens, 0), extra_tokens
+        if segment < last:
+            high = int(VERIFY_KNOTS[segment + 1])
+            until = min(high - base_tokens, extra_tokens)
         for extra in range(first, until + 1):
-            seconds[extra] = value + slope * (min(base_tokens + extra, high) - low)
-        value += slope * (high - low)
+            seconds[extra] = value + slope * (base_tokens + extra - low)
+        if segment < last:
+            value += slope * (high - low)
     return seconds
 
 

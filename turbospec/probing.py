@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from turbospec.types import BoolArray, FloatArray, IntArray
 
-UNEXPECTED = 0.4
-"""A success is a surprise where acceptance was thought to be lower than this; up to there drafting hardly ever pays."""
-
+SURPRISE = 2.0
+"""Standard deviations beyond what was expected that a probe's success must be to be followed up."""
 COMPANY = 1.3
 """Times what the best row alone would lose that may be lost to probe all."""
 LEAST_LOSS = 0.1
@@ -27,7 +28,7 @@ class ProbeBudget:
     doubles with every probe that fails. Where drafting nearly pays a probe loses next to nothing, and many are made. A
     request that was never drafted for is exempt from the back-off, as it may be of another kind, but not from the
     budget: the loss to a drafter that is never right is bounded by `share`. A success that nobody expected is followed
-    by another probe at once, beside the budget, so that a drafter that is right again is noticed within a few steps.
+    by another probe at once, on credit, so that a drafter that is right again is noticed within a few steps.
 
     Args:
         share: part of step time that probes may lose, 0 for none.
@@ -80,20 +81,19 @@ class ProbeBudget:
 
     def spend(self, seconds: float) -> None:
         """Book what a probe really lost. Credit is not carried over: an hour at full speed buys no burst of probes."""
-        if not self._follow_up:
-            self._credit = min(self._credit - seconds, 0.0)
+        self._credit = min(self._credit - seconds, 0.0)
         self.seconds_lost += seconds
 
-    def learn(self, drafted: IntArray, accepted: IntArray, expected: float) -> None:
+    def learn(self, accepted: int, expected: FloatArray) -> None:
         """Lengthen the back-off after a probe of which nothing was accepted, end it after any success.
 
-        `expected` is the acceptance that was expected of the probe.
+        Args:
+            accepted: rows of the probe whose token was accepted.
+            expected: (rows of the probe,) acceptance that was expected of each.
         """
-        if not drafted.any():
-            return
-        success = bool(accepted.any())
-        self._backoff = 1.0 if success else min(2.0 * self._backoff, self.max_backoff)
-        self._follow_up = success and expected < UNEXPECTED
+        self._backoff = 1.0 if accepted else min(2.0 * self._backoff, self.max_backoff)
+        deviation = math.sqrt(float((expected * (1.0 - expected)).sum()))
+        self._follow_up = accepted > float(expected.sum()) + SURPRISE * deviation
 
 
 class PlainSteps:

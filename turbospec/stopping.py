@@ -30,7 +30,7 @@ LEVELS = 13
 """Requests better or worse than the server's calibration, by odds ratios of powers of 2 around 1."""
 DEPTH = 16
 """Deeper passes are not looked at: hardly a draft survives to them."""
-REFRESH_OBSERVATIONS = (16, 4096)
+REFRESH_OBSERVATIONS = (16, 512)
 """Least and most observations for which values are kept; in between a quarter of those they rest on."""
 MAX_KEPT = 64
 PRICE_STEP = 0.1

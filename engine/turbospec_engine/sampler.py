@@ -1,7 +1,8 @@
 """Token choice: processed distributions, draws, and lossless verification of drafts.
 
 Everything is vectorised over the ragged batch. A draw is the inverse of the cumulative distribution at a uniform
-number that the request's own generator gave, so the batch around a request cannot change its output.
+number that the request's own generator gave, so with the same draft lengths and prefill chunks the batch around a
+request cannot change its output.
 """
 
 from __future__ import annotations
@@ -179,7 +180,9 @@ def _truncated(logits: torch.Tensor, top_k: IntArray, top_p: FloatArray) -> torc
         last = (mass - probabilities < _column(limit[rows], ordered)).sum(-1) - 1
         last = torch.minimum(last, torch.from_numpy(top_k[rows] - 1).to(logits.device))
         cutoffs[at] = ordered.gather(1, last[:, None])
-        unsettled = ~within & (mass[:, -1] < _column(limit[rows], ordered)[:, 0])
+        # A top-k beyond the candidates is not known yet, nor is top-p of it.
+        beyond = torch.from_numpy((top_k[rows] > candidates) & (top_k[rows] < vocab)).to(logits.device)
+        unsettled = beyond | (~within & (mass[:, -1] < _column(limit[rows], ordered)[:, 0]))
         rows = rows[unsettled.cpu().numpy()]
         if candidates == vocab or not len(rows):
             break

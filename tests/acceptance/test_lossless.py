@@ -13,7 +13,7 @@ import pytest
 
 from tests.turbospec_engine.harness import DEVICE, RandomPlans, Reference
 from turbospec.policy import load_controller
-from turbospec.types import StepController
+from turbospec.types import StepController, StepOutcome, StepPlan, StepView
 from turbospec_engine import Engine, EngineConfig, SamplingParams
 
 REPOSITORY = Path(__file__).parents[2]
@@ -63,6 +63,21 @@ def test_random_plans(drafter: str, prompts: list[list[int]], reference: Referen
     assert compared.equal >= 0.98 * len(prompts) - 1
 
 
+class Drafts:
+    """Counts, as a listener, what was drafted and how often a gate was at work."""
+
+    def __init__(self) -> None:
+        self.drafted = self.gated = 0
+
+    def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
+        self.drafted += int(outcome.drafted.sum())
+        self.gated += plan.gate is not None
+
+
 def test_adaptive(prompts: list[list[int]], reference: Reference) -> None:
-    compared = reference.compare(prompts, outputs_of("drafter", load_controller("adaptive"), prompts), NEW_TOKENS)
+    controller, drafts = load_controller("adaptive"), Drafts()
+    controller.listeners.append(drafts)
+    compared = reference.compare(prompts, outputs_of("drafter", controller, prompts), NEW_TOKENS)
     assert not compared.different
+    assert drafts.drafted > len(prompts)
+    assert drafts.gated > 0

@@ -257,3 +257,33 @@ def test_an_empty_batch_is_planned() -> None:
     controller = Controller(Scripted(lambda view: StepPlan(np.zeros(0, np.int64))))
     assert controller.plan(a_view(limits=())).draft_lengths.shape == (0,)
     assert controller.stats.guard_trips == 0
+
+
+class FaultyGate:
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def advance(self, rows: np.ndarray, confidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("answer", [RuntimeError("no idea"), (np.ones(1, bool), np.ones(1, bool)), None])
+def test_a_faulty_gate_ends_the_drafts_and_trips_the_guard(answer: object) -> None:
+    controller = Controller(Scripted(lambda view: StepPlan(np.array([0, 4, 7]), gate=FaultyGate(answer))))
+    plan = controller.plan(a_view())
+    assert plan.gate is not None
+    keep, more = plan.gate.advance(np.array([1, 2]), np.array([0.5, 0.5]))
+    assert keep.tolist() == [True, True]
+    assert more.tolist() == [False, False]
+    assert controller.stats.guard_trips == 1
+
+
+def test_a_sound_gate_is_heard() -> None:
+    answer = (np.array([True, False]), np.array([True, False]))
+    controller = Controller(Scripted(lambda view: StepPlan(np.array([0, 4, 7]), gate=FaultyGate(answer))))
+    plan = controller.plan(a_view())
+    assert plan.gate is not None
+    assert plan.gate.advance(np.array([1, 2]), np.array([0.5, 0.5])) == answer
+    assert controller.stats.guard_trips == 0

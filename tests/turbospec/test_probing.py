@@ -22,7 +22,7 @@ def run(budget: ProbeBudget, steps: int, *, accepted: int, evidence: float = 5.0
             assert len(rows) == 1
             probes += 1
             budget.spend(5e-3)
-            budget.learn(np.array([1, 0]), np.array([accepted, 0]), expected)
+            budget.learn(accepted, np.array([expected]))
         budget.earn(0.01)
     return probes
 
@@ -42,6 +42,20 @@ def test_failing_probes_grow_rare_and_success_brings_them_back() -> None:
 def test_an_unexpected_success_is_followed_up_at_once() -> None:
     assert run(rich(), 60, accepted=1, expected=0.03) == 60
     assert run(rich(), 60, accepted=1, expected=0.5) < 10
+
+
+def test_a_batch_in_which_some_are_always_accepted_is_no_surprise() -> None:
+    budget = ProbeBudget(0.01)
+    budget.earn(1.0)
+    eligible, nothing = np.ones(32, np.bool_), np.zeros(32)
+    probes = 0
+    for _ in range(100):
+        rows = budget.choose(eligible, 2e-3, nothing, nothing, np.ones(32))
+        if rows is not None:
+            probes += 1
+            budget.spend(2e-3)
+            budget.learn(3, np.full(len(rows), 0.1))
+    assert probes == 1
 
 
 def test_no_share_no_probes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -29,8 +29,8 @@ EXPLORATION = (0, 2, 0, 5, 1, 0, 3, 4, 0, 2)
 """Draft lengths of the first steps where no profile says what drafting costs."""
 MAX_REST = 8
 """Most steps that a policy which found only hopeless requests, several times in a row, goes without looking again."""
-HOPELESS = 0.25
-"""Acceptance of the first token below which a request is not drafted for whatever the load."""
+REST_BELOW = 0.25
+"""Acceptance of the first token that no request may reach for a policy to rest."""
 MAX_OPEN_PLANS = 64
 """Plans that may wait for their outcomes; an engine that drops a step never reports it."""
 MIN_CONFIDENCE_OBSERVATIONS = 64
@@ -169,8 +169,8 @@ class _Open:
     decoding: int
     probe_price: float | None = None
     """Tokens that a second was worth; None where the step is no probe."""
-    probe_expected: float = 0.0
-    """Acceptance expected of the probe."""
+    probe_expected: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """Acceptance expected of each row of the probe."""
 
 
 class AdaptivePolicy:
@@ -194,11 +194,15 @@ class AdaptivePolicy:
         self._explored = 0
         self._offs = 0
         """Times in a row that nothing was worth drafting."""
-        self._resting_until = -1
+        self._rest = 0
+        """Steps left to go without looking again."""
+        self._plans = 0
         self._first_token_at: FloatArray = np.zeros(0)
 
     def plan(self, view: StepView) -> StepPlan:
-        if view.step < self._resting_until:
+        self._plans += 1
+        if self._rest > 0:
+            self._rest -= 1
             return StepPlan(np.zeros(view.size, np.int64), reason="no draft paid a few steps ago")
         acceptance, calibration = self._models(view.max_draft)
         rows = self._rows(view)
@@ -233,7 +237,7 @@ class AdaptivePolicy:
             return self._off(view, rows, limits, conditional, costs, charges, opened, price)
         seconds = float(costs.verify[0])
         worth = (plan.predicted_tokens - batch.decoding) / price - (plan.predicted_seconds - seconds)
-        if view.prefill_tokens == 0 and self.plain_steps.is_due(batch.decoding, view.step, worth):
+        if view.prefill_tokens == 0 and self.plain_steps.is_due(batch.decoding, self._plans, worth):
             return StepPlan(limits * 0, batch.decoding, seconds, "a plain step, to compare with")
         return plan
 
@@ -316,11 +320,12 @@ class AdaptivePolicy:
         if len(outcome.draft_rows) or outcome.drafted.any():
             self._learn_acceptance(opened, outcome)
         elif outcome.prefill_tokens == 0 and opened.decoding > 0:
-            self.plain_steps.learn(opened.decoding, outcome.step)
+            self.plain_steps.learn(opened.decoding, self._plans)
         if opened.probe_price is not None:
             gain = int(outcome.accepted.sum()) / opened.probe_price
             self.probes.spend(float(seconds_lost(outcome.draft_seconds, gain)))
-            self.probes.learn(outcome.drafted, outcome.accepted, opened.probe_expected)
+            if outcome.drafted.any():
+                self.probes.learn(int((outcome.accepted > 0).sum()), opened.probe_expected)
         elif outcome.prefill_tokens == 0 and opened.decoding > 0:
             self.price.add(opened.decoding, int(outcome.emitted.sum()), outcome.step_seconds)
 
@@ -372,9 +377,9 @@ class AdaptivePolicy:
         rate = self.price.rate(batch.decoding)
         if rate is None:
             rate = best_rate(survival(conditional), costs, float(batch.decoding))
-        # The first tokens that a plan delays: of the prompts in this step; where tokens leave after the drafting, of
-        # the requests whose first token is ready. Requests still queued gain by throughput, not by idle drafters.
-        delayed = batch.starting if view.draft_before_emit else batch.prefilling
+        # The first tokens that a plan delays: of the prompts in this step and, where tokens leave after the drafting,
+        # of the requests whose first token is ready. Requests still queued gain by throughput, not by idle drafters.
+        delayed = batch.prefilling + (batch.starting if view.draft_before_emit else 0)
         return rate * (1.0 + self.config.first_token_weight * delayed / batch.decoding)
 
     def _max_seconds(self, view: StepView, rows: IntArray, costs: StepCosts) -> float:
@@ -410,7 +415,7 @@ class AdaptivePolicy:
             chosen = self.probes.choose(limits > 0, shared, of_row, expected / price, self.acceptance.evidence(rows))
             if chosen is not None:
                 lengths[chosen] = PROBE_DRAFT_LENGTH
-                opened.probe_price, opened.probe_expected = price, float(expected[chosen].mean())
+                opened.probe_price, opened.probe_expected = price, expected[chosen]
                 return StepPlan(
                     lengths,
                     opened.decoding + float(expected[chosen].sum()),
@@ -418,8 +423,8 @@ class AdaptivePolicy:
                     "probe while drafting does not pay",
                     probe=True,
                 )
-        if self._offs > 1 and self.config.tpot_slo_ms is None and float(conditional[:, 0].max()) < HOPELESS:
-            self._resting_until = view.step + 1 + min(2 ** (self._offs - 2), MAX_REST)
+        if self._offs > 1 and self.config.tpot_slo_ms is None and float(conditional[:, 0].max()) < REST_BELOW:
+            self._rest = min(2 ** (self._offs - 2), MAX_REST)
         return StepPlan(lengths, opened.decoding, seconds, f"no draft pays at {price:.0f} tok/s")
 
     def _nothing_to_draft(self, view: StepView, batch: _Batch) -> StepPlan:
