@@ -8,7 +8,7 @@ import numpy as np
 
 from turbospec.types import BoolArray, FloatArray, IntArray
 
-SURPRISE = 2.0
+SURPRISE = 1.2
 """Standard deviations beyond what was expected that a probe's success must be to be followed up."""
 COMPANY = 1.3
 """Times what the best row alone would lose that may be lost to probe all."""
