@@ -202,7 +202,7 @@ def _advance(
     for r in range(len(rows)):
         i = rows[r]
         odds = table[_bin(confidence[r])]
-        odds = odds / (1.0 - odds) * np.exp(effect(requests, state_rows[i], spread)[0])
+        odds = odds / (1.0 - odds) * np.exp(effect(requests, int(state_rows[i]), spread)[0])
         survival[i] *= odds / (1.0 + odds)
         drafted[i] += 1
         keep[r] = survival[i] > verify_price

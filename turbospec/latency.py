@@ -165,14 +165,10 @@ def _curve(slopes: FloatArray, floor: float, base_tokens: int, extra_tokens: int
     last, value = len(slopes) - 1, floor
     for segment in range(last + 1):
         low, slope = int(VERIFY_KNOTS[segment]), max(slopes[segment], 0.0)
-        first, until = max(low + 1 - base_tokens, 0), extra_tokens
-        if segment < last:
-            high = int(VERIFY_KNOTS[segment + 1])
-            until = min(high - base_tokens, extra_tokens)
-        for extra in range(first, until + 1):
+        high = int(VERIFY_KNOTS[segment + 1]) if segment < last else base_tokens + extra_tokens
+        for extra in range(max(low + 1 - base_tokens, 0), min(high - base_tokens, extra_tokens) + 1):
             seconds[extra] = value + slope * (base_tokens + extra - low)
-        if segment < last:
-            value += slope * (high - low)
+        value += slope * (high - low)
     return seconds
 
 
