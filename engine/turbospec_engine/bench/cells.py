@@ -82,7 +82,7 @@ QUICK_TABLE = (Cell("code", "good", 1), Cell("code", "good", 32), Cell("code", "
 
 _STATIC = tuple(f"{STATIC_PREFIX}{length}" for length in (1, 2, 3, 5, 8, 15))
 FULL_POLICIES = (OFF, *_STATIC, "ema-tiers", "goodput", ADAPTIVE)
-QUICK_POLICIES = (OFF, "static-3", "static-8", "static-15", "ema-tiers", ADAPTIVE)
+QUICK_POLICIES = (OFF, "static-3", "static-15", "ema-tiers", ADAPTIVE)
 ORDER_OF_EMISSION = ("static-15:after_draft", "adaptive:after_draft")
 """What drafting before a step's tokens leave does to the first token."""
 YARDSTICKS = tuple(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", "constant", "heuristic", "confidence"))

@@ -19,7 +19,7 @@ from turbospec_engine.profiling import ScriptedController, measure
 CACHE = Path(".cache/turbospec")
 MAX_CONCURRENCY = 32
 """Largest batch that is measured."""
-MAX_SECONDS = 30.0
+MAX_SECONDS = 20.0
 
 
 class MeasuredProfiles:
