@@ -24,8 +24,8 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from training.corpus import CACHE
 from training.export import DRAFTER, MISMATCHED, TARGET, WEAK
 from training.generate import continuations
-from training.repetition import distinct_share, ends_in_loop
 from training.tokenizer import stream
+from turbospec_engine.bench.text_quality import distinct, ends_in_loop
 
 NEW_TOKENS = 96
 POSITIONS = 8
@@ -91,7 +91,7 @@ def overlap(drafter: LlamaForCausalLM, target: LlamaForCausalLM, tokens: torch.T
 def repetition(texts: torch.Tensor) -> dict[str, Any]:
     """Distinct-1..4, averaged over generations, and the share of generations that end in a loop."""
     rows = texts.tolist()
-    figures = {f"distinct_{n}": float(np.mean([distinct_share(row, n) for row in rows])) for n in range(1, 5)}
+    figures = {f"distinct_{n}": float(np.mean([distinct(row, n) for row in rows])) for n in range(1, 5)}
     figures["loop_share"] = float(np.mean([ends_in_loop(row) for row in rows]))
     return {name: round(value, 4) for name, value in figures.items()}
 

@@ -8,6 +8,7 @@ from turbospec_engine.bench.text_quality import distinct, ends_in_loop, text_fig
 
 def test_distinct_counts_different_ngrams() -> None:
     assert distinct([1, 2, 1, 2, 1], 2) == pytest.approx(2 / 4)
+    assert distinct([1, 1, 1, 1], 1) == 0.25
     assert distinct([1], 2) == 1.0
 
 
@@ -20,7 +21,12 @@ def test_text_and_long_periods_are_no_loop() -> None:
     rng = np.random.default_rng(0)
     assert not ends_in_loop(rng.integers(3000, size=96).tolist())
     assert not ends_in_loop(list(range(17)) * 6)
-    assert not ends_in_loop([5] * 47)
+    assert not ends_in_loop([*([1, 2, 3] * 15), 9, 8, 7])
+
+
+@pytest.mark.parametrize("length", [0, 1, 47])
+def test_a_text_shorter_than_the_window_is_no_loop(length: int) -> None:
+    assert not ends_in_loop([5] * length)
 
 
 def test_figures_are_means_over_requests() -> None:
