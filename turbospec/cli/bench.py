@@ -17,10 +17,11 @@ from turbospec.cli.console import progress, stderr, stdout, table
 from turbospec.errors import UserError
 from turbospec.policy import find_policy, load_controller
 from turbospec.profile import Profile
+from turbospec.telemetry.cell import Cell
 from turbospec.telemetry.report_rows import COLUMNS, table_line
 
 if TYPE_CHECKING:
-    from turbospec_engine.bench.cells import Cell, Entry
+    from turbospec_engine.bench.cells import Entry
     from turbospec_engine.bench.contender import Contender, Run
     from turbospec_engine.bench.results import Results
     from turbospec_engine.bench.session import Session

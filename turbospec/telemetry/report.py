@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from turbospec.telemetry import report_figures as figures
-from turbospec.telemetry.report_rows import COLUMNS, Row, by_cell, table_line
+from turbospec.telemetry.cell import Cell, Row, by_cell
+from turbospec.telemetry.report_rows import COLUMNS, table_line
 
 CSS = """
 :root { color-scheme: light dark; --ink: #1f2328; --page: #ffffff; --line: #d1d9e0; --good: #1a7f37; --bad: #cf222e; }
@@ -61,7 +62,7 @@ def render(meta: Mapping[str, Any], rows: Sequence[Row]) -> str:
         "<h2>Predicted against measured step time</h2>",
         figures.step_time(rows) or "<p>No policy in these rows predicts step times.</p>",
         "<h2>Cells</h2>",
-        *(_cell(name, own, place < OPEN_CELLS) for place, (name, own) in enumerate(cells.items())),
+        *(_cell(cell, own, place < OPEN_CELLS) for place, (cell, own) in enumerate(cells.items())),
         "</body></html>\n",
     ]
     return "\n".join(parts)
@@ -72,8 +73,8 @@ def _pictures(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     yield "throughput", figures.throughput(cells)
     if step_time := figures.step_time(rows):
         yield "step-time", step_time
-    for name, own in cells.items():
-        stem = name.replace("/", "-")
+    for cell, own in cells.items():
+        stem = cell.name.replace("/", "-")
         yield f"latency-{stem}", figures.latency(own)
         if timeline := figures.timeline(own):
             yield f"timeline-{stem}", timeline
@@ -93,11 +94,11 @@ def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> str:
     return f"<h2>Bars</h2><table class='words'><tr><th></th><th>bar</th><th>measured</th></tr>{''.join(lines)}</table>"
 
 
-def _cell(name: str, rows: Sequence[Row], opened: bool) -> str:
+def _cell(cell: Cell, rows: Sequence[Row], opened: bool) -> str:
     timeline = figures.timeline(rows)
     pictures = figures.latency(rows) + (f"<p>Over the last round:</p>{timeline}" if timeline else "")
     state = " open" if opened else ""
-    return f"<details{state}><summary>{escape(name)}</summary>{_table(rows)}{pictures}</details>"
+    return f"<details{state}><summary>{escape(cell.name)}</summary>{_table(rows)}{pictures}</details>"
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -19,7 +19,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from turbospec.telemetry.report_rows import Row, policy_name
+from turbospec.telemetry.cell import Cell, Row
+from turbospec.telemetry.report_rows import policy_name
 
 INK = "#0a0b0c"
 """Stands for the colour of the page's text until the SVG is written."""
@@ -51,7 +52,7 @@ STYLE: dict[Any, Any] = {
 TITLE: dict[str, Any] = {"loc": "left", "fontsize": 9}
 
 
-def throughput(cells: Mapping[str, Sequence[Row]]) -> str:
+def throughput(cells: Mapping[Cell, Sequence[Row]]) -> str:
     """Tokens/s of every policy as a ratio to off, one line a cell; bars are 95 % intervals."""
     figure, (axes,) = _figure(8.0, 1.3 + 0.34 * len(cells), 1)
     labelled: set[str] = set()
@@ -77,7 +78,7 @@ def throughput(cells: Mapping[str, Sequence[Row]]) -> str:
             )
             labelled.add(label)
     axes.axvline(1, color=INK, linewidth=0.8, linestyle="--")
-    axes.set_yticks(range(len(cells)), list(cells))
+    axes.set_yticks(range(len(cells)), [cell.name for cell in cells])
     axes.invert_yaxis()
     axes.set_xlabel("output tokens/s ÷ off")
     axes.grid(axis="x", alpha=0.25)

@@ -1,11 +1,8 @@
-"""Rows of the benchmark's results in words: how cells and policies are called, and what a table shows of them."""
+"""Rows of the benchmark's results in words: how policies are called, and what a table shows of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-Row = Mapping[str, Any]
+from turbospec.telemetry.cell import Row
 
 COLUMNS = (
     "policy",
@@ -21,21 +18,8 @@ COLUMNS = (
 )
 
 
-def cell_name(row: Row) -> str:
-    arrival = f"c{row['concurrency']}" if row["concurrency"] is not None else f"r{row['request_rate']:g}"
-    return f"{row['workload']}/{row['drafter']}/{arrival}"
-
-
 def policy_name(row: Row) -> str:
     return row["policy"] if row["emit"] == "before_draft" else f"{row['policy']} (drafts, then emits)"
-
-
-def by_cell(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows grouped by cell, in the order of their first row."""
-    cells: dict[str, list[Row]] = {}
-    for row in rows:
-        cells.setdefault(cell_name(row), []).append(row)
-    return cells
 
 
 def table_line(row: Row) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from turbospec_engine.bench.cells import ADAPTIVE, OFF, STATIC_PREFIX, TRANSFORMERS_PREFIX, Cell
-from turbospec_engine.bench.results import Row, by_cell
+from turbospec.telemetry.cell import Cell, Row, by_cell
+from turbospec_engine.bench.cells import ADAPTIVE, OFF, STATIC_PREFIX, TRANSFORMERS_PREFIX
 from turbospec_engine.bench.stats import BestFixed, Ratio, best_fixed, geometric_mean, median_ratio, paired_ratio
 
 MIN_ROUNDS = 2

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from turbospec.errors import UserError
+from turbospec.telemetry.cell import Cell
 
 Workload = Literal["code", "prose", "mixed", "shift"]
 Drafter = Literal["good", "weak", "mismatched", "n-gram"]
@@ -22,23 +23,6 @@ ADAPTIVE = "adaptive"
 STATIC_PREFIX = "static-"
 AFTER_DRAFT_SUFFIX = ":after_draft"
 TRANSFORMERS_PREFIX = "transformers-"
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One setting of the table: either a fixed concurrency or a Poisson rate, never both."""
-
-    workload: str
-    drafter: str
-    concurrency: int | None = None
-    """Requests in flight at most; all are ready at the start."""
-    request_rate: float | None = None
-    """Poisson arrivals a second."""
-
-    @property
-    def name(self) -> str:
-        arrival = f"c{self.concurrency}" if self.concurrency is not None else f"r{self.request_rate:g}"
-        return f"{self.workload}/{self.drafter}/{arrival}"
 
 
 @dataclass(frozen=True, slots=True)

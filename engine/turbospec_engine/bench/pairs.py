@@ -7,8 +7,9 @@ from pathlib import Path
 
 import transformers
 
+from turbospec.telemetry.cell import Cell
 from turbospec_engine import EngineConfig, Models
-from turbospec_engine.bench.cells import Cell, Emit
+from turbospec_engine.bench.cells import Emit
 from turbospec_engine.bench.transformers_contender import HuggingFacePair
 from turbospec_engine.bench.workloads import RequestSource
 from turbospec_engine.config import NGRAM

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from turbospec.profile import Profile
+from turbospec.telemetry.cell import Cell
 from turbospec_engine import Engine
-from turbospec_engine.bench.cells import Cell
 from turbospec_engine.bench.pairs import DRAFTERS, TARGET, Pairs
 from turbospec_engine.profiling import ScriptedController, measure
 

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from turbospec.errors import UserError
-from turbospec_engine.bench.cells import OFF, Cell, Entry
+from turbospec.telemetry.cell import Cell, Row
+from turbospec_engine.bench.cells import OFF, Entry
 from turbospec_engine.bench.contender import Run
 from turbospec_engine.bench.stats import paired_ratio
-
-Row = dict[str, Any]
 
 RATIOS = ("output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "mean_e2el_ms")
 """Figures that a row also gives as ratios to `off`."""
@@ -55,7 +54,7 @@ class Results:
         os.replace(draft, self.path)
 
     def of_cell(self, cell: Cell) -> list[Row]:
-        return [row for row in self.rows if cell_of(row) == cell]
+        return [row for row in self.rows if Cell.of(row) == cell]
 
     def has(self, cell: Cell, entries: Sequence[Entry], rounds: int) -> bool:
         """Whether every entry of a cell has at least so many rounds."""
@@ -64,23 +63,10 @@ class Results:
 
     def put(self, cell: Cell, entries: Sequence[Entry], rounds: Sequence[Sequence[Run]]) -> None:
         """Replace a cell's rows with those of its counted rounds; `off` must be among the entries."""
-        self.rows = [row for row in self.rows if cell_of(row) != cell]
+        self.rows = [row for row in self.rows if Cell.of(row) != cell]
         off = [runs[entries.index(Entry(OFF))].figures for runs in rounds]
         for place, entry in enumerate(entries):
             self.rows.append(_row(cell, entry, [runs[place] for runs in rounds], off))
-
-
-def cell_of(row: Row) -> Cell:
-    rate = row["request_rate"]
-    return Cell(row["workload"], row["drafter"], row["concurrency"], None if rate == "inf" else rate)
-
-
-def by_cell(rows: Sequence[Row]) -> dict[Cell, list[Row]]:
-    """Rows grouped by cell, in the order of their first row."""
-    cells: dict[Cell, list[Row]] = {}
-    for row in rows:
-        cells.setdefault(cell_of(row), []).append(row)
-    return cells
 
 
 def _row(cell: Cell, entry: Entry, runs: Sequence[Run], off: Sequence[dict[str, float]]) -> Row:
@@ -91,10 +77,7 @@ def _row(cell: Cell, entry: Entry, runs: Sequence[Run], off: Sequence[dict[str, 
     """
     figures = {name: np.array([run.figures[name] for run in runs]) for name in runs[0].figures}
     return {
-        "workload": cell.workload,
-        "drafter": cell.drafter,
-        "concurrency": cell.concurrency,
-        "request_rate": "inf" if cell.request_rate is None else cell.request_rate,
+        **cell.fields,
         "policy": _stem(entry),
         "emit": entry.emit,
         "rounds": len(runs),

@@ -8,7 +8,8 @@ from functools import partial
 
 from turbospec.controller import Controller
 from turbospec.profile import Profile
-from turbospec_engine.bench.cells import Cell, Entry
+from turbospec.telemetry.cell import Cell
+from turbospec_engine.bench.cells import Entry
 from turbospec_engine.bench.contender import Contender, Run
 from turbospec_engine.bench.engine_contender import EngineContender
 from turbospec_engine.bench.pairs import Pairs

@@ -24,7 +24,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from turbospec.errors import UserError
-from turbospec_engine.bench.cells import Cell
+from turbospec.telemetry.cell import Cell
 from turbospec_engine.request import SamplingParams
 
 Kind = Literal["code", "prose", "restricted", "unpredictable"]

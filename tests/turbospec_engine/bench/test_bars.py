@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from turbospec.telemetry.cell import Cell
 from turbospec_engine.bench.bars import Verdict, best_fixed_line, judge
-from turbospec_engine.bench.cells import Cell, Entry
+from turbospec_engine.bench.cells import Entry
 from turbospec_engine.bench.contender import Run
 from turbospec_engine.bench.results import RATIOS, Results
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from turbospec import UserError
-from turbospec_engine.bench.cells import QUICK_TABLE, Cell, Entry, entries_of, select_cells
+from turbospec.telemetry.cell import Cell
+from turbospec_engine.bench.cells import QUICK_TABLE, Entry, entries_of, select_cells
 
 
 def test_the_whole_table_has_21_cells() -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
-from turbospec_engine.bench.cells import Cell, Entry
+from turbospec.telemetry.cell import Cell, by_cell
+from turbospec_engine.bench.cells import Entry
 from turbospec_engine.bench.contender import Run
-from turbospec_engine.bench.results import RATIOS, Results, by_cell
+from turbospec_engine.bench.results import RATIOS, Results
 
 CELL = Cell("code", "good", 8)
 ENTRIES = (Entry("off"), Entry("mine/fancy.yaml", "after_draft"))

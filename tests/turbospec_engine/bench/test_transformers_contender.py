@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
+from turbospec.telemetry.cell import Cell
 from turbospec_engine import SamplingParams
-from turbospec_engine.bench.cells import YARDSTICKS, Cell, Entry
+from turbospec_engine.bench.cells import YARDSTICKS, Entry
 from turbospec_engine.bench.pairs import Pairs
 from turbospec_engine.bench.transformers_contender import HuggingFacePair, TransformersContender
 from turbospec_engine.bench.workloads import BenchRequest, Load

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
-from turbospec_engine.bench.cells import Cell
+from turbospec.telemetry.cell import Cell
 from turbospec_engine.bench.workloads import PROMPT_TOKENS, RequestSource, Shape
 
 VOCABULARY = 64
