@@ -40,7 +40,8 @@ class Draft:
     def take(self, rows: IntArray) -> Draft:
         """The drafts of some of the requests, in the order given."""
         index = None if self.distribution_index is None else self.distribution_index[rows]
-        return Draft(self.tokens[rows], self.proposed[rows], self.drafted[rows], self.distributions, index)
+        confidence = None if self.confidence is None else self.confidence[rows]
+        return Draft(self.tokens[rows], self.proposed[rows], self.drafted[rows], self.distributions, index, confidence)
 
     def padded(self, extra: int) -> Draft:
         """The same drafts with `extra` requests appended that drafted nothing."""
@@ -49,6 +50,8 @@ class Draft:
             return Draft.none(extra)
         draft = self.take(rows)
         draft.proposed[len(self.drafted) :] = draft.drafted[len(self.drafted) :] = 0
+        if draft.confidence is not None:
+            draft.confidence[len(self.drafted) :] = np.nan
         return draft
 
     def probabilities_of(self, rows: IntArray, depths: IntArray, tokens: IntArray) -> FloatArray:

@@ -1,0 +1,96 @@
+"""What becomes of a prompt and its parameters before they are served."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+
+from turbospec import UserError
+from turbospec.logistic import MAX_CLASSES
+from turbospec_engine.config import EngineConfig
+from turbospec_engine.detokenizer import Detokenizer
+from turbospec_engine.models import Models
+from turbospec_engine.request import Request, SamplingParams
+
+MAX_MASKS = 64
+"""Sets of allowed tokens whose masks, as wide as the vocabulary, are kept for the next request that brings the same."""
+
+
+class Admission:
+    """Checks what users ask for and makes requests of it.
+
+    Args:
+        max_request_tokens: longest prompt and output together.
+    """
+
+    def __init__(self, config: EngineConfig, models: Models, max_request_tokens: int) -> None:
+        self.max_request_tokens = max_request_tokens
+        self._config = config
+        self._models = models
+        self._class_ids = {"default": 0}
+
+        @lru_cache(MAX_MASKS)
+        def allowed_mask(allowed: tuple[int, ...]) -> torch.Tensor:
+            mask = torch.full((models.vocab_size,), -torch.inf, device=models.target.device)
+            mask[list(allowed)] = 0.0
+            return mask
+
+        self._allowed_mask = allowed_mask
+
+    def admit(self, prompt: str | Sequence[int], params: SamplingParams, request_id: str, row_id: int) -> Request:
+        """Make a request that arrives now.
+
+        Raises:
+            UserError: the prompt is empty, too long or out of the vocabulary, a parameter is out of range, or there are
+                more service classes than the controller tells apart.
+        """
+        tokenizer = self._models.tokenizer
+        token_ids = tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else [int(token) for token in prompt]
+        self._check_prompt(token_ids)
+        self._check_params(params)
+        return Request(
+            request_id,
+            row_id,
+            token_ids,
+            params,
+            arrival=time.monotonic(),
+            max_total_tokens=min(len(token_ids) + params.max_tokens, self.max_request_tokens),
+            class_id=self._class_id(params.service_class),
+            seed=(self._config.seed, row_id) if params.seed is None else (params.seed,),
+            allowed=None if params.allowed_token_ids is None else self._allowed_mask(params.allowed_token_ids),
+            detokenizer=Detokenizer(self._models.backend_tokenizer, params.stop),
+        )
+
+    def _check_prompt(self, token_ids: Sequence[int]) -> None:
+        if not token_ids:
+            raise UserError("the prompt is empty; give at least one token")
+        if len(token_ids) >= self.max_request_tokens:
+            raise UserError(
+                f"the prompt's {len(token_ids)} tokens leave no room in the {self.max_request_tokens} that model and "
+                "KV cache hold; shorten it, or raise max_model_len or num_blocks"
+            )
+        self._check_vocabulary("prompt", token_ids)
+
+    def _check_params(self, params: SamplingParams) -> None:
+        self._check_vocabulary("allowed_token_ids", params.allowed_token_ids or ())
+        if params.max_draft is not None and params.max_draft > self._config.max_draft:
+            raise UserError(
+                f"max_draft={params.max_draft} is beyond the engine's {self._config.max_draft}; lower it or build the "
+                "engine with a larger max_draft"
+            )
+
+    def _check_vocabulary(self, name: str, token_ids: Sequence[int]) -> None:
+        vocab_size = self._models.vocab_size
+        if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocab_size):
+            raise UserError(f"{name} holds a token outside 0 and {vocab_size - 1}; encode with the target's tokenizer")
+
+    def _class_id(self, service_class: str) -> int:
+        if service_class not in self._class_ids and len(self._class_ids) == MAX_CLASSES:
+            raise UserError(
+                f"service_class={service_class!r} would be one more than the {MAX_CLASSES} classes, 'default' among "
+                f"them, that are told apart; use one of {', '.join(self._class_ids)}"
+            )
+        return self._class_ids.setdefault(service_class, len(self._class_ids))

@@ -1,0 +1,25 @@
+"""The drafter that a configuration names."""
+
+from __future__ import annotations
+
+from turbospec import UserError
+from turbospec_engine.config import NGRAM, EngineConfig
+from turbospec_engine.drafter.base import Drafter
+from turbospec_engine.drafter.draft_model import DraftModel
+from turbospec_engine.drafter.ngram import NGramDrafter
+from turbospec_engine.models import Models
+
+
+def build_drafter(config: EngineConfig, models: Models, num_blocks: int) -> Drafter | None:
+    """A drafter for one engine, whose KV cache has `num_blocks` blocks; None where the engine shall not draft.
+
+    Raises:
+        UserError: the models were loaded without the draft model.
+    """
+    if config.drafter is None:
+        return None
+    if str(config.drafter) == NGRAM:
+        return NGramDrafter()
+    if models.drafter is None:
+        raise UserError(f"drafter={str(config.drafter)!r}, but the models were loaded without one; load them with it")
+    return DraftModel(models.drafter, num_blocks, config.block_size, models.vocab_size)

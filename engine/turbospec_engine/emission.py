@@ -1,0 +1,53 @@
+"""How much of what the target accepted a request emits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from turbospec_engine.request import FinishReason, Request, RequestOutput
+
+
+@dataclass(slots=True, frozen=True)
+class Emission:
+    """What a step emits for one request, before the moment it leaves."""
+
+    request: Request
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason | None
+
+    def leaving(self, emitted_at: float) -> RequestOutput:
+        """The same as the user gets it, at a moment of `time.perf_counter()`."""
+        finished = self.finish_reason is not None
+        return RequestOutput(
+            self.request.request_id, self.token_ids, self.text, finished, self.finish_reason, emitted_at
+        )
+
+
+def emit(request: Request, candidates: list[int], eos_token_ids: Collection[int]) -> Emission:
+    """Append as many of a request's new tokens as EOS, stop strings and the length limit allow.
+
+    Args:
+        candidates: the accepted draft tokens and the target's own, at least one.
+    """
+    request.decode_steps += int(request.emitted > 0)
+    # The pass has written the newest token and the accepted drafts to the cache; the last candidate is not in it.
+    request.computed = request.num_tokens + len(candidates) - 1
+    request.draft_computed = min(request.draft_computed, request.computed)
+    reason: FinishReason | None = None
+    if not request.params.ignore_eos:
+        for position, token_id in enumerate(candidates):
+            if token_id in eos_token_ids:
+                candidates, reason = candidates[: position + 1], "stop"
+                break
+    used, text = request.detokenizer.feed(candidates)
+    candidates = candidates[:used]
+    request.append(candidates)
+    if request.detokenizer.stopped:
+        reason = "stop"
+    elif reason is None and request.tokens_left == 0:
+        reason = "length"
+    if reason is not None:
+        text += request.detokenizer.flush(request.output_tokens.tolist())
+    return Emission(request, tuple(candidates), text, reason)

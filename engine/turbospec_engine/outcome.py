@@ -1,0 +1,56 @@
+"""What the controller is told of a finished step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from turbospec import StepOutcome
+from turbospec.types import IntArray
+from turbospec_engine.planned_step import PlannedStep
+from turbospec_engine.verification import Verification
+
+
+def step_outcome(
+    planned: PlannedStep, verification: Verification, emitted: IntArray, *, seconds: float, waiting_requests: int
+) -> StepOutcome:
+    """One row for each row of the step's view.
+
+    Requests that arrived after the plan have none; those aborted since have rows of zeros, as if nothing had been
+    proposed: a draft that nobody judged teaches nothing, and must not look like one that a gate dropped.
+
+    Args:
+        emitted: (n,) tokens that each request of the batch emitted.
+        seconds: of the whole step, planning and drafting included.
+    """
+    kept = planned.view_rows
+
+    def per_view_row(values: np.ndarray, fill: Any = 0) -> np.ndarray:
+        rows = np.full((planned.view.size, *values.shape[1:]), fill, values.dtype)
+        rows[kept] = values[: len(kept)]
+        return rows
+
+    draft, proposal = planned.draft, planned.proposal
+    return StepOutcome(
+        step=planned.view.step,
+        request_ids=planned.view.request_ids,
+        drafted=per_view_row(draft.drafted),
+        accepted=per_view_row(np.minimum(verification.accepted, emitted)),
+        emitted=per_view_row(emitted),
+        # Whatever ended the output at an accepted draft token kept the tokens after it from being judged.
+        truncated=per_view_row(verification.completes & (emitted <= verification.accepted)),
+        proposed=per_view_row(draft.proposed),
+        confidence=None if draft.confidence is None else per_view_row(draft.confidence, np.nan),
+        draft_rows=proposal.draft_rows,
+        draft_context_tokens=proposal.context_tokens,
+        catch_up_tokens=proposal.catch_up_tokens,
+        tokens_batched=verification.tokens_batched,
+        padded_tokens=verification.tokens_batched,
+        prefill_tokens=verification.prefill_tokens,
+        context_tokens=verification.context_tokens,
+        draft_seconds=planned.draft_seconds,
+        verify_seconds=verification.seconds,
+        step_seconds=seconds,
+        waiting_requests=waiting_requests,
+    )

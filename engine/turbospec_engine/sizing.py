@@ -1,0 +1,44 @@
+"""How long requests may be, and how much KV cache there is for them."""
+
+from __future__ import annotations
+
+from turbospec import UserError
+from turbospec_engine.config import EngineConfig
+from turbospec_engine.models import Models
+from turbospec_engine.runner import kv_bytes_per_token
+
+DEFAULT_CACHE_BYTES = 2 << 30
+DEFAULT_MODEL_LEN = 2048
+"""Where neither the configuration nor the target's says."""
+
+
+def max_model_len(config: EngineConfig, models: Models) -> int:
+    """Longest prompt and output together that the target can read, in tokens.
+
+    Raises:
+        UserError: the configuration asks for more than that, or the longest draft does not fit.
+    """
+    text_config = models.target.config.get_text_config()
+    limit = getattr(text_config, "max_position_embeddings", None) or DEFAULT_MODEL_LEN
+    length = config.max_model_len or limit
+    if length > limit:
+        raise UserError(f"max_model_len={length} is beyond the target's {limit} positions; lower it")
+    window = getattr(text_config, "sliding_window", None)
+    if window is not None and window < length:
+        raise UserError(
+            f"{config.target}: attends to a sliding window of {window} tokens, which this engine does not support; "
+            "set max_model_len to no more than that"
+        )
+    if config.max_draft >= length:
+        raise UserError(f"max_draft={config.max_draft} does not fit in max_model_len={length}; lower it")
+    return length
+
+
+def num_blocks(config: EngineConfig, models: Models, longest: int) -> int:
+    """Blocks of the KV cache: as configured, else for `max_num_seqs` requests of `longest` tokens, within 2 GiB."""
+    if config.num_blocks is not None:
+        return config.num_blocks
+    per_request = -(-longest // config.block_size)
+    loaded = [models.target] + ([models.drafter] if models.drafter is not None else [])
+    block_bytes = sum(kv_bytes_per_token(model) for model in loaded) * config.block_size
+    return max(per_request, min(config.max_num_seqs * per_request, DEFAULT_CACHE_BYTES // block_bytes))

@@ -1,0 +1,82 @@
+"""The target's pass over a planned step, and which draft tokens it accepts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from turbospec import Phase
+from turbospec.types import BoolArray, IntArray
+from turbospec_engine.attention import RaggedBatch
+from turbospec_engine.planned_step import PlannedStep
+from turbospec_engine.runner import ModelRunner, block_table
+from turbospec_engine.sampler import verify
+
+
+@dataclass(slots=True, frozen=True)
+class Verification:
+    """What the target said of a step's n requests, and what it took to say it."""
+
+    completes: BoolArray
+    """(n,) whether the pass computed the request's newest token, so that it emits; else a prefill has chunks to go."""
+    accepted: IntArray
+    """(n,) draft tokens accepted in a row from the first."""
+    final: IntArray
+    """(n,) the target's own token after them; undefined where the pass does not complete."""
+    tokens_batched: int
+    """Tokens in the pass."""
+    prefill_tokens: int
+    """Of these, of requests in prefill."""
+    context_tokens: int
+    """KV tokens that the pass attended to, summed over requests."""
+    seconds: float
+
+
+def verify_step(target: ModelRunner, planned: PlannedStep) -> Verification:
+    """Run all requests in one ragged pass and judge their drafts. The requests themselves are not changed."""
+    began = time.perf_counter()
+    requests, draft = planned.batch.requests, planned.draft
+    scheduled = np.array(planned.batch.num_tokens)
+    computed = np.array([request.computed for request in requests])
+    prefilling = np.array([request.phase == Phase.PREFILL for request in requests])
+    completes = computed + scheduled == np.array([request.num_tokens for request in requests])
+    query_lens = scheduled + draft.drafted
+
+    ragged = RaggedBatch(query_lens, computed + query_lens, block_table(requests))
+    rows = np.flatnonzero(completes)
+    # A request's wanted logits are its last 1 + drafted: after its newest token and after each draft token.
+    wanted = draft.drafted[rows] + 1
+    logits_at = np.repeat(np.cumsum(query_lens)[rows] - np.cumsum(wanted), wanted) + np.arange(wanted.sum())
+    logits = target.forward(_input_ids(planned).to(target.device), ragged, logits_at)
+    accepted, final = np.zeros((2, len(requests)), np.int64)
+    if len(rows):
+        accepted[rows], final[rows] = verify(
+            logits,
+            [requests[row] for row in rows],
+            draft.take(rows),
+            planned.accept_draws[rows],
+            planned.final_draws[rows],
+        )
+    if target.device.type == "cuda":
+        torch.cuda.synchronize(target.device)
+    return Verification(
+        completes=completes,
+        accepted=accepted,
+        final=final,
+        tokens_batched=int(query_lens.sum()),
+        prefill_tokens=int(scheduled[prefilling].sum()),
+        context_tokens=int((computed + query_lens).sum()),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _input_ids(planned: PlannedStep) -> torch.Tensor:
+    """(tokens,) each request's scheduled tokens and its drafts, end to end."""
+    draft, pieces = planned.draft, list[IntArray]()
+    for row, (request, count) in enumerate(zip(planned.batch.requests, planned.batch.num_tokens, strict=True)):
+        pieces.append(request.tokens[request.computed : request.computed + count])
+        pieces.append(draft.tokens[row, : draft.drafted[row]])
+    return torch.from_numpy(np.concatenate(pieces))
