@@ -15,7 +15,7 @@ from rich.text import Text
 
 from turbospec.cli.console import progress, stderr, stdout, table
 from turbospec.errors import UserError
-from turbospec.policy import find_policy, load_controller
+from turbospec.policy import find_policy, load_controller, read_policy
 from turbospec.profile import Profile
 from turbospec.telemetry.cell import Cell
 from turbospec.telemetry.report_rows import COLUMNS, table_line
@@ -90,7 +90,7 @@ def bench(
     cells = QUICK_TABLE if quick else select_cells(workload or (), drafter or (), concurrency or (), request_rate or ())
     plan = [(cell, entries_of(cell, policy or (), quick=quick)) for cell in cells]
     for entry in {entry for _, entries in plan for entry in entries if not entry.is_transformers}:
-        find_policy(entry.policy)
+        read_policy(find_policy(entry.policy))
     rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
     pairs = Pairs(models, device, dtype, threads)
     meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": threads or os.cpu_count()}
@@ -105,7 +105,6 @@ def bench(
     session = Session(
         pairs=pairs,
         source=pairs.source(workloads, seed),
-        make_controller=lambda name, measured: load_controller(name, profile=measured, seed=seed),
         profile_of=MeasuredProfiles(pairs, stderr.print) if given is None else lambda _: given,
         seed=seed,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from turbospec.telemetry.cell import Cell, Row, by_cell
-from turbospec_engine.bench.cells import ADAPTIVE, OFF, STATIC_PREFIX, TRANSFORMERS_PREFIX
+from turbospec_engine.bench.cells import ADAPTIVE, OFF, YARDSTICKS, fixed_length
 from turbospec_engine.bench.stats import BestFixed, Ratio, best_fixed, geometric_mean, median_ratio, paired_ratio
 
 MIN_ROUNDS = 2
@@ -55,7 +55,7 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
 def best_fixed_of(rows: Sequence[Row], policy: str = ADAPTIVE) -> BestFixed | None:
     """A policy's throughput against the best fixed K of its cell; None without fixed Ks or without two rounds."""
     own = _row(rows, policy)
-    rivals = {row["policy"]: _rounds(row) for row in rows if _is_fixed(row["policy"])}
+    rivals = {row["policy"]: _rounds(row) for row in rows if fixed_length(row["policy"]) is not None}
     if own is None or not rivals or own["rounds"] < MIN_ROUNDS:
         return None
     return best_fixed(_rounds(own), rivals)
@@ -87,8 +87,9 @@ def _best_fixed_in_each_cell(cells: dict[Cell, list[Row]]) -> Verdict:
 
 def _every_fixed_overall(cells: dict[Cell, list[Row]]) -> Verdict:
     bar = "tokens/s of adaptive over each of off, the fixed Ks and its peers, geometric mean over all cells: above 1"
-    names = {row["policy"] for rows in cells.values() for row in rows if _is_fixed(row["policy"])}
-    overall = {name: _overall(cells, name) for name in (*sorted(names, key=_draft_length), *PEERS)}
+    names = {row["policy"] for rows in cells.values() for row in rows}
+    lengths = {name: length for name in names if (length := fixed_length(name)) is not None}
+    overall = {name: _overall(cells, name) for name in (*sorted(lengths, key=lengths.__getitem__), *PEERS)}
     found = {name: ratio for name, ratio in overall.items() if ratio is not None}
     if not found:
         return Verdict(bar, None, "needs adaptive")
@@ -113,7 +114,7 @@ def _varying(cells: dict[Cell, list[Row]]) -> Verdict:
     lowest: dict[str, Ratio] = {}
     for cell, rows in cells.items():
         own = _row(rows, ADAPTIVE)
-        rivals = [row for row in rows if row["policy"] in PEERS or _is_fixed(row["policy"])]
+        rivals = [row for row in rows if row["policy"] in PEERS or fixed_length(row["policy"]) is not None]
         if own is not None and rivals and cell.workload in VARYING:
             best = max(rivals, key=lambda row: float(row["output_throughput"]))
             lowest[f"{cell.name} ({best['policy']})"] = paired_ratio(_rounds(own), _rounds(best))
@@ -127,7 +128,7 @@ def _yardsticks(cells: dict[Cell, list[Row]]) -> Verdict:
     bar = "tokens/s of adaptive over each of transformers' schedules, one request at a time: above 1"
     rows = cells.get(LONE_REQUEST, [])
     own = _row(rows, ADAPTIVE)
-    rivals = [row for row in rows if row["policy"].startswith(TRANSFORMERS_PREFIX)]
+    rivals = [row for row in rows if row["policy"] in YARDSTICKS]
     if own is None or not rivals:
         return Verdict(bar, None, f"needs adaptive and transformers' schedules in {LONE_REQUEST.name}")
     ratios = {row["policy"]: paired_ratio(_rounds(own), _rounds(row)) for row in rivals}
@@ -188,14 +189,6 @@ def _overall(cells: dict[Cell, list[Row]], baseline: str) -> Ratio | None:
         if (own := _row(rows, ADAPTIVE)) and (other := _row(rows, baseline))
     ]
     return geometric_mean(samples) if samples else None
-
-
-def _is_fixed(policy: str) -> bool:
-    return policy == OFF or policy.startswith(STATIC_PREFIX)
-
-
-def _draft_length(policy: str) -> int:
-    return 0 if policy == OFF else int(policy.removeprefix(STATIC_PREFIX))
 
 
 def _extreme(ratios: dict[Cell, Ratio], choose: Callable[..., tuple[Cell, Ratio]]) -> tuple[Cell, Ratio]:

@@ -41,9 +41,9 @@ class Entry:
         return cls(text)
 
     @property
-    def is_fixed(self) -> bool:
-        """Whether the policy drafts the same length always, and so has no use for measured step times."""
-        return Path(self.policy).stem.startswith((OFF, STATIC_PREFIX))
+    def name(self) -> str:
+        """What rows call the policy: its file's name without folder and ending."""
+        return Path(self.policy).stem
 
     @property
     def is_transformers(self) -> bool:
@@ -75,6 +75,14 @@ YARDSTICKS = tuple(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", "constant"
 _LONE_REQUEST = Cell("code", "good", 1)
 
 
+def fixed_length(policy: str) -> int | None:
+    """K of `static-K` and 0 of `off`; None of any other name, a user's `static-mine` or `off-hours` too."""
+    if policy == OFF:
+        return 0
+    length = policy.removeprefix(STATIC_PREFIX)
+    return int(length) if length != policy and length.isdecimal() else None
+
+
 def select_cells(
     workloads: Sequence[str], drafters: Sequence[str], concurrencies: Sequence[int], rates: Sequence[float]
 ) -> tuple[Cell, ...]:
@@ -103,6 +111,9 @@ def entries_of(cell: Cell, policies: Sequence[str], *, quick: bool) -> tuple[Ent
 
     `off` always competes, because ratios are to it; transformers' schedules serve one request at a time, so they
     compete at concurrency 1 with a drafter that is a model.
+
+    Raises:
+        UserError: two different entries would share a name in the results.
     """
     if policies:
         names = [OFF, *policies]
@@ -113,5 +124,17 @@ def entries_of(cell: Cell, policies: Sequence[str], *, quick: bool) -> tuple[Ent
     if not policies and cell == _LONE_REQUEST:
         names += ORDER_OF_EMISSION[:1] if quick else (*ORDER_OF_EMISSION, *YARDSTICKS)
     entries = tuple(dict.fromkeys(Entry.parse(name) for name in names))
+    _check_names(entries)
     alone = cell.concurrency == 1 and cell.drafter != "n-gram"
     return tuple(entry for entry in entries if alone or not entry.is_transformers)
+
+
+def _check_names(entries: Sequence[Entry]) -> None:
+    named: dict[tuple[str, Emit], Entry] = {}
+    for entry in entries:
+        other = named.setdefault((entry.name, entry.emit), entry)
+        if other != entry:
+            raise UserError(
+                f"{entry.policy!r} and {other.policy!r} would both be called {entry.name!r} in the results; "
+                "rename one of the files"
+            )

@@ -59,7 +59,7 @@ class Results:
     def has(self, cell: Cell, entries: Sequence[Entry], rounds: int) -> bool:
         """Whether every entry of a cell has at least so many rounds."""
         finished = {(row["policy"], row["emit"]) for row in self.of_cell(cell) if row["rounds"] >= rounds}
-        return all((_stem(entry), entry.emit) in finished for entry in entries)
+        return all((entry.name, entry.emit) in finished for entry in entries)
 
     def put(self, cell: Cell, entries: Sequence[Entry], rounds: Sequence[Sequence[Run]]) -> None:
         """Replace a cell's rows with those of its counted rounds; `off` must be among the entries."""
@@ -78,7 +78,7 @@ def _row(cell: Cell, entry: Entry, runs: Sequence[Run], off: Sequence[dict[str, 
     figures = {name: np.array([run.figures[name] for run in runs]) for name in runs[0].figures}
     return {
         **cell.fields,
-        "policy": _stem(entry),
+        "policy": entry.name,
         "emit": entry.emit,
         "rounds": len(runs),
         **{name: float(np.median(values)) for name, values in figures.items()},
@@ -90,10 +90,6 @@ def _row(cell: Cell, entry: Entry, runs: Sequence[Run], off: Sequence[dict[str, 
         "round_figures": {name: values.tolist() for name, values in figures.items()},
         **runs[-1].record,
     }
-
-
-def _stem(entry: Entry) -> str:
-    return Path(entry.policy).stem
 
 
 def _plain(value: Any) -> Any:

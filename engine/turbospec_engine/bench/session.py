@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from turbospec.controller import Controller
+from turbospec.policy import find_policy, load_controller, read_policy
+from turbospec.policy.static import OffConfig, StaticConfig
 from turbospec.profile import Profile
 from turbospec.telemetry.cell import Cell
 from turbospec_engine.bench.cells import Entry
@@ -17,9 +18,6 @@ from turbospec_engine.bench.rounds import play_rounds
 from turbospec_engine.bench.transformers_contender import TransformersContender
 from turbospec_engine.bench.workloads import RequestSource
 
-MakeController = Callable[[str, Profile | None], Controller]
-"""Builds a fresh controller from a policy's stem or path, and the engine's step times where the policy predicts."""
-
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -27,9 +25,10 @@ class Session:
 
     pairs: Pairs
     source: RequestSource
-    make_controller: MakeController
     profile_of: Callable[[Cell], Profile]
+    """Measured step times, for the policies that may predict; measuring can take a while."""
     seed: int
+    """Of the policies that draw at random, and of the order within rounds."""
 
     def play(
         self, cell: Cell, entries: Sequence[Entry], rounds: int, on_run: Callable[[Contender], None]
@@ -41,5 +40,7 @@ class Session:
     def _contender(self, cell: Cell, entry: Entry) -> Contender:
         if entry.is_transformers:
             return TransformersContender(entry, self.pairs.hugging_face(cell))
-        controller = self.make_controller(entry.policy, None if entry.is_fixed else self.profile_of(cell))
+        never_predicts = isinstance(read_policy(find_policy(entry.policy)), OffConfig | StaticConfig)
+        profile = None if never_predicts else self.profile_of(cell)
+        controller = load_controller(entry.policy, profile=profile, seed=self.seed)
         return EngineContender(entry, self.pairs.config(cell, entry.emit), self.pairs.models(cell), controller)

@@ -97,6 +97,13 @@ def test_a_greedy_controller_misses() -> None:
     assert judged["controller"].met is False
 
 
+def test_a_users_file_is_no_fixed_length_by_its_name() -> None:
+    rivals = against(10.5) | {"off-hours": tokens(30), "static-mine": tokens(30), "transformers-mine": tokens(30)}
+    judged = verdicts((ALONE, rivals), (Cell("mixed", "good", 8), rivals))
+
+    assert [judged[name].met for name in ("best fixed", "overall", "varying", "yardsticks")] == [True, True, True, None]
+
+
 def test_what_was_not_measured_is_not_judged() -> None:
     assert all(verdict.met is None for verdict in verdicts((ALONE, {"off": tokens(10)})).values())
     assert (

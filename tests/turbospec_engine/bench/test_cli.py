@@ -66,6 +66,19 @@ def test_rows_report_and_pictures(arguments: list[str], tmp_path: Path) -> None:
     assert "out.html" in done.stdout
 
 
+def test_what_a_policy_is_stands_in_its_file_not_in_its_name(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "off-hours.yaml").write_text("version: 1\npolicy: adaptive\n")
+    (tmp_path / "static-mine.yaml").write_text("version: 1\npolicy: static\ndraft_length: 2\n")
+    command = [*arguments, "--workload", "code", "--drafter", "n-gram", "--concurrency", "2", "--rounds", "2"]
+
+    assert invoke(*command, "--policy", "static-mine.yaml", "--json", "fixed.json").exit_code == 0
+    assert not (tmp_path / ".cache/turbospec").exists()  # no step times for a policy that never predicts
+    assert invoke(*command, "--policy", "off-hours.yaml", "--json", "varying.json").exit_code == 0
+    assert len(list((tmp_path / ".cache/turbospec").glob("profile-*.json"))) == 1
+    rows = json.loads((tmp_path / "varying.json").read_text())["rows"]
+    assert [row["policy"] for row in rows] == ["off", "off-hours"]
+
+
 def test_poisson_arrivals_with_the_ngram_drafter(arguments: list[str], tmp_path: Path) -> None:
     selection = ["--workload", "code", "--drafter", "n-gram", "--request-rate", "200", "--rounds", "1"]
 
@@ -109,6 +122,8 @@ def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
     [
         (["--workload", "poetry"], "no workload 'poetry'"),
         (["--policy", "adaptiv"], "did you mean `adaptive`"),
+        (["--policy", "adaptive", "--policy", "mine/adaptive.yaml"], "both be called 'adaptive'"),
+        (["--policy", "absent.yaml"], "absent.yaml: no such policy file"),
         (["--quick", "--workload", "code"], "--quick has cells of its own"),
         (["--resume", "absent.json"], "absent.json: cannot read the results"),
         (["--workloads", "absent"], "code.jsonl: cannot read the workload"),
