@@ -133,8 +133,7 @@ class Engine:
         Raises:
             UserError: as `add_request`, or the engine is serving other requests.
         """
-        if self.has_work():
-            raise UserError("generate needs an idle engine; finish or abort the requests in flight, or use add_request")
+        self._check_alone("generate")
         each = params if isinstance(params, Sequence) else [params] * len(prompts)
         requests: list[Request] = []
         try:
@@ -157,13 +156,27 @@ class Engine:
         ]
 
     def stream(self, prompt: str | Sequence[int], params: SamplingParams | None = None) -> Iterator[RequestOutput]:
-        """Serve one prompt and yield its tokens as they come; closing the iterator aborts the request."""
+        """Serve one prompt and yield its tokens as they come; closing the iterator aborts the request.
+
+        Raises:
+            UserError: on the first token, as `add_request`, or on any, where the engine serves other requests too:
+                their outputs would be lost.
+        """
+        self._check_alone("stream")
         request_id = self.add_request(prompt, params)
         try:
             while request_id in self._requests:
-                yield from (output for output in self.step() if output.request_id == request_id)
+                self._check_alone("stream", request_id)
+                yield from self.step()
         finally:
             self.abort(request_id)
+
+    def _check_alone(self, caller: str, request_id: str | None = None) -> None:
+        """Refuse to serve a caller whose steps would swallow the outputs of requests other than its own."""
+        if self._requests.keys() - {request_id}:
+            raise UserError(
+                f"{caller} needs an idle engine; finish or abort the other requests, or use add_request and step"
+            )
 
     def _verify(self, planned: PlannedStep) -> list[Emission]:
         """Finish a planned step: verify, emit, and let the controller learn."""

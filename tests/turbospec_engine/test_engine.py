@@ -35,6 +35,36 @@ def test_closing_a_stream_aborts(engine: Engine) -> None:
     assert engine.allocator.num_free == engine.allocator.num_blocks
 
 
+def test_a_stream_takes_no_outputs_from_others(llama: Pair) -> None:
+    engine = Engine(llama.config(), RandomPlans())
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    expected = engine.generate([[3, 4, 5]], params)[0].token_ids
+    engine.add_request([3, 4, 5], params)
+    for refuses in (lambda: next(engine.stream([6], params)), lambda: engine.generate([[6]], params)):
+        with pytest.raises(UserError, match="needs an idle engine") as error:
+            refuses()
+        refused(str(error.value))
+    tokens: list[int] = []
+    while engine.has_work():
+        tokens += [token for output in engine.step() for token in output.new_token_ids]
+    assert tuple(tokens) == expected
+
+
+def test_a_request_that_joins_a_stream_ends_the_stream(llama: Pair) -> None:
+    engine = Engine(llama.config(), RandomPlans())
+    stream = engine.stream([3, 4, 5], SamplingParams(max_tokens=30, ignore_eos=True))
+    next(stream)
+    joined = engine.add_request([6, 7], SamplingParams(max_tokens=4, ignore_eos=True))
+    with pytest.raises(UserError, match="needs an idle engine"):
+        next(stream)
+    tokens: list[int] = []
+    while engine.has_work():
+        for output in engine.step():
+            assert output.request_id == joined
+            tokens += output.new_token_ids
+    assert len(tokens) == 4
+
+
 @pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
 def test_abort_between_steps(emit: str, llama: Pair) -> None:
     engine = Engine(llama.config(emit=emit), FixedPlans(longest=3))
