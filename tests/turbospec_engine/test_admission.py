@@ -1,0 +1,66 @@
+"""What users name is bounded: masks of allowed tokens and service classes."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+
+from tests.turbospec_engine.harness import Pair
+from turbospec import UserError
+from turbospec.logistic import MAX_CLASSES
+from turbospec_engine import Models, SamplingParams
+from turbospec_engine.admission import MAX_MASKS, Admission
+from turbospec_engine.request import Request
+
+
+@pytest.fixture(scope="module")
+def models(llama: Pair) -> Models:
+    return Models.load(llama.config())
+
+
+@pytest.fixture
+def admission(llama: Pair, models: Models) -> Admission:
+    return Admission(llama.config(), models, max_request_tokens=64)
+
+
+def admit(admission: Admission, **params: object) -> Request:
+    return admission.admit([1, 2], SamplingParams(**params), "a", 0)  # pyright: ignore
+
+
+def test_equal_sets_of_allowed_tokens_share_a_mask(admission: Admission) -> None:
+    first, second = (admit(admission, allowed_token_ids=(3, 4)) for _ in range(2))
+    assert first.allowed is second.allowed
+    assert first.allowed is not None
+    assert (first.allowed == 0).nonzero().flatten().tolist() == [3, 4]
+    assert admit(admission).allowed is None
+
+
+def test_old_masks_are_dropped(admission: Admission) -> None:
+    served = admit(admission, allowed_token_ids=(1,))
+    mask = admit(admission, allowed_token_ids=(2,)).allowed
+    assert mask is not None
+    dropped = weakref.ref(mask)
+    del mask
+    for token in range(3, 3 + MAX_MASKS):
+        admit(admission, allowed_token_ids=(token,))
+    assert dropped() is None
+    assert served.allowed is not None, "a request keeps its own"
+    assert served.allowed[1] == 0
+
+
+def test_service_classes_are_as_many_as_the_controller_tells_apart(admission: Admission) -> None:
+    names = [f"class {number}" for number in range(1, MAX_CLASSES)]
+    ids = [admit(admission, service_class=name).class_id for name in ("default", *names)]
+    assert ids == list(range(MAX_CLASSES))
+    with pytest.raises(UserError, match=f"'one more'.* {MAX_CLASSES} classes.*; use one of default, class 1") as error:
+        admit(admission, service_class="one more")
+    assert "\n" not in str(error.value)
+    assert admit(admission, service_class="class 7").class_id == 7
+
+
+def test_a_refused_request_names_no_class(admission: Admission) -> None:
+    for number in range(MAX_CLASSES):
+        with pytest.raises(UserError, match="max_draft"):
+            admit(admission, service_class=f"class {number}", max_draft=7)
+    assert admit(admission, service_class="class 0").class_id == 1
