@@ -25,7 +25,7 @@ class Draft:
     distribution_index: IntArray | None = None
     """(n, longest) row of `distributions` for each draft token that was sampled."""
     confidence: FloatArray | None = None
-    """(n, longest) largest probability of each draft distribution, NaN past `proposed`."""
+    """(n, max proposed) largest probability of each draft distribution, NaN past `proposed`."""
     draft_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     """(passes,) requests in each drafter pass."""
     context_tokens: int = 0

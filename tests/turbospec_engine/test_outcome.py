@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.turbospec_engine.harness import FixedPlans, Pair, RandomPlans, random_prompts
-from turbospec import Phase
+from turbospec import Phase, StepPlan, StepView
 from turbospec_engine import Engine, SamplingParams
 
 
@@ -55,6 +55,7 @@ def test_every_field(emit: str, llama: Pair, monkeypatch: pytest.MonkeyPatch) ->
         assert outcome.draft_rows.tolist() == rows
         if rows:
             assert outcome.confidence is not None
+            assert outcome.confidence.shape == (view.size, outcome.proposed.max())
             assert (np.isfinite(outcome.confidence).sum(1) == outcome.proposed).all()
             drafting = outcome.proposed > 0
             assert outcome.catch_up_tokens == view.stale_tokens[drafting].sum()
@@ -114,6 +115,61 @@ def test_first_token_waits_for_the_draft_only_after_draft(llama: Pair, monkeypat
         assert outputs[0].new_token_ids
         assert began < outputs[0].emitted_at <= time.perf_counter()
         assert bool(drafter.passes) == drafted_before
+
+
+def test_a_request_aborted_before_its_verification_teaches_nothing(llama: Pair) -> None:
+    plans = FixedPlans(longest=3)
+    engine = Engine(llama.config(emit="after_draft"), plans)
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    dropped = [engine.add_request([3, 4, 5], params), engine.add_request([6, 7], params)]
+    engine.add_request([8, 9], params)
+    for _ in range(2):
+        engine.step()
+    for row, request_id in enumerate(dropped):
+        engine.abort(request_id)
+        if row == 0:
+            engine.add_request([5, 5], params)
+        engine.step()
+        outcome = plans.outcomes[-1]
+        assert outcome.confidence is not None
+        gone = outcome.request_ids == row
+        assert gone.sum() == 1
+        for field in (outcome.proposed, outcome.drafted, outcome.accepted, outcome.emitted, outcome.truncated):
+            assert not field[gone].any()
+        assert np.isnan(outcome.confidence[gone]).all()
+        np.testing.assert_array_equal(outcome.proposed, outcome.drafted)
+        np.testing.assert_array_equal(np.isfinite(outcome.confidence).sum(1), outcome.proposed)
+        assert outcome.proposed[~gone].any()
+        assert outcome.draft_rows[0] == (outcome.proposed > 0).sum() + 1, "its drafting took time all the same"
+
+
+@pytest.mark.parametrize("keep_last", [True, False])
+def test_confidence_is_as_wide_as_the_longest_draft_that_a_gate_let_be(keep_last: bool, llama: Pair) -> None:
+    class SecondPassIsTheLast:
+        passes = 0
+
+        def advance(self, rows: np.ndarray, confidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            self.passes += 1
+            more = np.full(len(rows), self.passes < 2)
+            return more | keep_last, more
+
+    class GatedPlans(FixedPlans):
+        def plan(self, view: StepView) -> StepPlan:
+            plan = super().plan(view)
+            plan.gate = SecondPassIsTheLast()
+            return plan
+
+    plans = GatedPlans(longest=6)
+    Engine(llama.config(), plans).generate([[1, 2, 3], [4, 5]], SamplingParams(max_tokens=12, ignore_eos=True))
+    drafting = [outcome for outcome in plans.outcomes if len(outcome.draft_rows) == 2]
+    assert drafting
+    for outcome in drafting:
+        assert outcome.confidence is not None
+        assert outcome.confidence.shape == (outcome.request_ids.size, 2)
+        assert outcome.confidence.flags.c_contiguous, "the controller's compiled code knows no other layout"
+        np.testing.assert_array_equal(np.isfinite(outcome.confidence).sum(1), outcome.proposed)
+        longest = outcome.proposed == 2
+        assert (outcome.drafted[longest] == (2 if keep_last else 1)).all()
 
 
 def test_truncated_by_eos_shows_no_failure(llama: Pair) -> None:

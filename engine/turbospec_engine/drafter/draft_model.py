@@ -55,7 +55,6 @@ class DraftModel:
             proposed=np.zeros(size, np.int64),
             drafted=np.zeros(size, np.int64),
             distribution_index=drawn_index,
-            confidence=confidences,
             catch_up_tokens=sum(self.stale_tokens(request) for request in drafting),
         )
         distributions: list[torch.Tensor] = []
@@ -94,6 +93,8 @@ class DraftModel:
                 # The last token of a draft is never fed to the drafter.
                 request.draft_computed = request.num_tokens + proposed - 1
         draft.distributions = torch.cat(distributions) if distributions else None
+        # A gate may have ended all drafts early.
+        draft.confidence = confidences[:, : len(draft_rows)].copy()
         draft.draft_rows = np.array(draft_rows)
         return draft
 
