@@ -20,6 +20,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from turbospec.telemetry.cell import Cell, Row
+from turbospec.telemetry.policy_names import fixed_length
 from turbospec.telemetry.report_rows import policy_name
 
 INK = "#0a0b0c"
@@ -27,6 +28,7 @@ INK = "#0a0b0c"
 NEUTRAL_INK = "#7d8590"
 """Readable on white and on black, for a picture that stands alone."""
 FIXED = "#9aa4b2"
+"""Also of a user's own policy, which has no colour of its own."""
 COLOURS = {
     "adaptive": "#e4572e",
     "ema-tiers": "#3b82f6",
@@ -61,16 +63,16 @@ def throughput(cells: Mapping[Cell, Sequence[Row]]) -> str:
             if row["policy"] == "off" or row["emit"] != "before_draft" or row["policy"].startswith("transformers-"):
                 continue
             ratio = row["ratio_to_off"]["output_throughput"]
-            known = row["policy"] in COLOURS
-            label = row["policy"] if known else "fixed K"
-            style: dict[str, Any] = {"color": COLOURS.get(row["policy"], FIXED), "zorder": 3 if known else 2}
-            if known:
+            fixed = fixed_length(row["policy"]) is not None
+            label = "fixed K" if fixed else row["policy"]
+            style: dict[str, Any] = {"color": COLOURS.get(row["policy"], FIXED), "zorder": 2 if fixed else 3}
+            if not fixed:
                 axes.plot([ratio["low"], ratio["high"]], [place, place], linewidth=1.5, **style)
             axes.plot(
                 ratio["value"],
                 place,
-                marker="o" if known else "|",
-                markersize=6 if row["policy"] == "adaptive" or not known else 5,
+                marker="|" if fixed else "o",
+                markersize=6 if row["policy"] == "adaptive" or fixed else 5,
                 markeredgewidth=1.5,
                 linestyle="none",
                 label=label if label not in labelled else None,

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from turbospec.telemetry.cell import Cell, Row, by_cell
-from turbospec_engine.bench.cells import ADAPTIVE, OFF, YARDSTICKS, fixed_length
+from turbospec.telemetry.policy_names import OFF, fixed_length
+from turbospec_engine.bench.cells import ADAPTIVE, YARDSTICKS
 from turbospec_engine.bench.stats import BestFixed, Ratio, best_fixed, geometric_mean, median_ratio, paired_ratio
 
 MIN_ROUNDS = 2

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from turbospec.errors import UserError
 from turbospec.telemetry.cell import Cell
+from turbospec.telemetry.policy_names import OFF, STATIC_PREFIX
 
 Workload = Literal["code", "prose", "mixed", "shift"]
 Drafter = Literal["good", "weak", "mismatched", "n-gram"]
@@ -18,9 +19,7 @@ Emit = Literal["before_draft", "after_draft"]
 WORKLOADS: tuple[str, ...] = get_args(Workload)
 DRAFTERS: tuple[str, ...] = get_args(Drafter)
 
-OFF = "off"
 ADAPTIVE = "adaptive"
-STATIC_PREFIX = "static-"
 AFTER_DRAFT_SUFFIX = ":after_draft"
 TRANSFORMERS_PREFIX = "transformers-"
 
@@ -73,14 +72,6 @@ YARDSTICKS = tuple(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", "constant"
 """What users have today, at one request at a time."""
 
 _LONE_REQUEST = Cell("code", "good", 1)
-
-
-def fixed_length(policy: str) -> int | None:
-    """K of `static-K` and 0 of `off`; None of any other name, a user's `static-mine` or `off-hours` too."""
-    if policy == OFF:
-        return 0
-    length = policy.removeprefix(STATIC_PREFIX)
-    return int(length) if length != policy and length.isdecimal() else None
 
 
 def select_cells(

@@ -14,7 +14,8 @@ import numpy as np
 
 from turbospec.errors import UserError
 from turbospec.telemetry.cell import Cell, Row
-from turbospec_engine.bench.cells import OFF, Entry
+from turbospec.telemetry.policy_names import OFF
+from turbospec_engine.bench.cells import Entry
 from turbospec_engine.bench.contender import Run
 from turbospec_engine.bench.stats import paired_ratio
 

@@ -93,6 +93,14 @@ def test_pictures_stand_alone(rows: list[dict[str, Any]], tmp_path: Path) -> Non
         ElementTree.parse(path)
 
 
+def test_a_users_own_policy_is_called_by_its_name_and_not_a_fixed_length() -> None:
+    html = render({}, [row("off"), row("static-mine")])
+
+    picture = html[html.index("<svg") : html.index("</svg>")]
+    assert "static-mine" in picture
+    assert "fixed K" not in picture
+
+
 def test_rows_without_adaptive_policies_make_a_report_too() -> None:
     html = render({}, [row("off", step_times={})])
 

@@ -4,7 +4,7 @@ import pytest
 
 from turbospec import UserError
 from turbospec.telemetry.cell import Cell
-from turbospec_engine.bench.cells import QUICK_TABLE, Entry, entries_of, fixed_length, select_cells
+from turbospec_engine.bench.cells import QUICK_TABLE, Entry, entries_of, select_cells
 
 
 def test_the_whole_table_has_21_cells() -> None:
@@ -39,13 +39,6 @@ def test_off_always_competes_and_transformers_only_alone() -> None:
     )
     assert Entry("transformers-heuristic") in entries_of(alone, (), quick=False)
     assert entries_of(busy, ["transformers-off"], quick=False) == (Entry("off"),)
-
-
-def test_a_fixed_length_is_known_by_its_exact_name() -> None:
-    assert [fixed_length(name) for name in ("off", "static-1", "static-15")] == [0, 1, 15]
-    assert {fixed_length(name) for name in ("off-hours", "static-mine", "static-", "static-3.5", "3", "adaptive")} == {
-        None
-    }
 
 
 @pytest.mark.parametrize("policies", [["adaptive", "mine/adaptive.yaml"], ["mine/off.yaml"]])

@@ -1,0 +1,14 @@
+"""What the names of the benchmark's own policies say, as they stand in the rows of its results."""
+
+from __future__ import annotations
+
+OFF = "off"
+STATIC_PREFIX = "static-"
+
+
+def fixed_length(policy: str) -> int | None:
+    """K of `static-K` and 0 of `off`; None of any other name, a user's `static-mine` or `off-hours` too."""
+    if policy == OFF:
+        return 0
+    length = policy.removeprefix(STATIC_PREFIX)
+    return int(length) if length != policy and length.isdecimal() else None
