@@ -186,7 +186,8 @@ def _conclude(results: Results, report: Path, pictures: Path | None) -> None:
     results.save()
     for verdict in verdicts:
         word, style = VERDICTS[verdict.met]
-        stdout.print(Text.assemble((f"{word:<11}", style), f"{verdict.bar}: ", (verdict.figures, "bold")))
+        noise = "within noise" if verdict.within_noise else ""
+        stdout.print(Text.assemble((f"{word:<12}", style), f"{noise:<14}{verdict.bar}: ", (verdict.figures, "bold")))
     write_report(report, results.meta, results.rows)
     if pictures is not None:
         write_pictures(pictures, results.rows)

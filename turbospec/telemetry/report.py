@@ -88,10 +88,15 @@ def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> str:
     words = {True: ("met", "met"), False: ("missed", "missed"), None: ("", "not judged")}
     lines = [
         f"<tr><td class='{words[verdict['met']][0]}'>{words[verdict['met']][1]}</td>"
+        f"<td>{'within noise' if verdict['within_noise'] else ''}</td>"
         f"<td>{escape(verdict['bar'])}</td><td>{escape(verdict['figures'])}</td></tr>"
         for verdict in verdicts
     ]
-    return f"<h2>Bars</h2><table class='words'><tr><th></th><th>bar</th><th>measured</th></tr>{''.join(lines)}</table>"
+    return (
+        "<h2>Bars</h2><p>Met or missed by the point estimates. <em>Within noise</em>: their 95 % intervals reach "
+        "across the bar, so more rounds may turn the verdict.</p>"
+        f"<table class='words'><tr><th></th><th></th><th>bar</th><th>measured</th></tr>{''.join(lines)}</table>"
+    )
 
 
 def _cell(cell: Cell, rows: Sequence[Row], opened: bool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,13 +26,26 @@ VARYING = ("shift", "mixed")
 LONE_REQUEST = Cell("code", "good", 1)
 ORDER_POLICY = "static-15"
 
+Held = tuple[Ratio, Callable[[float], bool]]
+"""A ratio and what it is held to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     bar: str
     met: bool | None
-    """None where the rows do not hold what the bar needs."""
+    """By the point estimates; None where the rows do not hold what the bar needs."""
     figures: str
+    within_noise: bool = False
+    """Whether the 95 % intervals leave it open: some reach across the bar and none lies wholly beyond it."""
+
+    @classmethod
+    def of(cls, bar: str, held: Sequence[Held], figures: str) -> Verdict:
+        """Met if every ratio passes; surely so if both ends of each interval do, surely not if both of one fail."""
+        surely_met = all(passes(ratio.low) and passes(ratio.high) for ratio, passes in held)
+        surely_missed = any(not passes(ratio.low) and not passes(ratio.high) for ratio, passes in held)
+        met = all(passes(ratio.value) for ratio, passes in held)
+        return cls(bar, met, figures, within_noise=not surely_met and not surely_missed)
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -83,7 +96,7 @@ def _best_fixed_in_each_cell(cells: dict[Cell, list[Row]]) -> Verdict:
     worst, worst_ratio = _extreme(ratios, min)
     under = [cell.name for cell, ratio in ratios.items() if ratio.value < BEST_FIXED]
     figures = f"lowest {worst_ratio} in {worst.name}" + (f"; under it: {', '.join(under)}" if under else "")
-    return Verdict(bar, not under, figures)
+    return Verdict.of(bar, [(ratio, lambda value: value >= BEST_FIXED) for ratio in ratios.values()], figures)
 
 
 def _every_fixed_overall(cells: dict[Cell, list[Row]]) -> Verdict:
@@ -95,7 +108,7 @@ def _every_fixed_overall(cells: dict[Cell, list[Row]]) -> Verdict:
     if not found:
         return Verdict(bar, None, "needs adaptive")
     figures = ", ".join(f"{name} {ratio}" for name, ratio in found.items())
-    return Verdict(bar, all(ratio.value > 1.0 for ratio in found.values()), figures)
+    return Verdict.of(bar, _all_above_1(found.values()), figures)
 
 
 def _mismatched(cells: dict[Cell, list[Row]]) -> Verdict:
@@ -106,8 +119,9 @@ def _mismatched(cells: dict[Cell, list[Row]]) -> Verdict:
         return Verdict(bar, None, "needs adaptive and the mismatched drafter")
     slowest, least = _extreme(throughput, min)
     longest, most = _extreme(per_token, max)
-    met = least.value >= OFF_MISMATCHED and most.value <= 1 / OFF_MISMATCHED
-    return Verdict(bar, met, f"tokens/s × {least} in {slowest.name}, mean TPOT × {most} in {longest.name}")
+    held: list[Held] = [(ratio, lambda value: value >= OFF_MISMATCHED) for ratio in throughput.values()]
+    held += [(ratio, lambda value: value <= 1 / OFF_MISMATCHED) for ratio in per_token.values()]
+    return Verdict.of(bar, held, f"tokens/s × {least} in {slowest.name}, mean TPOT × {most} in {longest.name}")
 
 
 def _varying(cells: dict[Cell, list[Row]]) -> Verdict:
@@ -122,7 +136,7 @@ def _varying(cells: dict[Cell, list[Row]]) -> Verdict:
     if not lowest:
         return Verdict(bar, None, f"needs adaptive on {' or '.join(VARYING)}")
     figures = "over the best of them: " + ", ".join(f"{name} {ratio}" for name, ratio in lowest.items())
-    return Verdict(bar, all(ratio.value > 1.0 for ratio in lowest.values()), figures)
+    return Verdict.of(bar, _all_above_1(lowest.values()), figures)
 
 
 def _yardsticks(cells: dict[Cell, list[Row]]) -> Verdict:
@@ -134,7 +148,7 @@ def _yardsticks(cells: dict[Cell, list[Row]]) -> Verdict:
         return Verdict(bar, None, f"needs adaptive and transformers' schedules in {LONE_REQUEST.name}")
     ratios = {row["policy"]: paired_ratio(_rounds(own), _rounds(row)) for row in rivals}
     figures = ", ".join(f"{name} {ratio}" for name, ratio in ratios.items())
-    return Verdict(bar, all(ratio.value > 1.0 for ratio in ratios.values()), figures)
+    return Verdict.of(bar, _all_above_1(ratios.values()), figures)
 
 
 def _first_token(cells: dict[Cell, list[Row]]) -> Verdict:
@@ -145,7 +159,7 @@ def _first_token(cells: dict[Cell, list[Row]]) -> Verdict:
     worst, worst_ratio = _extreme(ratios, max)
     over = [cell.name for cell, ratio in ratios.items() if ratio.value > FIRST_TOKEN_LIMIT]
     figures = f"highest {worst_ratio} in {worst.name}" + (f"; above it: {', '.join(over)}" if over else "")
-    return Verdict(bar, not over, figures)
+    return Verdict.of(bar, [(ratio, lambda value: value <= FIRST_TOKEN_LIMIT) for ratio in ratios.values()], figures)
 
 
 def _controller_share(cells: dict[Cell, list[Row]]) -> Verdict:
@@ -169,8 +183,12 @@ def _order_of_emission(rows: Sequence[Row]) -> Verdict:
         return Verdict(bar, None, f"needs {ORDER_POLICY}:after_draft in {LONE_REQUEST.name}")
     names = ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms")
     mean, p99, per_token = (Ratio(**found[0]["ratio_to_off"][name]) for name in names)
-    met = mean.value > 1 and p99.value > 1 and per_token.value < 1
-    return Verdict(bar, met, f"mean TTFT × {mean}, P99 TTFT × {p99}, mean TPOT × {per_token}")
+    held = [*_all_above_1((mean, p99)), (per_token, lambda value: value < 1)]
+    return Verdict.of(bar, held, f"mean TTFT × {mean}, P99 TTFT × {p99}, mean TPOT × {per_token}")
+
+
+def _all_above_1(ratios: Iterable[Ratio]) -> list[Held]:
+    return [(ratio, lambda value: value > 1) for ratio in ratios]
 
 
 def _ratios(cells: dict[Cell, list[Row]], baseline: str, figure: str) -> dict[Cell, Ratio]:

@@ -15,9 +15,9 @@ META = {
     "seed": 0,
     "machine": "a <machine>",
     "verdicts": [
-        {"bar": "P99 TTFT ≤ 1.05 × off", "met": False, "figures": "1.2 in code/good/c1"},
-        {"bar": "tokens/s ≥ off", "met": True, "figures": "1.1"},
-        {"bar": "another", "met": None, "figures": "needs adaptive"},
+        {"bar": "P99 TTFT ≤ 1.05 × off", "met": False, "figures": "1.2 in code/good/c1", "within_noise": True},
+        {"bar": "tokens/s ≥ off", "met": True, "figures": "1.1", "within_noise": False},
+        {"bar": "another", "met": None, "figures": "needs adaptive", "within_noise": False},
     ],
 }
 
@@ -63,6 +63,7 @@ def test_verdicts_tables_and_pictures_are_there(rows: list[dict[str, Any]]) -> N
 
     assert "missed" in html
     assert "not judged" in html
+    assert html.count("<td>within noise</td>") == 1
     assert "1.25 [1.20, 1.30]" in html
     assert "static-15 (drafts, then emits)" in html
     assert "a &lt;machine&gt;" in html

@@ -9,20 +9,19 @@ from turbospec_engine.bench.bars import Verdict, best_fixed_line, judge
 from turbospec_engine.bench.cells import Entry
 from turbospec_engine.bench.contender import Run
 from turbospec_engine.bench.results import RATIOS, Results
+from turbospec_engine.bench.stats import Ratio
 
+TENS = dict.fromkeys(RATIOS, 10.0) | {"controller_time_share": 0.002}
 ALONE, BUSY = Cell("code", "good", 1), Cell("code", "good", 32)
 PEERS = ("ema-tiers", "goodput")
 NAMES = ("best fixed", "overall", "mismatched", "first token", "varying", "yardsticks", "controller", "order")
 
 
 def verdicts(*cells: tuple[Cell, dict[str, dict[str, float]]], rounds: int = 4) -> dict[str, Verdict]:
-    """Judge rows in which the named figures are given and all others are 10."""
+    """Judge rows in which the named figures are given and all others are 10, the same in every round."""
     results = Results(Path(), {})
     for cell, policies in cells:
-        runs = [
-            Run(dict.fromkeys(RATIOS, 10.0) | {"controller_time_share": 0.002} | figures, {})
-            for figures in policies.values()
-        ]
+        runs = [Run(TENS | figures, {}) for figures in policies.values()]
         results.put(cell, [Entry.parse(name) for name in policies], [runs] * rounds)
     return dict(zip(NAMES, judge(results.rows), strict=True))
 
@@ -57,6 +56,41 @@ def test_one_bad_cell_misses_and_is_named() -> None:
         assert judged[name].met is False
         assert "code/good/c32" in judged[name].figures
     assert judged["overall"].met is True
+
+
+@pytest.mark.parametrize(
+    ("rounds", "met", "within_noise"),
+    [
+        ((0.99, 1.01, 1.0, 1.02), True, False),
+        ((0.95, 0.98, 0.94, 1.02), False, True),
+        ((0.95, 0.98, 0.99, 1.02), True, True),
+        ((0.95, 0.96, 0.94, 0.95), False, False),
+    ],
+)
+def test_an_interval_across_the_bar_is_said_and_changes_no_verdict(
+    rounds: tuple[float, ...], met: bool, within_noise: bool
+) -> None:
+    cell, entries = Cell("code", "mismatched", 8), (Entry("off"), Entry("adaptive"))
+    runs = [[Run(TENS | tokens(10 * share), {}) for share in (1, own)] for own in rounds]
+    results = Results(Path(), {})
+    results.put(cell, entries, runs)
+
+    verdict = dict(zip(NAMES, judge(results.rows), strict=True))["mismatched"]
+
+    assert (verdict.met, verdict.within_noise) == (met, within_noise)
+    assert verdict.document()["within_noise"] is within_noise
+
+
+def test_one_cell_surely_beyond_the_bar_is_no_noise_whatever_the_others_are() -> None:
+    ratio = {"sure": Ratio(0.9, 0.8, 0.95), "open": Ratio(1.01, 0.9, 1.1), "fine": Ratio(1.2, 1.1, 1.3)}
+
+    def judged(*names: str) -> tuple[bool | None, bool]:
+        verdict = Verdict.of("bar", [(ratio[name], lambda value: value > 1) for name in names], "")
+        return verdict.met, verdict.within_noise
+
+    assert judged("fine") == (True, False)
+    assert judged("fine", "open") == (True, True)
+    assert judged("fine", "open", "sure") == (False, False)
 
 
 def test_off_is_among_the_fixed() -> None:
