@@ -7,6 +7,7 @@ from pathlib import Path
 
 from turbospec.controller import Controller
 from turbospec.errors import UserError
+from turbospec.policy.reload import ReloadingPolicy
 from turbospec.policy.schema import nearest, read_policy
 from turbospec.profile import Profile
 from turbospec.types import StepController
@@ -51,7 +52,22 @@ def load_policy(source: str | Path, *, profile: Profile | None = None, seed: int
     return read_policy(find_policy(source)).build(profile, seed)
 
 
-def load_controller(source: str | Path, *, profile: Profile | None = None, seed: int = 0) -> Controller:
-    """Build the policy of a file inside a `Controller` with the file's guard; arguments as for `load_policy`."""
-    config = read_policy(find_policy(source))
-    return Controller(config.build(profile, seed), guard=config.guard)
+def load_controller(
+    source: str | Path, *, profile: Profile | None = None, seed: int = 0, reload: bool = False
+) -> Controller:
+    """Build the policy of a file inside a `Controller` with the file's guard.
+
+    Args:
+        source: as for `load_policy`.
+        profile: as for `load_policy`.
+        seed: as for `load_policy`.
+        reload: follow the file: an edit takes effect while the engine runs, and one that is wrong is a warning in the
+            log and leaves the policy as it was. The guard is the one that the file had at the start.
+
+    Raises:
+        UserError: as for `load_policy`.
+    """
+    path = find_policy(source)
+    config = read_policy(path)
+    policy = ReloadingPolicy(path, profile=profile, seed=seed) if reload else config.build(profile, seed)
+    return Controller(policy, guard=config.guard)

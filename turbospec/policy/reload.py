@@ -1,4 +1,4 @@
-"""Hot reload: a policy that follows its file."""
+"""Hot reload: a policy that follows its file (`load_controller(…, reload=True)`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 
 from turbospec.errors import UserError
-from turbospec.policy.load import load_policy
+from turbospec.policy.schema import read_policy
 from turbospec.profile import Profile
-from turbospec.types import StepOutcome, StepPlan, StepView
+from turbospec.types import StepController, StepOutcome, StepPlan, StepView
 
 log = logging.getLogger("turbospec")
 
@@ -40,7 +40,7 @@ class ReloadingPolicy:
         self._check_seconds = check_seconds
         self._next_check = -math.inf
         self._stamp = _stamp(path)
-        self.policy = load_policy(path, profile=profile, seed=seed)
+        self.policy = self._load()
 
     def plan(self, view: StepView) -> StepPlan:
         if view.now >= self._next_check:
@@ -51,13 +51,16 @@ class ReloadingPolicy:
     def observe(self, outcome: StepOutcome) -> None:
         self.policy.observe(outcome)
 
+    def _load(self) -> StepController:
+        return read_policy(self.path).build(self._profile, self._seed)
+
     def _follow_file(self) -> None:
         stamp = _stamp(self.path)
         if stamp == self._stamp:
             return
         self._stamp = stamp
         try:
-            self.policy = load_policy(self.path, profile=self._profile, seed=self._seed)
+            self.policy = self._load()
         except UserError as error:
             log.warning("policy not reloaded, the one before stays: %s", error)
         else:

@@ -5,6 +5,7 @@ import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
 from turbospec import UserError
+from turbospec.policy import load_controller
 from turbospec.policy.reload import ReloadingPolicy
 
 
@@ -91,3 +92,13 @@ def test_a_wrong_file_at_the_start_is_the_users_to_mend(file):
     write(file, -1)
     with pytest.raises(UserError, match="draft_length"):
         ReloadingPolicy(file)
+
+
+def test_a_controller_follows_its_file_where_asked_to(file, caplog):
+    following, fixed = load_controller(file, reload=True), load_controller(file)
+    write(file, 5)
+    assert (planned(following, 0.0), planned(fixed, 0.0)) == (5, 3)
+    write(file, -1)
+    assert [planned(following, now) for now in (2.0, 4.0)] == [5, 5]
+    assert len(warnings(caplog)) == 1
+    assert following.stats.guard_trips == 0
