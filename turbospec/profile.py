@@ -12,6 +12,10 @@ from pydantic import BaseModel, ValidationError
 from turbospec.errors import UserError
 from turbospec.types import StepOutcome
 
+MODELS = ("target", "drafter")
+CONDITIONS = (*MODELS, "device", "dtype", "threads")
+"""Entries of a profile's `meta` that step times depend on; the others say when and by what it was measured."""
+
 
 @dataclass(slots=True, frozen=True)
 class LatencySample:
@@ -48,11 +52,23 @@ class Profile:
 
     samples: list[LatencySample]
     meta: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What was measured: models, device, threads, date."""
+    """What was measured: models, device, type of the weights, threads, date."""
 
     @classmethod
     def from_outcomes(cls, outcomes: Iterable[StepOutcome], **meta: Any) -> Profile:
         return cls([LatencySample.from_outcome(outcome) for outcome in outcomes], meta)
+
+    def differences(self, meta: dict[str, Any]) -> list[str]:
+        """Conditions under which an engine whose `meta` this is runs otherwise than the one that was measured.
+
+        Returns:
+            Phrases like "dtype float32, not bfloat16". What either side does not say is not compared.
+        """
+        return [
+            f"{name} {self.meta[name]}, not {meta[name]}"
+            for name in CONDITIONS
+            if name in self.meta and name in meta and _condition(self.meta, name) != _condition(meta, name)
+        ]
 
     def save(self, path: Path) -> None:
         document = _Document(format=1, meta=self.meta, samples=self.samples)
@@ -77,6 +93,11 @@ class Profile:
                 f"{path}: not a profile ({where}: {first['msg']}); make one with `turbospec profile`"
             ) from error
         return cls(document.samples, document.meta)
+
+
+def _condition(meta: dict[str, Any], name: str) -> Any:
+    """A condition as it is compared: one checkpoint folder may be written in several ways."""
+    return Path(str(meta[name])).resolve() if name in MODELS else meta[name]
 
 
 class _Document(BaseModel):

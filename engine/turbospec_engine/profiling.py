@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import torch
@@ -79,19 +80,23 @@ def measure(
     finally:
         engine.controller = served_by
         engine.abort_all()
-    config = engine.config
     return Profile.from_outcomes(
-        controller.outcomes,
-        target=str(config.target),
-        drafter=None if config.drafter is None else str(config.drafter),
-        device=torch.cuda.get_device_name(engine.device)
-        if engine.device.type == "cuda"
-        else platform.processor() or "cpu",
-        dtype=config.dtype,
-        threads=torch.get_num_threads(),
-        torch=torch.__version__,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        controller.outcomes, **describe(engine), date=datetime.now(UTC).isoformat(timespec="seconds")
     )
+
+
+def describe(engine: Engine) -> dict[str, Any]:
+    """What an engine's step times depend on, as a profile's `meta` has it."""
+    config = engine.config
+    on_gpu = engine.device.type == "cuda"
+    return {
+        "target": str(config.target),
+        "drafter": None if config.drafter is None else str(config.drafter),
+        "device": torch.cuda.get_device_name(engine.device) if on_gpu else platform.processor() or "cpu",
+        "dtype": config.dtype,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
 
 
 def _cells(engine: Engine, rng: np.random.Generator) -> list[tuple[int, int]]:

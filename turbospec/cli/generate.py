@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from turbospec.cli.console import print_json, stderr, stdout
+from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
 from turbospec.telemetry.summary import Summary
 from turbospec.telemetry.trace import DecisionTrace, TraceStep
@@ -41,6 +42,7 @@ def generate(
         Path | None, typer.Option(help="Step times that `turbospec profile` measured; without them they are learnt.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where the models run: cpu or cuda.")] = "cpu",
+    dtype: Dtype = DEFAULT_DTYPE,
     trace: Annotated[Path | None, typer.Option(help="Write the decision trace to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, in place of the text.")] = False,
 ) -> None:
@@ -52,8 +54,9 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise UserError("the prompt is empty; give some text, or - to read it from stdin")
+    measured = Profile.load(profile) if profile else None
     with stderr.status("Loading the policy"):
-        controller = load_controller(policy, profile=Profile.load(profile) if profile else None, seed=seed)
+        controller = load_controller(policy, profile=measured, seed=seed)
     if isinstance(controller.policy, StaticPolicy) and controller.policy.draft_length > max_draft:
         asked = controller.policy.draft_length
         raise UserError(f"policy {policy} drafts {asked} tokens, beyond the maximum {max_draft}; raise --max-draft")
@@ -64,16 +67,25 @@ def generate(
             controller.listeners.append(tracing)
         with stderr.status("Loading the models"):
             from turbospec_engine import Engine, EngineConfig, SamplingParams
+            from turbospec_engine.profiling import describe
 
             params = SamplingParams(max_tokens, temperature, top_k, top_p, seed, tuple(stop or ()))
-            config = EngineConfig(target, drafter, device=device, max_num_seqs=1, max_draft=max_draft, seed=seed)
+            config = EngineConfig(
+                target, drafter, device=device, dtype=dtype, max_num_seqs=1, max_draft=max_draft, seed=seed
+            )
             engine = Engine(config, controller)
+        if measured is not None and (differences := measured.differences(describe(engine))):
+            _warn(f"{profile} was measured with {', '.join(differences)}; measure again with `turbospec profile`")
         run = Run(meter)
         run.play(engine, text, params, quiet=as_json)
     if as_json:
         print_json(run.document() | {"policy": policy})
     else:
         stderr.print(f"{run.line()}, policy {policy}", markup=False, soft_wrap=True)
+
+
+def _warn(message: str) -> None:
+    stderr.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
 
 
 class Meter:

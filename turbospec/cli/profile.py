@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 from turbospec.cli.console import print_json, progress, stdout, table
+from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,17 +25,19 @@ def profile(
     target: Annotated[Path, typer.Option(help="Checkpoint folder of the served model.")] = Path("models/target"),
     drafter: Annotated[str, typer.Option(help='Checkpoint folder of the draft model, or "ngram".')] = "models/drafter",
     device: Annotated[str, typer.Option(help="Where the models run: cpu or cuda.")] = "cpu",
+    dtype: Dtype = DEFAULT_DTYPE,
     output: Annotated[Path, typer.Option(help="Where the profile goes.")] = Path("profile.json"),
     plot: Annotated[Path | None, typer.Option(help="Picture of fit against measurement: svg, png or pdf.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Measure step times over batch sizes, draft lengths and contexts, and fit the latency model to them.
 
-    The profile belongs to one pair of models on one machine; give it to `generate` and `bench` with --profile.
+    The profile belongs to one pair of models, in one type, on one machine; give it to `generate` and `bench` with
+    --profile.
     """
     if plot is not None and plot.suffix not in PLOT_FORMATS:
         raise UserError(f"{plot}: no picture format that is known; end the name in {', '.join(PLOT_FORMATS)}")
-    measured = _measure(target, drafter, device)
+    measured = _measure(target, drafter, device, dtype)
     try:
         measured.save(output)
     except OSError as error:
@@ -53,13 +56,13 @@ def profile(
         stdout.print(f"plot:    {plot}", markup=False, soft_wrap=True)
 
 
-def _measure(target: Path, drafter: str, device: str) -> Profile:
+def _measure(target: Path, drafter: str, device: str, dtype: str) -> Profile:
     with progress() as bar:
         task = bar.add_task("Loading the models", total=None)
         from turbospec_engine import EngineConfig
         from turbospec_engine.profiling import measure
 
-        config = EngineConfig(target, drafter, device=device)
+        config = EngineConfig(target, drafter, device=device, dtype=dtype)
         return measure(config, lambda done, total: bar.update(task, description="Steps", completed=done, total=total))
 
 
