@@ -15,6 +15,8 @@ NGRAM = "ngram"
 
 EmitOrder = Literal["before_draft", "after_draft"]
 
+DEVICE_TYPES = ("cpu", "cuda")
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -65,12 +67,21 @@ class EngineConfig:
             )
         if self.emit not in ("before_draft", "after_draft"):
             raise UserError(f"emit={self.emit!r} is unknown; use 'before_draft' or 'after_draft'")
+        if _device_type(self.device) not in DEVICE_TYPES:
+            raise UserError(f"device={self.device!r} is unknown; use one of {', '.join(DEVICE_TYPES)}")
         if self.dtype not in DTYPES:
             raise UserError(f"dtype={self.dtype!r} is unknown; use one of {', '.join(DTYPES)}")
 
     @property
     def torch_dtype(self) -> torch.dtype:
         return DTYPES[self.dtype]
+
+
+def _device_type(device: str) -> str | None:
+    try:
+        return torch.device(device).type
+    except RuntimeError:
+        return None
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -207,6 +207,8 @@ def test_bad_sampling_params(params: dict) -> None:
         {"max_num_batched_tokens": 3},
         {"emit": "sometimes"},
         {"dtype": "int3"},
+        {"device": "abacus"},
+        {"device": "meta"},
         {"max_draft": -1},
         {"max_draft": 256},
         {"max_model_len": 100_000},
