@@ -10,7 +10,17 @@ from __future__ import annotations
 import numpy as np
 
 from turbospec.compiled import compiled
-from turbospec.logistic import CLASS_VARIANCE, MAX_CLASSES, LogisticModel, Terms, effect, learn, learn_spread
+from turbospec.logistic import (
+    CLASS_VARIANCE,
+    LEVEL_VARIANCE,
+    MAX_CLASSES,
+    LogisticModel,
+    Terms,
+    between,
+    effect,
+    learn,
+    learn_spread,
+)
 from turbospec.requests import RequestSlots
 from turbospec.types import BoolArray, FloatArray, IntArray
 
@@ -28,8 +38,8 @@ class AcceptanceModel:
         prior: acceptance assumed before anything was seen.
         server_memory: observations that the server's and the classes' terms remember.
         request_memory: observed positions that a request's term remembers.
-        idle_memory: steps without a draft after which a request's own evidence has faded to 1/e, so that requests
-            judged hopeless are tried again.
+        idle_memory: steps without a draft after which what is known of a request, or of the server, has faded to 1/e,
+            so that those judged hopeless are tried again.
     """
 
     def __init__(
@@ -49,10 +59,6 @@ class AcceptanceModel:
         )
         self.change = ChangeDetector()
 
-    def rows(self, request_ids: IntArray) -> IntArray:
-        """(n,) rows of per-request state for these ids."""
-        return self.rows_and_fresh(request_ids)[0]
-
     def rows_and_fresh(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
         """Rows of these ids, and those of them whose requests were not known and start afresh."""
         slots, fresh = self.slots.lookup(request_ids)
@@ -60,16 +66,9 @@ class AcceptanceModel:
             self.model.reset(fresh, self.slots.capacity)
         return slots, fresh
 
-    def class_mean(self, class_id: int) -> FloatArray:
-        """(K,) conditional acceptance by position of a request of this class of which nothing is known."""
-        unknown = np.array([self.slots.capacity - 1])
-        terms = self.model.terms._replace(requests=np.zeros((self.slots.capacity, 2)))
-        limits = np.array([self.max_draft])
-        return _conditional(terms, unknown, np.array([class_id]), limits, self.model.between)[0]
-
     def conditional(self, rows: IntArray, class_ids: IntArray, limits: IntArray) -> FloatArray:
         """(n, K) acceptance of each draft token given that all before it were accepted; 0 beyond a request's limit."""
-        return _conditional(self.model.terms, rows, class_ids, limits, self.model.between)
+        return _conditional(self.model.terms, rows, class_ids, limits)
 
     def evidence(self, rows: IntArray) -> FloatArray:
         """(n,) information that each request's own estimate rests on, in observations of an even chance."""
@@ -83,8 +82,9 @@ class AcceptanceModel:
         accepted: IntArray,
         truncated: BoolArray,
         dropped: FloatArray,
+        idle_steps: int = 0,
     ) -> None:
-        """Learn from a step's (n,) draft tokens verified and accepted.
+        """Learn from a step's (n,) draft tokens verified and accepted, the first after `idle_steps` without any.
 
         `dropped` is, where a gate dropped the token after the verified ones for its low confidence, the acceptance
         that the confidence promised, else NaN. It counts as a fraction of a success: were it left out, only tokens
@@ -92,7 +92,7 @@ class AcceptanceModel:
         """
         surprise, variance = _observe(
             self.model.terms, rows, class_ids, drafted, accepted, truncated, dropped, self.max_draft,
-            self.model.between, self.model.memory, self.model.request_memory, self.idle_factor,
+            self.model.memory, self.model.request_memory, self.idle_factor, idle_steps,
         )  # fmt: skip
         if variance > 0.0 and self.change.add(surprise, variance):
             self.model.forget()
@@ -137,8 +137,8 @@ def survival(conditional: FloatArray) -> FloatArray:
 
 
 @compiled
-def _conditional(terms: Terms, rows: IntArray, class_ids: IntArray, limits: IntArray, spread: float) -> FloatArray:
-    n, depth = len(rows), len(terms.prior)
+def _conditional(terms: Terms, rows: IntArray, class_ids: IntArray, limits: IntArray) -> FloatArray:
+    n, depth, spread = len(rows), len(terms.prior), between(terms)
     acceptance = np.zeros((n, depth))
     # σ(s·(f + r)) needs exp(s·f) and exp(s·r); with s, what is known of a request, rounded to a few values, that is one
     # exponential a request and not one a position.
@@ -169,19 +169,21 @@ def _observe(
     truncated: BoolArray,
     dropped: FloatArray,
     depth: int,
-    spread: float,
     memory: float,
     request_memory: float,
     idle_factor: float,
+    idle_steps: int,
 ) -> tuple[float, float]:
     """Update the model; the surprise, successes less those expected, and its variance."""
-    surprise, variance = 0.0, 0.0
+    surprise, variance, spread = 0.0, 0.0, between(terms)
+    faded = idle_factor ** (idle_steps + 1)
+    terms.level[1] = min(terms.level[1] / idle_factor**idle_steps, LEVEL_VARIANCE)
     for i in range(len(rows)):
         row, class_id = rows[i], class_ids[i] % MAX_CLASSES
         imputed = not np.isnan(dropped[i]) and accepted[i] == drafted[i] and drafted[i] < depth
         if drafted[i] == 0 and not imputed:
-            terms.requests[row, 0] *= idle_factor
-            terms.requests[row, 1] *= idle_factor
+            terms.requests[row, 0] *= faded
+            terms.requests[row, 1] *= faded
             continue
         good = min(accepted[i], depth)
         failed = accepted[i] < drafted[i] and not truncated[i] and accepted[i] < depth

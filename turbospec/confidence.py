@@ -11,7 +11,7 @@ import numpy as np
 
 from turbospec.acceptance import LIMIT
 from turbospec.compiled import compiled
-from turbospec.logistic import LogisticModel, Terms, effect, learn, learn_spread, logistic
+from turbospec.logistic import LogisticModel, Terms, between, effect, learn, learn_spread, logistic
 from turbospec.types import BoolArray, FloatArray, IntArray
 
 EDGES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995])
@@ -47,10 +47,6 @@ class ConfidenceCalibration:
         """
         return self.first / self.first.sum()
 
-    def ratio(self, row: int) -> float:
-        """Odds ratio of a request's acceptance against the table's."""
-        return float(np.exp(effect(self.model.terms.requests, row, self.model.between)[0]))
-
     def observe(
         self,
         rows: IntArray,
@@ -71,7 +67,7 @@ class ConfidenceCalibration:
             (n,) the acceptance that was promised of the token proposed but not verified; NaN where there is none.
         """
         promised, seen = _observe(
-            self.model.terms, self.model.between, self.first, rows, drafted, accepted, truncated, proposed, confidence,
+            self.model.terms, self.first, rows, drafted, accepted, truncated, proposed, confidence,
             self.model.memory, self.model.request_memory,
         )  # fmt: skip
         self.observations += seen
@@ -121,7 +117,7 @@ class SurvivalGate:
 
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
         return _advance(
-            self._model.terms.requests, self._model.between, self._table, self._rows, self._acceptance, self._limits,
+            self._model.terms, self._table, self._rows, self._acceptance, self._limits,
             self._survival, self._drafted, rows, confidence, self._pass_price, self._row_price, self._verify_price,
         )  # fmt: skip
 
@@ -146,7 +142,6 @@ def _bin(confidence: float) -> int:
 @compiled
 def _observe(
     terms: Terms,
-    spread: float,
     first: FloatArray,
     rows: IntArray,
     drafted: IntArray,
@@ -158,9 +153,9 @@ def _observe(
     request_memory: float,
 ) -> tuple[FloatArray, int]:
     """Update the model and the first positions' histogram; what was promised, and the number of positions observed."""
-    promised = np.full(len(rows), np.nan)
+    promised, spread = np.full(len(rows), np.nan), between(terms)
     for i in range(len(rows)):
-        if proposed[i] > drafted[i]:
+        if drafted[i] < min(proposed[i], confidence.shape[1]):
             b = _bin(confidence[i, drafted[i]])
             of_request = effect(terms.requests, rows[i], spread)[0]
             promised[i] = logistic(terms.prior[b] + terms.level[0] + terms.offsets[0, b] + of_request)
@@ -183,8 +178,7 @@ def _observe(
 
 @compiled
 def _advance(
-    requests: FloatArray,
-    spread: float,
+    terms: Terms,
     table: FloatArray,
     state_rows: IntArray,
     acceptance: FloatArray,
@@ -198,11 +192,11 @@ def _advance(
     verify_price: float,
 ) -> tuple[BoolArray, BoolArray]:
     keep, more = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
-    surplus = 0.0
+    surplus, spread = 0.0, between(terms)
     for r in range(len(rows)):
         i = rows[r]
         odds = table[_bin(confidence[r])]
-        odds = odds / (1.0 - odds) * np.exp(effect(requests, int(state_rows[i]), spread)[0])
+        odds = odds / (1.0 - odds) * np.exp(effect(terms.requests, int(state_rows[i]), spread)[0])
         survival[i] *= odds / (1.0 + odds)
         drafted[i] += 1
         keep[r] = survival[i] > verify_price

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from turbospec.compiled import compiled
+from turbospec.open_plans import OpenPlans
 from turbospec.types import (
     BoolArray,
     DraftGate,
@@ -92,8 +93,6 @@ class Controller:
     """
 
     MAX_COOLDOWN_STEPS = 10_000
-    MAX_OPEN_PLANS = 64
-    """Plans that may wait for their outcomes; an engine that drops a step never reports it."""
 
     def __init__(
         self, policy: StepController, *, guard: GuardConfig | None = None, listeners: Sequence[StepListener] = ()
@@ -105,7 +104,7 @@ class Controller:
         self._cooldown_until = 0
         self._cooldown = self.guard.cooldown_steps
         self._slow_plans = 0
-        self._open: dict[int, tuple[StepView, StepPlan, float]] = {}
+        self._open = OpenPlans[tuple[StepView, StepPlan, float]]()
 
     def plan(self, view: StepView) -> StepPlan:
         """Choose the step's draft lengths; never raises."""
@@ -123,14 +122,12 @@ class Controller:
         self._slow_plans = self._slow_plans + 1 if seconds > self.guard.max_decision_seconds else 0
         if self._slow_plans >= 2:
             self._trip("plan", TimeoutError(f"took {seconds * 1e3:.1f} ms"))
-        self._open[view.step] = (view, plan, seconds)
-        if len(self._open) > self.MAX_OPEN_PLANS:
-            del self._open[next(iter(self._open))]
+        self._open.put(view.step, (view, plan, seconds))
         return plan
 
     def observe(self, outcome: StepOutcome) -> None:
         """Let the policy and the listeners learn from a finished step; never raises."""
-        view, plan, planning = self._open.pop(outcome.step, (None, None, 0.0))
+        view, plan, planning = self._open.pop(outcome.step) or (None, None, 0.0)
         began = time.perf_counter()
         try:
             self.policy.observe(outcome)

@@ -76,12 +76,6 @@ class OnlineRegression:
         """(…,) predictions for (…, p) features, never negative for non-negative features."""
         return features @ np.maximum(self.weights, 0.0)
 
-    def uncertainty(self, features: FloatArray) -> float:
-        """Standard deviation of the prediction, relative to it."""
-        predicted = float(self.predict(features))
-        spread = float(features @ self.covariance @ features)
-        return max(spread, 0.0) ** 0.5 / max(predicted, 1e-9)
-
 
 @compiled
 def _learn(
@@ -269,11 +263,10 @@ class LatencyModel:
         """Seconds for each stale token that a drafter pass catches up."""
         return max(float(self.draft.weights[4]), 0.0)
 
-    def predict_sample(self, sample: LatencySample, requests: int | None = None) -> float:
+    def predict_sample(self, sample: LatencySample) -> float:
         """Seconds that the model expects of a measured step, drafting included."""
-        rows = requests if requests is not None else _requests(sample)
         draft = float(self.draft.predict(_draft_row(sample))) if sample.draft_rows else 0.0
-        return draft + float(self.verify.predict(_verify_row(sample))) + self.host_seconds(rows)
+        return draft + float(self.verify.predict(_verify_row(sample))) + self.host_seconds(_requests(sample))
 
 
 def _requests(sample: LatencySample) -> int:

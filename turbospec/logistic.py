@@ -93,11 +93,6 @@ class LogisticModel:
         self.terms.classes[:] *= FORGETTING
         self.terms.requests[:] *= 0.5
 
-    @property
-    def between(self) -> float:
-        """Variance of the requests' terms: how much requests differ, in squared log-odds."""
-        return between(self.terms)
-
 
 def _fade(gaussian: FloatArray, prior_variance: float) -> None:
     """Weaken what was seen beside the prior, which draws the mean, (0, …), towards the prior's 0."""
@@ -109,6 +104,7 @@ def _fade(gaussian: FloatArray, prior_variance: float) -> None:
 
 @compiled
 def between(terms: Terms) -> float:
+    """Variance of the requests' terms: how much requests differ, in squared log-odds."""
     return min(max(terms.spread[0] / terms.spread[1], BETWEEN[0]), BETWEEN[1])
 
 

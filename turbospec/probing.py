@@ -9,9 +9,13 @@ import numpy as np
 from turbospec.types import BoolArray, FloatArray, IntArray
 
 SURPRISE = 1.2
-"""Standard deviations beyond what was expected that a probe's success must be to be followed up."""
+"""Standard deviations by which probes must on average exceed what was expected of them to be followed up."""
+MAX_SURPRISE = 4.0
+"""Standard deviations of surprise that are kept: three failures in a row end any run of follow-ups."""
 COMPANY = 1.3
-"""Times what the best row alone would lose that may be lost to probe all."""
+"""Times what the best row alone would lose that may be lost to probe others with it."""
+LEAST_DEVIATION = 0.1
+"""Of a probe's successes, however sure the models are of themselves."""
 LEAST_LOSS = 0.1
 """Part of a probe's time that counts as lost even if its tokens are worth it."""
 
@@ -28,7 +32,8 @@ class ProbeBudget:
     doubles with every probe that fails. Where drafting nearly pays a probe loses next to nothing, and many are made. A
     request that was never drafted for is exempt from the back-off, as it may be of another kind, but not from the
     budget: the loss to a drafter that is never right is bounded by `share`. A success that nobody expected is followed
-    by another probe at once, on credit, so that a drafter that is right again is noticed within a few steps.
+    by another probe at once, on credit, for as long as the probes' accumulated surprise lasts (Page's cumulative sum),
+    so that a drafter that is right again is noticed within a few steps.
 
     Args:
         share: part of step time that probes may lose, 0 for none.
@@ -38,25 +43,17 @@ class ProbeBudget:
     def __init__(self, share: float, *, max_backoff: float = 8.0) -> None:
         self.share = share
         self.max_backoff = max_backoff
-        self.seconds_lost = 0.0
-        self.seconds_total = 0.0
         self._credit = 0.0
         self._backoff = 1.0
-        self._follow_up = False
-
-    @property
-    def lost_share(self) -> float:
-        """Part of all step time that was lost to probes so far."""
-        return self.seconds_lost / self.seconds_total if self.seconds_total else 0.0
+        self._surprise = 0.0
 
     def earn(self, step_seconds: float) -> None:
-        self.seconds_total += step_seconds
         self._credit += self.share * step_seconds
 
     def choose(
         self, eligible: BoolArray, shared_seconds: float, seconds: FloatArray, gains: FloatArray, evidence: FloatArray
     ) -> IntArray | None:
-        """The rows to probe now, or None: one, or all where that loses little more.
+        """The rows to probe now, or None: the best one, and others where they add little to what is lost.
 
         Args:
             eligible: (n,) rows that can draft.
@@ -70,19 +67,21 @@ class ProbeBudget:
         whole = shared_seconds + seconds
         alone = np.maximum(whole - gains, LEAST_LOSS * whole)
         needed = np.where(evidence > 0.0, self._backoff * alone, alone)
-        due = eligible & (self._follow_up | (self._credit >= needed))
+        due = eligible & ((self._surprise > 0.0) | (self._credit >= needed))
         if not due.any():
             return None
         # A probe teaches in proportion to the variance it removes, 1 / (1 + evidence), for what it loses.
-        row = int(np.where(due, 1.0 / ((1.0 + evidence) * alone), -1.0).argmax())
-        everyone = np.flatnonzero(eligible)
-        together = seconds_lost(shared_seconds + float(seconds[everyone].sum()), float(gains[everyone].sum()))
-        return everyone if together <= COMPANY * float(alone[row]) else np.array([row])
+        worth = np.where(eligible, 1.0 / ((1.0 + evidence) * alone), -1.0)
+        first = int(np.where(due, worth, -1.0).argmax())
+        worth[first] = np.inf
+        order = np.argsort(-worth)[: int(eligible.sum())]
+        whole = shared_seconds + np.cumsum(seconds[order])
+        together = np.maximum(whole - np.cumsum(gains[order]), LEAST_LOSS * whole)
+        return np.sort(order[: np.flatnonzero(together <= COMPANY * alone[first])[-1] + 1])
 
     def spend(self, seconds: float) -> None:
         """Book what a probe really lost. Credit is not carried over: an hour at full speed buys no burst of probes."""
         self._credit = min(self._credit - seconds, 0.0)
-        self.seconds_lost += seconds
 
     def learn(self, accepted: int, expected: FloatArray) -> None:
         """Lengthen the back-off after a probe of which nothing was accepted, end it after any success.
@@ -93,7 +92,8 @@ class ProbeBudget:
         """
         self._backoff = 1.0 if accepted else min(2.0 * self._backoff, self.max_backoff)
         deviation = math.sqrt(float((expected * (1.0 - expected)).sum()))
-        self._follow_up = accepted > float(expected.sum()) + SURPRISE * deviation
+        surprise = (accepted - float(expected.sum())) / max(deviation, LEAST_DEVIATION)
+        self._surprise = min(max(0.0, self._surprise + surprise - SURPRISE), MAX_SURPRISE)
 
 
 class PlainSteps:

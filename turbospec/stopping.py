@@ -21,7 +21,7 @@ import numpy as np
 
 from turbospec.compiled import compiled
 from turbospec.confidence import ConfidenceCalibration
-from turbospec.types import BoolArray, FloatArray, IntArray
+from turbospec.types import FloatArray, IntArray
 
 GRID = 40
 GRID_STEP = 0.1
@@ -53,8 +53,10 @@ class PassValues(NamedTuple):
 class Start(NamedTuple):
     """Whom to start, and what to expect of it."""
 
-    drafting: BoolArray
-    """(n,) requests that draft; none where no pass pays."""
+    draft_lengths: IntArray
+    """(n,) a started request's limit, 0 for one that is not started; all 0 where no pass pays."""
+    requests: int
+    """Requests started."""
     gain: float
     """Accepted tokens expected."""
     surplus: float
@@ -143,45 +145,49 @@ def pass_values(
 
 
 @compiled
+def _between_levels(values: FloatArray, level: int, share: float, depth: int) -> float:
+    return values[level, depth] + share * (values[level + 1, depth] - values[level, depth])
+
+
+@compiled
 def choose_start(
     mean: FloatArray,
     gain: FloatArray,
     net: FloatArray,
-    acceptance: FloatArray,
+    conditional: FloatArray,
     charges: FloatArray,
     limits: IntArray,
     pass_price: float,
     start_price: float,
-) -> tuple[BoolArray, float, float]:
+) -> tuple[IntArray, int, float, float]:
     """Whom to start, as the fields of a `Start`.
 
     Args:
         mean, gain, net: the `PassValues`.
-        acceptance: (n,) acceptance of each request's next token.
+        conditional: (n, K) of which the first column, the acceptance of each request's next token, is used.
         charges: (n,) tokens that starting each request costs beside its rows.
         limits: (n,) draft lengths that are not exceeded.
         pass_price: tokens that a pass costs whoever is in it.
         start_price: tokens that the first pass costs beyond that.
     """
-    n, depth = len(acceptance), net.shape[1]
-    low, share = np.zeros(n, np.int64), np.zeros(n)
+    n, depth = len(limits), net.shape[1]
+    level, share = np.zeros(n, np.int64), np.zeros(n)
     for i in range(n):
-        level = 0
-        while level < LEVELS - 2 and acceptance[i] > mean[level + 1]:
-            level += 1
-        low[i] = level
-        span = mean[level + 1] - mean[level]
-        share[i] = min(max((acceptance[i] - mean[level]) / max(span, 1e-12), 0.0), 1.0)
+        low, acceptance = 0, conditional[i, 0]
+        while low < LEVELS - 2 and acceptance > mean[low + 1]:
+            low += 1
+        level[i] = low
+        share[i] = min(max((acceptance - mean[low]) / max(mean[low + 1] - mean[low], 1e-12), 0.0), 1.0)
 
-    drafting = limits > 0
+    started = limits > 0
     passes = depth
     # Fewer passes make fewer requests worth their charges, and fewer requests make fewer passes pay; two rounds settle.
     for _ in range(2):
         totals = np.zeros(depth)
         for i in range(n):
-            if drafting[i]:
+            if started[i]:
                 for d in range(min(limits[i], depth)):
-                    value = net[low[i], d] + share[i] * (net[low[i] + 1, d] - net[low[i], d])
+                    value = _between_levels(net, level[i], share[i], d)
                     if value <= 1e-9:
                         break  # nor do later passes bring anything
                     totals[d] += value
@@ -192,19 +198,21 @@ def choose_start(
         for i in range(n):
             worth = -charges[i]
             for d in range(min(limits[i], passes)):
-                worth += net[low[i], d] + share[i] * (net[low[i] + 1, d] - net[low[i], d])
-            settled = settled and drafting[i] == (worth > 0.0)
-            drafting[i] = worth > 0.0
+                worth += _between_levels(net, level[i], share[i], d)
+            settled = settled and started[i] == (worth > 0.0)
+            started[i] = worth > 0.0
         if settled:
             break
 
-    expected, surplus = 0.0, -pass_price * passes - start_price
+    lengths, requests, expected, surplus = np.zeros(n, np.int64), 0, 0.0, -pass_price * passes - start_price
     for i in range(n):
-        if drafting[i]:
+        if started[i]:
+            lengths[i] = limits[i]
+            requests += 1
             surplus -= charges[i]
             for d in range(min(limits[i], passes)):
-                expected += gain[low[i], d] + share[i] * (gain[low[i] + 1, d] - gain[low[i], d])
-                surplus += net[low[i], d] + share[i] * (net[low[i] + 1, d] - net[low[i], d])
+                expected += _between_levels(gain, level[i], share[i], d)
+                surplus += _between_levels(net, level[i], share[i], d)
     if surplus <= 0.0:
-        drafting[:] = False
-    return drafting, expected, surplus
+        return np.zeros(n, np.int64), 0, 0.0, 0.0
+    return lengths, requests, expected, surplus

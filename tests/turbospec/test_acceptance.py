@@ -12,13 +12,23 @@ ZERO = np.zeros(1, np.int64)
 NOT_DROPPED = np.full(1, np.nan)
 
 
+def rows_of(model: AcceptanceModel, request: int) -> np.ndarray:
+    return model.rows_and_fresh(np.array([request]))[0]
+
+
+def class_mean(model: AcceptanceModel, class_id: int = 0) -> np.ndarray:
+    """Conditional acceptance by position of a request of this class of which nothing is known."""
+    stranger = rows_of(model, 1_000_000 + class_id)
+    return model.conditional(stranger, np.array([class_id]), np.array([model.max_draft]))[0]
+
+
 def feed(model: AcceptanceModel, request: int, drafted: int, accepted: int, *, truncated: bool = False) -> None:
-    rows = model.rows(np.array([request]))
+    rows = rows_of(model, request)
     model.observe(rows, ZERO, np.array([drafted]), np.array([accepted]), np.array([truncated]), NOT_DROPPED)
 
 
 def survival(model: AcceptanceModel, request: int, depth: int) -> np.ndarray:
-    conditional = model.conditional(model.rows(np.array([request])), ZERO, np.array([depth]))
+    conditional = model.conditional(rows_of(model, request), ZERO, np.array([depth]))
     return acceptance.survival(conditional)[0]
 
 
@@ -37,7 +47,7 @@ def test_a_truncated_acceptance_shows_no_failure() -> None:
     feed(cut, 1, drafted=5, accepted=2, truncated=True)
     feed(failed, 1, drafted=5, accepted=2)
     assert cut.model.terms.offsets[0, 2] == 0.0, "position 3 was not observed"
-    assert cut.class_mean(0)[2] > failed.class_mean(0)[2]
+    assert class_mean(cut)[2] > class_mean(failed)[2]
 
 
 def test_a_dropped_token_counts_for_what_its_confidence_promised() -> None:
@@ -47,10 +57,10 @@ def test_a_dropped_token_counts_for_what_its_confidence_promised() -> None:
         confidence = rng.choice([0.1, 0.9])
         kept = confidence > 0.5
         hit = rng.random() < confidence
-        rows = model.rows(np.array([step]))
+        rows = rows_of(model, step)
         dropped = np.array([np.nan if kept else confidence])
         model.observe(rows, ZERO, np.array([int(kept)]), np.array([int(kept and hit)]), np.zeros(1, np.bool_), dropped)
-    assert model.class_mean(0)[0] == pytest.approx(0.5, abs=0.05), "0.9 if dropped tokens were left out"
+    assert class_mean(model)[0] == pytest.approx(0.5, abs=0.05), "0.9 if dropped tokens were left out"
 
 
 def test_learns_the_acceptance_of_each_position() -> None:
@@ -60,7 +70,7 @@ def test_learns_the_acceptance_of_each_position() -> None:
     for step in range(6000):
         hits = rng.random(4) < truth
         feed(model, step, drafted=4, accepted=int(np.cumprod(hits).sum()))
-    assert model.class_mean(0) == pytest.approx(truth, abs=0.12)
+    assert class_mean(model) == pytest.approx(truth, abs=0.12)
 
 
 def test_a_new_request_starts_from_the_server_and_a_long_one_follows_its_own_text() -> None:
@@ -92,16 +102,28 @@ def test_a_hopeless_request_is_forgiven_in_time() -> None:
     for _ in range(500):
         feed(model, 7, drafted=0, accepted=0)
     assert survival(model, 7, 1)[0] > condemned
-    assert survival(model, 7, 1)[0] == pytest.approx(model.class_mean(0)[0], abs=0.05)
+    assert survival(model, 7, 1)[0] == pytest.approx(class_mean(model)[0], abs=0.05)
+
+
+def test_a_hopeless_server_is_forgiven_in_time() -> None:
+    at_once, later = AcceptanceModel(2), AcceptanceModel(2)
+    for model, idle_steps in ((at_once, 0), (later, 200)):
+        for request in range(100):
+            feed(model, request, drafted=2, accepted=0)
+        for request in range(100, 103):
+            rows = rows_of(model, request)
+            model.observe(rows, ZERO, ZERO + 2, ZERO + 2, ZERO > 0, NOT_DROPPED, idle_steps=idle_steps)
+    assert class_mean(at_once)[0] < 0.3
+    assert class_mean(later)[0] > 1.5 * class_mean(at_once)[0]
 
 
 def test_classes_are_kept_apart() -> None:
     model = AcceptanceModel(2)
     for request in range(200):
-        rows, odd = model.rows(np.array([request])), request % 2
+        rows, odd = rows_of(model, request), request % 2
         model.observe(rows, np.array([odd]), np.array([2]), np.array([2 * odd]), np.array([False]), NOT_DROPPED)
-    assert model.class_mean(1)[0] > 0.85
-    assert model.class_mean(0)[0] < 0.2
+    assert class_mean(model, 1)[0] > 0.85
+    assert class_mean(model)[0] < 0.2
 
 
 def test_an_abrupt_change_is_noticed_and_followed() -> None:
@@ -114,7 +136,7 @@ def test_an_abrupt_change_is_noticed_and_followed() -> None:
     for step in range(1500, 1580):
         feed(model, step, drafted=3, accepted=0)
     assert model.change.alarms > alarms
-    assert model.class_mean(0)[0] < 0.3
+    assert class_mean(model)[0] < 0.3
 
 
 def test_change_detector_is_quiet_on_noise() -> None:

@@ -33,8 +33,8 @@ def test_a_request_that_never_matches_is_told_apart_by_its_ratio() -> None:
             np.array([3, 3]),
             np.full((2, 3), 0.9),
         )
-    low, high = calibration.ratio(0), calibration.ratio(1)
-    assert low < 0.2 < 1.0 < high
+    never, always = calibration.model.terms.requests[:, 0]
+    assert never < -3.0 < 0.0 < always
 
 
 def gate(*, acceptance: float = 0.8, pass_price: float = 0.3, rows: int = 1) -> SurvivalGate:

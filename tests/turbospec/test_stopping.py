@@ -40,7 +40,12 @@ def start(
     size = len(acceptance)
     return Start(
         *choose_start(
-            *values, np.array(acceptance), np.full(size, charges), np.full(size, limit), pass_price, start_price
+            *values,
+            np.array(acceptance)[:, None],
+            np.full(size, charges),
+            np.full(size, limit),
+            pass_price,
+            start_price,
         )
     )
 
@@ -57,28 +62,28 @@ def test_acceptance_rises_and_value_falls_with_depth() -> None:
 def test_gain_is_what_the_gate_brings(requests: int, pass_price: float) -> None:
     mean = float(HISTOGRAM @ CENTRES)
     expected = start([mean] * requests, pass_price)
-    assert expected.drafting.all()
+    assert expected.draft_lengths.all()
     assert expected.gain == pytest.approx(simulated_gain(requests, pass_price), rel=0.15)
 
 
 def test_nothing_starts_where_a_pass_costs_more_than_it_brings() -> None:
-    assert not start([0.5], pass_price=2.0).drafting.any()
-    assert start([0.5] * 8, pass_price=2.0).drafting.all()
+    assert not start([0.5], pass_price=2.0).draft_lengths.any()
+    assert start([0.5] * 8, pass_price=2.0).draft_lengths.all()
 
 
 def test_a_poor_request_rides_along_but_does_not_carry_a_pass() -> None:
     poor = 0.2
-    assert not start([poor] * 2, pass_price=0.5).drafting.any()
-    assert start([poor, 0.9], pass_price=0.5).drafting.all()
+    assert not start([poor] * 2, pass_price=0.5).draft_lengths.any()
+    assert start([poor, 0.9], pass_price=0.5).draft_lengths.all()
 
 
 def test_a_request_that_must_catch_up_waits_until_it_pays() -> None:
-    assert start([0.3], pass_price=0.1).drafting.all()
-    assert not start([0.3], pass_price=0.1, charges=0.5).drafting.any()
+    assert start([0.3], pass_price=0.1).draft_lengths.all()
+    assert not start([0.3], pass_price=0.1, charges=0.5).draft_lengths.any()
 
 
 def test_limits_hold() -> None:
-    assert not start([0.9], pass_price=0.1, limit=0).drafting.any()
+    assert not start([0.9], pass_price=0.1, limit=0).draft_lengths.any()
     assert start([0.9], pass_price=0.1, limit=1).gain <= 0.9
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from turbospec.open_plans import OpenPlans
 from turbospec.policy.config import DraftLengths, PolicyConfig
 from turbospec.profile import Profile
 from turbospec.types import StepOutcome, StepPlan, StepView
@@ -38,18 +39,18 @@ class BanditPolicy:
     def __init__(self, config: BanditConfig) -> None:
         self._config = config
         self._arms: dict[int, _Arms] = {}
-        self._open: dict[int, tuple[_Arms, int]] = {}
+        self._open = OpenPlans[tuple[_Arms, int]]()
         """Bandit and arm of each step that is planned and not yet observed."""
 
     def plan(self, view: StepView) -> StepPlan:
         arms = self._bandit(view)
         arm = arms.choose()
-        self._open[view.step] = (arms, arm)
+        self._open.put(view.step, (arms, arm))
         length = arms.draft_lengths[arm]
         return StepPlan(np.minimum(length, view.draft_limits), reason=f"bandit: {length} at batch size {view.size}")
 
     def observe(self, outcome: StepOutcome) -> None:
-        arms, arm = self._open.pop(outcome.step, (None, 0))
+        arms, arm = self._open.pop(outcome.step) or (None, 0)
         if arms is not None and outcome.step_seconds > 0:
             arms.reward(arm, float(outcome.emitted.sum()) / outcome.step_seconds)
 

@@ -1,0 +1,159 @@
+"""A step's decision in the terms of its planners, and the two ways to solve it.
+
+Without a gate the draft lengths are fixed before drafting (`fixed_lengths`). With one, which ends each draft by the
+drafter's confidence, it is only chosen which requests start (`gated_start`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from turbospec.acceptance import survival
+from turbospec.compiled import compiled
+from turbospec.confidence import ConfidenceCalibration, SurvivalGate
+from turbospec.planner import StepCosts, plan_draft_lengths
+from turbospec.stopping import Start, StoppingValues, choose_start
+from turbospec.types import FloatArray, IntArray, Phase, StepPlan, StepView
+
+CATCH_UP_HORIZON = 64
+"""Tokens over which a request's catching up is spread in the plan: what it buys is not spent in one step."""
+
+
+class Batch(NamedTuple):
+    """What plans need of a batch as a whole."""
+
+    decoding: int
+    """Requests past their prompt."""
+    prefilling: int
+    starting: int
+    """Requests whose first token was the last thing that happened to them."""
+    context_tokens: int
+    stale_tokens: int
+    draft_room: int
+    """Σ of the draft limits."""
+
+    @classmethod
+    def of(cls, view: StepView, limits: IntArray) -> Batch:
+        return cls(*_summarise(view.phase, view.context_tokens, view.stale_tokens, limits))
+
+
+@compiled
+def _summarise(
+    phase: IntArray, context_tokens: IntArray, stale_tokens: IntArray, limits: IntArray
+) -> tuple[int, int, int, int, int, int]:
+    prefilling, starting, context, stale, room = 0, 0, 0, 0, 0
+    for i in range(len(phase)):
+        prefilling += phase[i] == Phase.PREFILL.value
+        starting += phase[i] == Phase.FIRST_DECODE.value
+        context += context_tokens[i]
+        stale += stale_tokens[i]
+        room += limits[i]
+    return len(phase) - prefilling, prefilling, starting, context, stale, room
+
+
+@dataclass(slots=True)
+class StepProblem:
+    """Acceptance, costs and the price of time for one step of n requests."""
+
+    batch: Batch
+    rows: IntArray
+    """(n,) rows of the requests' state."""
+    limits: IntArray
+    """(n,) draft lengths that are not exceeded."""
+    conditional: FloatArray
+    """(n, K) acceptance of each draft token given that all before it were accepted."""
+    costs: StepCosts
+    price: float
+    """Tokens that a second is worth."""
+    catch_up: FloatArray | None
+    """(n,) seconds that each request adds if it drafts, for what its drafter's cache has missed; None for none."""
+    charges: FloatArray | None
+    """(n,) the part of `catch_up` that this step has to earn."""
+
+    @property
+    def plain_seconds(self) -> float:
+        """Duration of the step without any draft."""
+        return float(self.costs.verify[0])
+
+    def verify_costs(self) -> tuple[float, float]:
+        """Seconds that draft tokens add to the target's pass once, and those that each of them adds."""
+        return _verify_costs(self.costs.verify, self.batch.decoding)
+
+
+def catch_up_charges(catch_up: FloatArray, tokens_left: IntArray) -> FloatArray:
+    """(n,) the part of each request's catching up that one step has to earn."""
+    return catch_up / np.clip(tokens_left, 1, CATCH_UP_HORIZON)
+
+
+@compiled
+def _verify_costs(verify: FloatArray, decoding: int) -> tuple[float, float]:
+    """A line through two and four tokens a request.
+
+    A pass over two tokens for each request may cost much more than one over a single token each, and one over three
+    hardly more than that.
+    """
+    room = len(verify) - 1
+    few, many = min(decoding, room), min(3 * decoding, room)
+    if many == few:
+        return 0.0, (verify[few] - verify[0]) / few
+    each = (verify[many] - verify[few]) / (many - few)
+    jump = verify[few] - verify[0] - each * few
+    if jump < 0.0:
+        return 0.0, (verify[many] - verify[0]) / many
+    return jump, each
+
+
+def fixed_lengths(problem: StepProblem, max_seconds: float) -> StepPlan | None:
+    """The best draft lengths, fixed before drafting; None where nothing pays."""
+    costs, decoding = problem.costs, problem.batch.decoding
+    solution = plan_draft_lengths(
+        survival(problem.conditional), costs, problem.price, charges=problem.charges, max_seconds=max_seconds
+    )
+    lengths = solution.draft_lengths
+    total = int(lengths.sum())
+    if total == 0:
+        return None
+    catch_up = 0.0 if problem.catch_up is None else float(problem.catch_up[lengths > 0].sum())
+    return StepPlan(
+        lengths,
+        predicted_tokens=decoding + solution.gain,
+        predicted_seconds=costs.seconds(lengths) + catch_up,
+        reason=f"{total} draft tokens: expect {solution.gain:.2f} more from {decoding} requests "
+        f"at {problem.price:.0f} tok/s",
+    )
+
+
+def gated_start(problem: StepProblem, values: StoppingValues, calibration: ConfidenceCalibration) -> StepPlan | None:
+    """The requests for which starting pays, with a gate that ends each draft; None where nothing pays."""
+    costs, price, limits = problem.costs, problem.price, problem.limits
+    jump, each = problem.verify_costs()
+    pass_price, row_price, verify_price = price * costs.draft_pass, price * costs.draft_token, price * each
+    table, mean, gain, net = values.at(row_price, verify_price)
+    charges = np.zeros(len(limits)) if problem.charges is None else price * problem.charges
+    start_price = price * (costs.draft_start + jump)
+    start = Start(*choose_start(mean, gain, net, problem.conditional, charges, limits, pass_price, start_price))
+    if start.requests == 0:
+        return None
+    seconds = problem.plain_seconds + (start.gain - start.surplus) / price
+    if problem.catch_up is not None and problem.charges is not None:
+        seconds += float((problem.catch_up - problem.charges)[start.draft_lengths > 0].sum())
+    return StepPlan(
+        start.draft_lengths,
+        predicted_tokens=problem.batch.decoding + start.gain,
+        predicted_seconds=seconds,
+        reason=f"drafting for {start.requests} of {problem.batch.decoding} requests while confident: "
+        f"expect {start.gain:.2f} more at {price:.0f} tok/s",
+        gate=SurvivalGate(
+            calibration,
+            table,
+            problem.rows,
+            problem.conditional,
+            limits,
+            pass_price,
+            row_price + verify_price,
+            verify_price,
+        ),
+    )
