@@ -7,6 +7,9 @@ import numpy as np
 from turbospec.types import IntArray
 
 
+NONE = np.zeros(0, np.int64)
+
+
 class RequestSlots:
     """Maps request ids to rows of arrays that its owner keeps, and recycles the rows of requests long unseen.
 
@@ -26,27 +29,30 @@ class RequestSlots:
     def lookup(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
         """Slots of these requests, and those among the slots that are new and must be reset by the owner.
 
-        The capacity may have grown: owners compare their arrays with `capacity` afterwards.
+        The capacity may have grown: owners compare their arrays with `capacity` afterwards. The arrays are not to be
+        written to.
         """
-        self._clock += 1
         # Most steps run the requests of the step before, or all but a few of them.
         if len(request_ids) == len(self._ids):
-            slots = self._slots.copy()
             changed = np.flatnonzero(request_ids != self._ids)
+            if not len(changed):
+                return self._slots, NONE
+            slots = self._slots.copy()
         else:
             slots = np.empty(len(request_ids), np.int64)
             changed = np.arange(len(request_ids))
+        self._last_seen[self._slots] = self._clock
+        self._clock += 1
         fresh: list[int] = []
-        if len(changed):
-            slots[changed] = [self._slot_of.get(request_id, -1) for request_id in request_ids[changed].tolist()]
-            missing = np.flatnonzero(slots < 0).tolist()
-            if len(missing) > len(self._free):
-                self._last_seen[slots[slots >= 0]] = self._clock
-                self._reclaim(len(missing))
-            for row in missing:
-                slots[row] = self._slot_of[int(request_ids[row])] = self._free.pop()
-                fresh.append(int(slots[row]))
-            self._ids, self._slots = request_ids.copy(), slots
+        slots[changed] = [self._slot_of.get(request_id, -1) for request_id in request_ids[changed].tolist()]
+        missing = np.flatnonzero(slots < 0).tolist()
+        if len(missing) > len(self._free):
+            self._last_seen[slots[slots >= 0]] = self._clock
+            self._reclaim(len(missing))
+        for row in missing:
+            slots[row] = self._slot_of[int(request_ids[row])] = self._free.pop()
+            fresh.append(int(slots[row]))
+        self._ids, self._slots = request_ids.copy(), slots
         self._last_seen[slots] = self._clock
         return slots, np.array(fresh, np.int64)
 

@@ -34,7 +34,7 @@ REFRESH_OBSERVATIONS = (16, 512)
 """Least and most observations for which values are kept; in between a quarter of those they rest on."""
 MAX_KEPT = 64
 PRICE_STEP = 0.1
-"""Prices that differ by less than this, in logs, share their values."""
+"""Prices that differ by less than this part share their values."""
 
 
 class PassValues(NamedTuple):
@@ -63,6 +63,20 @@ class Start(NamedTuple):
     """The same less everything they cost, in tokens."""
 
 
+class _Kept(NamedTuple):
+    row_price: float
+    verify_price: float
+    stale_at: int
+    """Observations of the calibration after which the values are computed anew."""
+    values: PassValues
+
+    def near(self, row_price: float, verify_price: float) -> bool:
+        return (
+            abs(row_price - self.row_price) <= PRICE_STEP * self.row_price
+            and abs(verify_price - self.verify_price) <= PRICE_STEP * self.verify_price
+        )
+
+
 class StoppingValues:
     """Keeps the values of the prices that occur, and computes them anew now and then.
 
@@ -72,8 +86,9 @@ class StoppingValues:
 
     def __init__(self, calibration: ConfidenceCalibration) -> None:
         self._calibration = calibration
-        self._kept: dict[tuple[int, int], tuple[int, PassValues]] = {}
-        """By rounded prices: the calibration's observations at which values are stale, and the values."""
+        self._kept: dict[tuple[int, int], _Kept] = {}
+        """By rounded prices."""
+        self._last: _Kept | None = None
 
     def at(self, row_price: float, verify_price: float) -> PassValues:
         """Values for these prices.
@@ -82,17 +97,22 @@ class StoppingValues:
             row_price: tokens that a request's row in a pass costs.
             verify_price: tokens that verifying a token costs.
         """
-        key = (_rounded(row_price), _rounded(verify_price))
         seen = self._calibration.observations
-        stale_at, values = self._kept.get(key, (seen, None))
-        if values is None or stale_at <= seen:
+        last = self._last
+        if last is not None and last.stale_at > seen and last.near(row_price, verify_price):
+            return last.values
+        key = (_rounded(row_price), _rounded(verify_price))
+        kept = self._kept.get(key)
+        if kept is None or kept.stale_at <= seen:
             if len(self._kept) >= MAX_KEPT:
                 self._kept.clear()
             table = self._calibration.table()
             values = PassValues(table, *pass_values(table, self._calibration.histogram(), row_price, verify_price))
             least, most = REFRESH_OBSERVATIONS
-            self._kept[key] = (seen + min(max(seen // 4, least), most), values)
-        return values
+            kept = _Kept(row_price, verify_price, seen + min(max(seen // 4, least), most), values)
+            self._kept[key] = kept
+        self._last = kept
+        return kept.values
 
 
 def _rounded(price: float) -> int:
