@@ -10,7 +10,7 @@ import numpy as np
 
 from turbospec.telemetry.cell import Cell, Row, by_cell
 from turbospec.telemetry.policy_names import OFF, fixed_length
-from turbospec_engine.bench.cells import ADAPTIVE, YARDSTICKS
+from turbospec_engine.bench.cells import ADAPTIVE, LONE_REQUEST, YARDSTICKS
 from turbospec_engine.bench.stats import BestFixed, Ratio, best_fixed, geometric_mean, median_ratio, paired_ratio
 
 MIN_ROUNDS = 2
@@ -23,7 +23,6 @@ CONTROLLER_SHARE_LIMIT = 0.01
 PEERS = ("ema-tiers", "goodput")
 VARYING = ("shift", "mixed")
 """Workloads in which no fixed draft length is right."""
-LONE_REQUEST = Cell("code", "good", 1)
 ORDER_POLICY = "static-15"
 
 Held = tuple[Ratio, Callable[[float], bool]]

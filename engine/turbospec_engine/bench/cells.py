@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from turbospec.errors import UserError
 from turbospec.telemetry.cell import Cell
 from turbospec.telemetry.policy_names import OFF, STATIC_PREFIX
 
-Workload = Literal["code", "prose", "mixed", "shift"]
-Drafter = Literal["good", "weak", "mismatched", "n-gram"]
 Emit = Literal["before_draft", "after_draft"]
 
-WORKLOADS: tuple[str, ...] = get_args(Workload)
-DRAFTERS: tuple[str, ...] = get_args(Drafter)
+WORKLOADS = ("code", "prose", "mixed", "shift")
+DRAFTERS = ("good", "weak", "mismatched", "n-gram")
 
 ADAPTIVE = "adaptive"
 AFTER_DRAFT_SUFFIX = ":after_draft"
@@ -60,7 +58,6 @@ PAIRS = (
 )
 CONCURRENCIES = (1, 8, 32)
 
-FULL_TABLE = tuple(Cell(workload, drafter, c) for (workload, drafter), c in product(PAIRS, CONCURRENCIES))
 QUICK_TABLE = (Cell("code", "good", 1), Cell("code", "good", 32), Cell("code", "mismatched", 8))
 
 _STATIC = tuple(f"{STATIC_PREFIX}{length}" for length in (1, 2, 3, 5, 8, 15))
@@ -71,7 +68,8 @@ ORDER_OF_EMISSION = ("static-15:after_draft", "adaptive:after_draft")
 YARDSTICKS = tuple(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", "constant", "heuristic", "confidence"))
 """What users have today, at one request at a time."""
 
-_LONE_REQUEST = Cell("code", "good", 1)
+LONE_REQUEST = Cell("code", "good", 1)
+"""Where the yardsticks and the order of emission are compared."""
 
 
 def select_cells(
@@ -79,8 +77,10 @@ def select_cells(
 ) -> tuple[Cell, ...]:
     """The cells of the full table that match; rates replace its concurrencies. An empty choice selects everything.
 
+    Where both workloads and drafters are named, all their pairs are cells, also those that the full table lacks.
+
     Raises:
-        UserError: a name is unknown, or nothing is left.
+        UserError: a name is unknown.
     """
     for chosen, known, what in ((workloads, WORKLOADS, "workload"), (drafters, DRAFTERS, "drafter")):
         for name in chosen:
@@ -112,7 +112,7 @@ def entries_of(cell: Cell, policies: Sequence[str], *, quick: bool) -> tuple[Ent
         names = [*QUICK_POLICIES]
     else:
         names = [*FULL_POLICIES]
-    if not policies and cell == _LONE_REQUEST:
+    if not policies and cell == LONE_REQUEST:
         names += ORDER_OF_EMISSION[:1] if quick else (*ORDER_OF_EMISSION, *YARDSTICKS)
     entries = tuple(dict.fromkeys(Entry.parse(name) for name in names))
     _check_names(entries)
