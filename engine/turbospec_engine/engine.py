@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,8 @@ class Engine:
             UserError: the prompt is empty, too long or out of the vocabulary, a parameter is out of range, or there are
                 more service classes than the controller tells apart.
         """
-        request_id = str(self._next_row_id) if request_id is None else request_id
+        if request_id is None:
+            request_id = next(name for name in map(str, count(self._next_row_id)) if name not in self._requests)
         if request_id in self._requests:
             raise UserError(f"request id {request_id!r} is in use; give another")
         request = self._admission.admit(prompt, params or SamplingParams(), request_id, self._next_row_id)

@@ -65,6 +65,14 @@ def test_a_request_that_joins_a_stream_ends_the_stream(llama: Pair) -> None:
     assert len(tokens) == 4
 
 
+def test_ids_that_the_engine_makes_up_keep_clear_of_the_users(llama: Pair) -> None:
+    engine = Engine(llama.config(), RandomPlans())
+    given = [engine.add_request([3], request_id="1"), engine.add_request([4]), engine.add_request([5])]
+    assert len(set(given)) == 3
+    with pytest.raises(UserError, match="in use"):
+        engine.add_request([6], request_id=given[1])
+
+
 @pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
 def test_abort_between_steps(emit: str, llama: Pair) -> None:
     engine = Engine(llama.config(emit=emit), FixedPlans(longest=3))
