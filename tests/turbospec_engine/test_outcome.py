@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.turbospec_engine.harness import FixedPlans, Pair, RandomPlans, random_prompts
-from turbospec import Phase, StepPlan, StepView
+from turbospec import Phase, StepOutcome, StepPlan, StepView
+from turbospec.policy import load_controller
 from turbospec_engine import Engine, SamplingParams
 
 
@@ -141,6 +142,32 @@ def test_a_request_aborted_before_its_verification_teaches_nothing(llama: Pair) 
         np.testing.assert_array_equal(np.isfinite(outcome.confidence).sum(1), outcome.proposed)
         assert outcome.proposed[~gone].any()
         assert outcome.draft_rows[0] == (outcome.proposed > 0).sum() + 1, "its drafting took time all the same"
+
+
+def test_the_adaptive_policy_learns_from_any_outcome(llama: Pair) -> None:
+    """Aborts and arrivals at random, between a draft and its verification too; with no guard, a fault is raised."""
+    policy = load_controller("adaptive", seed=0).policy
+
+    class Taught(RandomPlans):
+        def plan(self, view: StepView) -> StepPlan:
+            policy.plan(view)
+            return super().plan(view)
+
+        def observe(self, outcome: StepOutcome) -> None:
+            super().observe(outcome)
+            policy.observe(outcome)
+
+    plans = Taught()
+    engine = Engine(llama.config(emit="after_draft"), plans)
+    rng = np.random.default_rng(0)
+    live: list[str] = []
+    for prompt in random_prompts(80, longest=20, seed=2):
+        live.append(engine.add_request(prompt, SamplingParams(max_tokens=40, ignore_eos=True)))
+        if rng.random() < 0.5:
+            engine.abort(live.pop(int(rng.integers(len(live)))))
+        for _ in range(3):
+            engine.step()
+    assert sum(bool(outcome.drafted.any()) for outcome in plans.outcomes) > 100
 
 
 @pytest.mark.parametrize("keep_last", [True, False])
