@@ -104,7 +104,7 @@ class SurvivalGate:
         row_price: float,
         verify_price: float,
     ) -> None:
-        self._model = calibration.model
+        self._calibration = calibration
         self._table = table
         self._rows = rows
         self._acceptance = acceptance
@@ -115,9 +115,16 @@ class SurvivalGate:
         self._survival = np.ones(len(rows))
         self._drafted = np.zeros(len(rows), np.int64)
 
+    def afresh(self, limits: IntArray) -> SurvivalGate:
+        """The gate of another step of the same requests, on the same estimates."""
+        return SurvivalGate(
+            self._calibration, self._table, self._rows, self._acceptance, limits,
+            self._pass_price, self._row_price, self._verify_price,
+        )  # fmt: skip
+
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
         return _advance(
-            self._model.terms, self._table, self._rows, self._acceptance, self._limits,
+            self._calibration.model.terms, self._table, self._rows, self._acceptance, self._limits,
             self._survival, self._drafted, rows, confidence, self._pass_price, self._row_price, self._verify_price,
         )  # fmt: skip
 

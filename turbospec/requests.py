@@ -6,7 +6,6 @@ import numpy as np
 
 from turbospec.types import IntArray
 
-
 NONE = np.zeros(0, np.int64)
 
 

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from turbospec.acceptance import survival
 from turbospec.drafter_models import DrafterModels
+from turbospec.held_plan import MAX_STEPS, HeldPlan
 from turbospec.latency import LatencyModel
 from turbospec.open_plans import OpenPlans
 from turbospec.planner import StepCosts
@@ -25,10 +26,6 @@ from turbospec.types import FloatArray, IntArray, StepController, StepOutcome, S
 PROBE_DRAFT_LENGTH = 1
 EXPLORATION = (0, 2, 0, 5, 1, 0, 3, 4, 0, 2)
 """Draft lengths of the first steps where no profile says what drafting costs."""
-MAX_REST = 8
-"""Most steps that a policy which found only hopeless requests, several times in a row, goes without looking again."""
-REST_BELOW = 0.25
-"""Acceptance of the first token that no request may reach for a policy to rest."""
 
 
 class AdaptiveConfig(PolicyConfig):
@@ -103,29 +100,29 @@ class AdaptivePolicy:
         self.slo: TpotSlo | None = None
         self._open = OpenPlans[_Open]()
         self._explored = 0
-        self._offs = 0
-        """Times in a row that nothing was worth drafting."""
-        self._rest = 0
-        """Steps left to go without looking again."""
-        self._resting_ids: IntArray = np.zeros(0, np.int64)
-        self._plans = 0
-        self._drafted_at = 0
-        """Plans made when a draft was last learnt from."""
+        self._waiting: list[tuple[_Open, StepOutcome]] = []
+        """Outcomes not yet learnt from: that is done when the next decision is due."""
+        self._held: HeldPlan | None = None
+        self._opened: _Open | None = None
+        """What belongs to the plan that is held."""
+        self._drafted_at = -1
+        """The last step whose drafts were learnt from."""
 
     def plan(self, view: StepView) -> StepPlan:
-        self._plans += 1
-        if self._rest > 0:
-            self._rest -= 1
-            # Another request may be of another kind: it ends the rest.
-            if np.array_equal(view.request_ids, self._resting_ids):
-                return StepPlan(np.zeros(view.size, np.int64), reason="no draft paid a few steps ago")
+        if self._held is not None and self._opened is not None:
+            plan = self._held.again(view)
+            if plan is not None:
+                self._open.put(view.step, self._opened)
+                return plan
+        self._learn()
+        self._held = None
         models = self.models or self._start(view.max_draft)
         rows = self._rows(view, models)
         limits = view.draft_limits
         if self.config.max_draft is not None:
             limits = np.minimum(limits, self.config.max_draft)
         batch = Batch.of(view, limits)
-        opened = _Open(rows, view.class_ids, batch.decoding)
+        opened = self._opened = _Open(rows, view.class_ids, batch.decoding)
         self._open.put(view.step, opened)
         if batch.draft_room == 0:
             return self._nothing_to_draft(view, batch)
@@ -139,30 +136,38 @@ class AdaptivePolicy:
         else:
             plan = fixed_lengths(problem, max_seconds)
         if plan is None:
-            self._offs += 1
-            return self._off(view, problem, models, opened)
-        self._offs = 0
-        worth = (
-            (plan.predicted_tokens - batch.decoding) / problem.price - plan.predicted_seconds + problem.plain_seconds
-        )
-        if view.prefill_tokens == 0 and self.plain_steps.is_due(batch.decoding, self._plans, worth):
+            plan = self._off(view, problem, models, opened)
+        elif self._plain_step_is_due(view, problem, plan):
             return StepPlan(limits * 0, batch.decoding, problem.plain_seconds, "a plain step, to compare with")
+        # A promised time per token is kept step by step, and what is tried is tried once.
+        if self.slo is None and not plan.probe:
+            self._held = HeldPlan.of(plan, view)
         return plan
 
     def observe(self, outcome: StepOutcome) -> None:
         self.probes.earn(outcome.step_seconds)
         self.plain_steps.earn(outcome.step_seconds)
         opened = self._open.pop(outcome.step)
-        if opened is None:
-            return  # a step of rest: the ones between them teach the same
+        if opened is not None:
+            self._waiting.append((opened, outcome))
+            if len(self._waiting) > MAX_STEPS:
+                self._learn()
+
+    def _learn(self) -> None:
+        for opened, outcome in self._waiting:
+            self._learn_step(opened, outcome)
+        self._waiting.clear()
+
+    def _learn_step(self, opened: _Open, outcome: StepOutcome) -> None:
         self.latency.learn(outcome, len(opened.rows))
         decoding_alone = outcome.prefill_tokens == 0 and opened.decoding > 0
         if len(outcome.draft_rows) or outcome.drafted.any():
             assert self.models is not None
-            self.models.learn(opened.rows, opened.class_ids, outcome, idle_steps=self._plans - self._drafted_at - 1)
-            self._drafted_at = self._plans
+            idle_steps = max(outcome.step - self._drafted_at - 1, 0)
+            self.models.learn(opened.rows, opened.class_ids, outcome, idle_steps)
+            self._drafted_at = outcome.step
         elif decoding_alone:
-            self.plain_steps.learn(opened.decoding, self._plans)
+            self.plain_steps.learn(opened.decoding, outcome.step)
         if opened.probe is not None:
             self._close_probe(opened.probe, outcome)
         elif decoding_alone:
@@ -214,13 +219,19 @@ class AdaptivePolicy:
         delayed = batch.prefilling + (batch.starting if view.draft_before_emit else 0)
         return rate * (1.0 + self.config.first_token_weight * delayed / batch.decoding)
 
+    def _plain_step_is_due(self, view: StepView, problem: StepProblem, plan: StepPlan) -> bool:
+        """Whether to run a step without drafts in place of this plan, to compare drafting with."""
+        if view.prefill_tokens:
+            return False
+        drafting_seconds = plan.predicted_seconds - problem.plain_seconds
+        worth = (plan.predicted_tokens - problem.batch.decoding) / problem.price - drafting_seconds
+        return self.plain_steps.is_due(problem.batch.decoding, view.step, worth)
+
     def _off(self, view: StepView, problem: StepProblem, models: DrafterModels, opened: _Open) -> StepPlan:
         """Nothing pays: draft nothing, or a probe where one is due and delays no first token."""
         plan = self._probe(problem, models, opened) if view.prefill_tokens == 0 else None
         if plan is not None:
             return plan
-        if self._offs > 1 and self.slo is None and float(problem.conditional[:, 0].max()) < REST_BELOW:
-            self._rest, self._resting_ids = min(2 ** (self._offs - 2), MAX_REST), view.request_ids
         return StepPlan(
             np.zeros(view.size, np.int64),
             problem.batch.decoding,

@@ -25,7 +25,7 @@ def compile_kernels() -> None:
         view = StepView(
             step=step,
             now=float(step),
-            request_ids=np.arange(2),
+            request_ids=np.arange(2) + step,  # others each time: a plan is not to be held
             phase=ones * Phase.DECODE,
             context_tokens=ones * 100,
             emitted_tokens=ones,

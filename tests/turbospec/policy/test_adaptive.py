@@ -71,8 +71,7 @@ def best_fixed(guess: Guess, concurrency: int) -> float:
 @pytest.mark.parametrize("confidence", [True, False], ids=["gated", "not gated"])
 @pytest.mark.parametrize(
     ("guess", "floor"),
-    # New requests have to be tried before they are told apart, which costs more the more of them are hopeless.
-    [(GOOD, 0.96), (POOR, 0.95), (hopeless, 0.98), (by_turns(GOOD, POOR, hopeless), 0.92)],
+    [(GOOD, 0.95), (POOR, 0.97), (hopeless, 0.98), (by_turns(GOOD, POOR, hopeless), 0.97)],
     ids=["good", "poor", "hopeless", "mixed"],
 )
 def test_no_fixed_length_is_better(guess: Guess, floor: float, confidence: bool, concurrency: int) -> None:
