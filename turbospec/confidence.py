@@ -47,6 +47,10 @@ class ConfidenceCalibration:
         """
         return self.first / self.first.sum()
 
+    def odds_ratios(self, rows: IntArray) -> FloatArray:
+        """(n,) how the odds of these requests' acceptance differ from the table's."""
+        return _odds_ratios(self.model.terms, rows)
+
     def observe(
         self,
         rows: IntArray,
@@ -83,50 +87,37 @@ class SurvivalGate:
     looking one pass ahead is the optimal stopping rule (the monotone case; Chow and Robbins, 1961).
 
     Args:
-        calibration: acceptance by confidence, and how the requests differ from it.
-        table: (bins,) its acceptance by bin of confidence, at most a little older.
-        rows: (n,) rows of the requests' state in the calibration.
+        table: (bins,) acceptance by bin of confidence, at most a little older.
+        odds_ratios: (n,) how the odds of each request's acceptance differ from the table's.
         acceptance: (n, K) acceptance expected of each position before its confidence is known.
         limits: (n,) draft lengths that are not exceeded.
-        pass_price: tokens that a further draft pass costs.
-        row_price: tokens that a request's row in it costs, its verification included.
-        verify_price: tokens that verifying one token costs.
+        prices: (3,) tokens that a further draft pass costs; that a request's row in it costs, its verification
+            included; and that verifying one token costs.
     """
 
     def __init__(
         self,
-        calibration: ConfidenceCalibration,
         table: FloatArray,
-        rows: IntArray,
+        odds_ratios: FloatArray,
         acceptance: FloatArray,
         limits: IntArray,
-        pass_price: float,
-        row_price: float,
-        verify_price: float,
+        prices: FloatArray,
     ) -> None:
-        self._calibration = calibration
         self._table = table
-        self._rows = rows
+        self._odds_ratios = odds_ratios
         self._acceptance = acceptance
-        self._limits = limits
-        self._pass_price = pass_price
-        self._row_price = row_price
-        self._verify_price = verify_price
-        self._survival = np.ones(len(rows))
-        self._drafted = np.zeros(len(rows), np.int64)
+        self._prices = prices
+        # One array for survival, tokens drafted and limit: entering compiled code costs time for each argument.
+        self._state = np.ones((3, len(limits)))
+        self._state[1] = 0.0
+        self._state[2] = limits
 
     def afresh(self, limits: IntArray) -> SurvivalGate:
         """The gate of another step of the same requests, on the same estimates."""
-        return SurvivalGate(
-            self._calibration, self._table, self._rows, self._acceptance, limits,
-            self._pass_price, self._row_price, self._verify_price,
-        )  # fmt: skip
+        return SurvivalGate(self._table, self._odds_ratios, self._acceptance, limits, self._prices)
 
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
-        return _advance(
-            self._calibration.model.terms, self._table, self._rows, self._acceptance, self._limits,
-            self._survival, self._drafted, rows, confidence, self._pass_price, self._row_price, self._verify_price,
-        )  # fmt: skip
+        return _advance(self._table, self._odds_ratios, self._acceptance, self._state, self._prices, rows, confidence)
 
 
 @compiled
@@ -184,31 +175,36 @@ def _observe(
 
 
 @compiled
+def _odds_ratios(terms: Terms, rows: IntArray) -> FloatArray:
+    ratios, spread = np.empty(len(rows)), between(terms)
+    for i in range(len(rows)):
+        ratios[i] = np.exp(effect(terms.requests, rows[i], spread)[0])
+    return ratios
+
+
+@compiled
 def _advance(
-    terms: Terms,
     table: FloatArray,
-    state_rows: IntArray,
+    odds_ratios: FloatArray,
     acceptance: FloatArray,
-    limits: IntArray,
-    survival: FloatArray,
-    drafted: IntArray,
+    state: FloatArray,
+    prices: FloatArray,
     rows: IntArray,
     confidence: FloatArray,
-    pass_price: float,
-    row_price: float,
-    verify_price: float,
 ) -> tuple[BoolArray, BoolArray]:
     keep, more = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
-    surplus, spread = 0.0, between(terms)
+    survival, drafted, limits = state[0], state[1], state[2]
+    pass_price, row_price, verify_price = prices[0], prices[1], prices[2]
+    surplus = 0.0
     for r in range(len(rows)):
         i = rows[r]
         odds = table[_bin(confidence[r])]
-        odds = odds / (1.0 - odds) * np.exp(effect(terms.requests, int(state_rows[i]), spread)[0])
+        odds = odds / (1.0 - odds) * odds_ratios[i]
         survival[i] *= odds / (1.0 + odds)
-        drafted[i] += 1
+        drafted[i] += 1.0
         keep[r] = survival[i] > verify_price
         if keep[r] and drafted[i] < limits[i]:
-            gain = survival[i] * acceptance[i, drafted[i]] - row_price
+            gain = survival[i] * acceptance[i, int(drafted[i])] - row_price
             if gain > 0.0:
                 more[r] = True
                 surplus += gain

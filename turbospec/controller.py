@@ -76,8 +76,9 @@ class _GuardedGate:
         began = time.perf_counter()
         try:
             keep, more = self._gate.advance(rows, confidence)
-            if keep.shape != rows.shape or more.shape != rows.shape:
-                raise ValueError(f"answered with shapes {keep.shape} and {more.shape} for {rows.shape}")
+            for answer in (keep, more):
+                if answer.shape != rows.shape or answer.dtype != np.bool_:
+                    raise ValueError(f"answered with {answer.dtype} of shape {answer.shape}, not booleans {rows.shape}")
         except Exception as error:
             self._trip("gate", error)
             keep, more = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)

@@ -15,7 +15,7 @@ import numpy as np
 from turbospec.confidence import SurvivalGate
 from turbospec.types import IntArray, StepPlan, StepView
 
-DECISION_SECONDS = 2e-4
+DECISION_SECONDS = 2.5e-4
 """What it takes to learn from a step and to plan one: a constant, so that the same outcomes give the same plans."""
 DECISION_SHARE = 0.01
 """Share of step time that decisions may take."""

@@ -147,13 +147,10 @@ def gated_start(problem: StepProblem, values: StoppingValues, calibration: Confi
         reason=f"drafting for {start.requests} of {problem.batch.decoding} requests while confident: "
         f"expect {start.gain:.2f} more at {price:.0f} tok/s",
         gate=SurvivalGate(
-            calibration,
             table,
-            problem.rows,
+            calibration.odds_ratios(problem.rows),
             problem.conditional,
             limits,
-            pass_price,
-            row_price + verify_price,
-            verify_price,
+            np.array([pass_price, row_price + verify_price, verify_price]),
         ),
     )

@@ -16,13 +16,11 @@ MIDDLE = LEVELS // 2
 def simulated_gain(requests: int, pass_price: float, limit: int = 15, rounds: int = 400) -> float:
     """Mean accepted tokens of a batch under the real gate, its confidences drawn from the histogram."""
     rng = np.random.default_rng(0)
-    calibration = ConfidenceCalibration(requests)
+    prices = np.array([pass_price, ROW + VERIFY, VERIFY])
     mean = np.full((requests, limit), HISTOGRAM @ CENTRES)
     accepted = 0.0
     for _ in range(rounds):
-        gate = SurvivalGate(
-            calibration, CENTRES, np.arange(requests), mean, np.full(requests, limit), pass_price, ROW + VERIFY, VERIFY
-        )
+        gate = SurvivalGate(CENTRES, np.ones(requests), mean, np.full(requests, limit), prices)
         rows, survival = np.arange(requests), np.ones(requests)
         while len(rows):
             confidence = CENTRES[rng.choice(len(CENTRES), len(rows), p=HISTOGRAM)]

@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.turbospec_engine.harness import DEVICE, FixedPlans, Pair, RandomPlans, Reference, build, perturbed
 from turbospec import StepPlan, StepView
+from turbospec.confidence import CENTRES, SurvivalGate
 from turbospec_engine import Engine, SamplingParams
 from turbospec_engine.drafter import draft_model
 
@@ -133,12 +134,28 @@ class GatedPlans(FixedPlans):
         return plan
 
 
-def test_gate_on_the_maximum_is_lossless(small: Pair, reference: Callable[[Path], Reference]) -> None:
+@dataclass
+class SurvivalGatedPlans(GatedPlans):
+    """With the product's own gate, whose rows share the price of a pass."""
+
+    def plan(self, view: StepView) -> StepPlan:
+        plan = super().plan(view)
+        size, typical = view.size, self.threshold
+        acceptance = np.full((size, view.max_draft), typical)
+        prices = np.array([0.2 * typical * size, 0.0, typical])
+        plan.gate = SurvivalGate(CENTRES, np.ones(size), acceptance, plan.draft_lengths, prices)
+        return plan
+
+
+@pytest.mark.parametrize("gated", [GatedPlans, SurvivalGatedPlans])
+def test_gate_on_the_maximum_is_lossless(
+    gated: type[GatedPlans], small: Pair, reference: Callable[[Path], Reference]
+) -> None:
     params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, temperature=1.0)
     seen = FixedPlans(longest=2)
     sample(small, params, seen, count=200)
     typical = np.nanmedian(np.concatenate([o.confidence.ravel() for o in seen.outcomes if o.confidence is not None]))
-    plans = GatedPlans(longest=2, threshold=float(typical))
+    plans = gated(longest=2, threshold=float(typical))
     observed = sample(small, params, plans)
     proposed = sum(int(outcome.proposed.sum()) for outcome in plans.outcomes)
     drafted = sum(int(outcome.drafted.sum()) for outcome in plans.outcomes)

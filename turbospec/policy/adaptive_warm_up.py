@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from turbospec.confidence import ConfidenceCalibration, SurvivalGate
+from turbospec.confidence import SurvivalGate
 from turbospec.drafter_models import MIN_CONFIDENCE_OBSERVATIONS
 from turbospec.latency import LatencyModel
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
@@ -53,9 +53,5 @@ def compile_kernels() -> None:
                 step_seconds=3e-3,
             )
         )
-    calibration = ConfidenceCalibration(2)
-    gate = SurvivalGate(
-        calibration, calibration.table(), np.arange(2), np.full((2, 4), 0.5), ones * 4,
-        pass_price=0.1, row_price=0.0, verify_price=0.0,
-    )  # fmt: skip
+    gate = SurvivalGate(np.full(13, 0.5), np.ones(2), np.full((2, 4), 0.5), ones * 4, np.zeros(3))
     gate.advance(np.arange(2), np.full(2, 0.5))
