@@ -19,7 +19,7 @@ from turbospec.stopping import Start, StoppingValues, choose_start
 from turbospec.types import FloatArray, IntArray, Phase, StepPlan, StepView
 
 CATCH_UP_HORIZON = 64
-"""Tokens over which a request's catching up is spread in the plan: what it buys is not spent in one step."""
+"""Most tokens over which a request's catching up is spread in the plan: what it buys is not spent in one step."""
 
 
 class Batch(NamedTuple):
@@ -83,9 +83,15 @@ class StepProblem:
         return _verify_costs(self.costs.verify, self.batch.decoding)
 
 
-def catch_up_charges(catch_up: FloatArray, tokens_left: IntArray) -> FloatArray:
-    """(n,) the part of each request's catching up that one step has to earn."""
-    return catch_up / np.clip(tokens_left, 1, CATCH_UP_HORIZON)
+def catch_up_charges(catch_up: FloatArray, tokens_left: IntArray, acceptance: FloatArray) -> FloatArray:
+    """(n,) the part of each request's catching up that one step has to earn: its share of the steps still to come.
+
+    Args:
+        catch_up: (n,) seconds.
+        tokens_left: (n,) tokens that each request may still emit.
+        acceptance: (n,) of the next draft token; a drafting step emits about one more than that.
+    """
+    return catch_up * (1.0 + acceptance) / np.clip(tokens_left, 1, CATCH_UP_HORIZON)
 
 
 @compiled

@@ -196,7 +196,7 @@ class AdaptivePolicy:
         charges: FloatArray | None = None
         if batch.stale_tokens:
             catch_up = view.stale_tokens.astype(np.float64) * self.latency.catch_up_token_seconds
-            charges = catch_up_charges(catch_up, view.tokens_left)
+            charges = catch_up_charges(catch_up, view.tokens_left, conditional[:, 0])
         price = self._price(view, batch, conditional, costs)
         return StepProblem(batch, rows, limits, conditional, costs, price, catch_up, charges)
 
