@@ -78,6 +78,11 @@ class StepProblem:
         """Duration of the step without any draft."""
         return float(self.costs.verify[0])
 
+    @property
+    def longest_seconds(self) -> float:
+        """Duration of the step if every request drafts to its limit."""
+        return self.costs.seconds(self.limits) + (0.0 if self.catch_up is None else float(self.catch_up.sum()))
+
     def verify_costs(self) -> tuple[float, float]:
         """Seconds that draft tokens add to the target's pass once, and those that each of them adds."""
         return _verify_costs(self.costs.verify, self.batch.decoding)

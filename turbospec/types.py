@@ -54,7 +54,7 @@ class StepView:
     stale_tokens: IntArray
     """Tokens that the drafter's KV cache has missed beyond the ones any step feeds it; to be caught up on drafting."""
     class_ids: IntArray
-    """Service class, small integers given by the engine; 0 where the user named none."""
+    """Service class, an integer from 0 to 15 given by the engine; 0 where the user named none. The models keep 16."""
     draft_limits: IntArray
     """Longest draft possible for each request now: at most `max_draft`, 0 in prefill, never past tokens_left - 1
     (the verify pass itself emits one) nor the request's own cap nor the room in the cache."""
@@ -133,9 +133,10 @@ class StepOutcome:
     """(n,) True where EOS, a stop string or max_tokens ended the acceptance, so that the position after the accepted
     ones shows no failure."""
     proposed: IntArray
-    """(n,) draft tokens that the drafter computed, verified or not; at least `drafted`."""
+    """(n,) draft tokens that the drafter computed, verified or not; at least `drafted`. 0 for a request that was aborted
+    after its drafts were made: nothing can be learnt from them."""
     confidence: FloatArray | None = None
-    """(n, max proposed) largest probability of the draft distribution at each proposed position, NaN past
+    """(n, max proposed or more) largest probability of the draft distribution at each proposed position, NaN past
     `proposed`; None where the drafter has none."""
     draft_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     """(passes,) requests in each drafter pass; empty where no drafter ran."""

@@ -20,7 +20,7 @@ from turbospec.errors import UserError
 
 COMMANDS = {
     "generate": ("turbospec.cli.generate:generate", "Stream one prompt and watch the controller choose."),
-    "bench": ("turbospec.cli.bench:app", "Compare policies over phases of traffic, side by side."),
+    "bench": ("turbospec.cli.bench:app", "Compare policies over the same requests, side by side."),
     "profile": ("turbospec.cli.profile:profile", "Measure step times and fit the latency model to them."),
     "policy": ("turbospec.cli.policy:app", "Check, show and describe policy files."),
     "trace": ("turbospec.cli.trace:trace", "Summarise a decision trace."),

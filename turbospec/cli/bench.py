@@ -14,6 +14,7 @@ import typer
 from rich.text import Text
 
 from turbospec.cli.console import progress, stderr, stdout, table
+from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
 from turbospec.policy import find_policy, load_controller, read_policy
 from turbospec.profile import Profile
@@ -62,7 +63,7 @@ def bench(
         Path | None, typer.Option(help="Step times of the pair, for policies that predict; measured when absent.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where the models run.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="Type of the weights: bfloat16, float16 or float32.")] = "bfloat16",
+    dtype: Dtype = DEFAULT_DTYPE,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores when absent.")] = None,
     json: Annotated[
         Path | None, typer.Option(help="Results, written after every cell; under runs/ when absent.")
@@ -102,6 +103,8 @@ def bench(
     else:
         results = Results(json or Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json", meta)
     given = None if profile is None else Profile.load(profile)
+    if given is not None and (differences := given.differences({"device": device, "dtype": dtype})):
+        stderr.print(f"{profile} was measured with {', '.join(differences)}; policies will predict wrongly", markup=False)
     session = Session(
         pairs=pairs,
         source=pairs.source(workloads, seed),
@@ -171,6 +174,8 @@ def _show_cell(results: Results, cell: Cell) -> None:
     shown = table(f"{cell.name}: medians of {rows[0]['rounds']} rounds", *COLUMNS)
     for row in rows:
         shown.add_row(*table_line(row))
+    for column in shown.columns[:3]:
+        column.no_wrap = True
     stdout.print(shown)
     if (line := best_fixed_line(rows)) is not None:
         stdout.print(line, markup=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -10,7 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-stdout = Console(highlight=False)
+LOG_WIDTH = 140
+"""Columns where stdout is a file or a pipe: wide enough for every table."""
+
+stdout = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else LOG_WIDTH)
 stderr = Console(stderr=True, highlight=False)
 
 

@@ -130,7 +130,7 @@ class AdaptivePolicy:
             return self._explore(limits)
 
         problem = self._problem(view, models, batch, rows, limits)
-        max_seconds = self.slo.max_seconds(view, rows, problem.plain_seconds) if self.slo else math.inf
+        max_seconds = self._max_seconds(view, problem)
         if self.config.use_confidence and models.calibrated and not view.parallel_drafter and math.isinf(max_seconds):
             plan = gated_start(problem, models.stopping, models.calibration)
         else:
@@ -218,6 +218,13 @@ class AdaptivePolicy:
         # of the requests whose first token is ready. Requests still queued gain by throughput, not by idle drafters.
         delayed = batch.prefilling + (batch.starting if view.draft_before_emit else 0)
         return rate * (1.0 + self.config.first_token_weight * delayed / batch.decoding)
+
+    def _max_seconds(self, view: StepView, problem: StepProblem) -> float:
+        """Longest step that keeps to the promised time per token; infinite where no plan can break it."""
+        if self.slo is None:
+            return math.inf
+        allowed = self.slo.max_seconds(view, problem.rows, problem.plain_seconds)
+        return math.inf if allowed >= problem.longest_seconds else allowed
 
     def _plain_step_is_due(self, view: StepView, problem: StepProblem, plan: StepPlan) -> bool:
         """Whether to run a step without drafts in place of this plan, to compare drafting with."""

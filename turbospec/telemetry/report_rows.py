@@ -19,7 +19,7 @@ COLUMNS = (
 
 
 def policy_name(row: Row) -> str:
-    return row["policy"] if row["emit"] == "before_draft" else f"{row['policy']} (drafts, then emits)"
+    return row["policy"] if row["emit"] == "before_draft" else f"{row['policy']}:after_draft"
 
 
 def table_line(row: Row) -> list[str]:

@@ -165,6 +165,12 @@ def test_no_plan_breaks_the_time_per_token_that_was_promised() -> None:
     assert bound.mean_draft_length < free.mean_draft_length
 
 
+def test_a_loose_promise_changes_nothing() -> None:
+    loose, free = (serve(adaptive(**settings), GOOD, 4) for settings in ({"tpot_slo_ms": 1000.0}, {}))
+    assert loose.mean_draft_length == pytest.approx(free.mean_draft_length, rel=0.1)
+    assert loose.tokens_per_second == pytest.approx(free.tokens_per_second, rel=0.03)
+
+
 def test_predictions_hold() -> None:
     served = serve(adaptive(), GOOD, 8)
     steps = [step for step in served.steps if step.view.prefill_tokens == 0 and step.plan.predicted_seconds > 0.0]

@@ -65,7 +65,7 @@ def test_verdicts_tables_and_pictures_are_there(rows: list[dict[str, Any]]) -> N
     assert "not judged" in html
     assert html.count("<td>within noise</td>") == 1
     assert "1.25 [1.20, 1.30]" in html
-    assert "static-15 (drafts, then emits)" in html
+    assert "static-15:after_draft" in html
     assert "a &lt;machine&gt;" in html
     assert html.count("<details") == 2  # cells
     assert html.count("<svg") == 2 + 2 * 2  # throughput, step time; latency and timeline of both cells
