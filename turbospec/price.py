@@ -36,14 +36,14 @@ class TimePrice:
 
     def add(self, requests: int, tokens: int, seconds: float) -> None:
         """Take in a step without prefill in which `requests` requests emitted `tokens` tokens."""
-        bucket = _bucket(requests)
+        bucket = load_bucket(requests)
         self._tokens[bucket] = self._tokens[bucket] * self._keep + tokens
         self._request_seconds[bucket] = self._request_seconds[bucket] * self._keep + requests * seconds
         self._steps[bucket] = self._steps[bucket] * self._keep + 1.0
 
     def rate(self, requests: int) -> float | None:
         """Tokens a second of this many decoding requests; None where that load was hardly seen."""
-        bucket = _bucket(requests)
+        bucket = load_bucket(requests)
         if self._steps[bucket] < self.MIN_STEPS:
             return None
         return requests * self._tokens[bucket] / self._request_seconds[bucket]
@@ -61,5 +61,6 @@ def best_rate(gains: FloatArray, costs: StepCosts, base_tokens: float, iteration
     return rate
 
 
-def _bucket(requests: int) -> int:
+def load_bucket(requests: int) -> int:
+    """A load's number: the power of two of its requests, below `BUCKETS`."""
     return min(max(requests, 1).bit_length() - 1, BUCKETS - 1)

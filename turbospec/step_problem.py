@@ -83,6 +83,12 @@ class StepProblem:
         """Duration of the step if every request drafts to its limit."""
         return self.costs.seconds(self.limits) + (0.0 if self.catch_up is None else float(self.catch_up.sum()))
 
+    def invested_seconds(self, draft_lengths: IntArray) -> float:
+        """What of a plan's catching up is left for later steps to earn."""
+        if self.catch_up is None or self.charges is None:
+            return 0.0
+        return float((self.catch_up - self.charges)[draft_lengths > 0].sum())
+
     def verify_costs(self) -> tuple[float, float]:
         """Seconds that draft tokens add to the target's pass once, and those that each of them adds."""
         return _verify_costs(self.costs.verify, self.batch.decoding)
@@ -149,12 +155,10 @@ def gated_start(problem: StepProblem, values: StoppingValues, calibration: Confi
     if start.requests == 0:
         return None
     seconds = problem.plain_seconds + (start.gain - start.surplus) / price
-    if problem.catch_up is not None and problem.charges is not None:
-        seconds += float((problem.catch_up - problem.charges)[start.draft_lengths > 0].sum())
     return StepPlan(
         start.draft_lengths,
         predicted_tokens=problem.batch.decoding + start.gain,
-        predicted_seconds=seconds,
+        predicted_seconds=seconds + problem.invested_seconds(start.draft_lengths),
         reason=f"drafting for {start.requests} of {problem.batch.decoding} requests while confident: "
         f"expect {start.gain:.2f} more at {price:.0f} tok/s",
         gate=SurvivalGate(

@@ -133,8 +133,8 @@ class StepOutcome:
     """(n,) True where EOS, a stop string or max_tokens ended the acceptance, so that the position after the accepted
     ones shows no failure."""
     proposed: IntArray
-    """(n,) draft tokens that the drafter computed, verified or not; at least `drafted`. 0 for a request that was aborted
-    after its drafts were made: nothing can be learnt from them."""
+    """(n,) draft tokens that the drafter computed, verified or not; at least `drafted`. 0 for a request that was
+    aborted after its drafts were made: nothing can be learnt from them."""
     confidence: FloatArray | None = None
     """(n, max proposed or more) largest probability of the draft distribution at each proposed position, NaN past
     `proposed`; None where the drafter has none."""

@@ -104,7 +104,7 @@ def bench(
         results = Results(json or Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json", meta)
     given = None if profile is None else Profile.load(profile)
     if given is not None and (differences := given.differences({"device": device, "dtype": dtype})):
-        stderr.print(f"{profile} was measured with {', '.join(differences)}; policies will predict wrongly", markup=False)
+        stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off", markup=False)
     session = Session(
         pairs=pairs,
         source=pairs.source(workloads, seed),

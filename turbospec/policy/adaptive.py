@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from turbospec.acceptance import survival
+from turbospec.bias import PlanBias
 from turbospec.drafter_models import DrafterModels
 from turbospec.held_plan import MAX_STEPS, HeldPlan
 from turbospec.latency import LatencyModel
@@ -78,6 +79,8 @@ class _Open:
     rows: IntArray
     class_ids: IntArray
     decoding: int
+    plan: StepPlan | None = None
+    """What was promised; None where nothing was, or the step is there to learn from."""
     probe: _Probe | None = None
 
 
@@ -93,6 +96,7 @@ class AdaptivePolicy:
         self.config = config
         self.latency = latency or LatencyModel()
         self.price = TimePrice()
+        self.bias = PlanBias()
         self.probes = ProbeBudget(config.probe_share)
         self.plain_steps = PlainSteps(config.probe_share)
         self.models: DrafterModels | None = None
@@ -135,13 +139,15 @@ class AdaptivePolicy:
             plan = gated_start(problem, models.stopping, models.calibration)
         else:
             plan = fixed_lengths(problem, max_seconds)
-        if plan is None:
+        if plan is None or self._disappoints(view, problem, plan):
             plan = self._off(view, problem, models, opened)
         elif self._plain_step_is_due(view, problem, plan):
-            return StepPlan(limits * 0, batch.decoding, problem.plain_seconds, "a plain step, to compare with")
+            opened.plan = StepPlan(limits * 0, batch.decoding, problem.plain_seconds, "a plain step, to compare with")
+            return opened.plan
         # A promised time per token is kept step by step, and what is tried is tried once.
-        if self.slo is None and not plan.probe:
-            self._held = HeldPlan.of(plan, view)
+        if not plan.probe:
+            opened.plan = plan
+            self._held = HeldPlan.of(plan, view) if self.slo is None else None
         return plan
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -161,6 +167,15 @@ class AdaptivePolicy:
     def _learn_step(self, opened: _Open, outcome: StepOutcome) -> None:
         self.latency.learn(outcome, len(opened.rows))
         decoding_alone = outcome.prefill_tokens == 0 and opened.decoding > 0
+        if opened.plan is not None:
+            self.bias.learn(
+                opened.decoding,
+                outcome.prefill_tokens > 0,
+                promised_tokens=opened.plan.predicted_tokens - opened.decoding,
+                tokens=int(outcome.accepted.sum()),
+                promised_seconds=opened.plan.predicted_seconds,
+                seconds=outcome.step_seconds,
+            )
         if len(outcome.draft_rows) or outcome.drafted.any():
             assert self.models is not None
             idle_steps = max(outcome.step - self._drafted_at - 1, 0)
@@ -225,6 +240,20 @@ class AdaptivePolicy:
             return math.inf
         allowed = self.slo.max_seconds(view, problem.rows, problem.plain_seconds)
         return math.inf if allowed >= problem.longest_seconds else allowed
+
+    def _disappoints(self, view: StepView, problem: StepProblem, plan: StepPlan) -> bool:
+        """Whether a plan does not pay once it is seen how plans like it have turned out."""
+        decoding = problem.batch.decoding
+        surplus = self.bias.surplus(
+            decoding,
+            view.prefill_tokens > 0,
+            tokens=plan.predicted_tokens - decoding,
+            seconds=plan.predicted_seconds,
+            invested_seconds=problem.invested_seconds(plan.draft_lengths),
+            plain_seconds=problem.plain_seconds,
+            price=problem.price,
+        )
+        return surplus <= 0.0
 
     def _plain_step_is_due(self, view: StepView, problem: StepProblem, plan: StepPlan) -> bool:
         """Whether to run a step without drafts in place of this plan, to compare drafting with."""
