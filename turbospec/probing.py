@@ -14,6 +14,8 @@ MAX_SURPRISE = 4.0
 """Standard deviations of surprise that are kept: three failures in a row end any run of follow-ups."""
 COMPANY = 1.3
 """Times what the best row alone would lose that may be lost to probe others with it."""
+NO_NEWS = 0.5
+"""Acceptance from which a success would change nothing: it is not the drafter that keeps drafting off."""
 LEAST_DEVIATION = 0.1
 """Of a probe's successes, however sure the models are of themselves."""
 LEAST_LOSS = 0.1
@@ -26,14 +28,14 @@ def seconds_lost(seconds: float, gain: float) -> float:
 
 
 class ProbeBudget:
-    """Loses at most a stated share of step time to probes, and less the longer they fail.
+    """Loses at most a stated share of step time to probes, and less the longer they bring nothing new.
 
     A step earns `share` of its duration; a probe is due once the credit covers what it will lose, times a back-off that
-    doubles with every probe that fails. Where drafting nearly pays a probe loses next to nothing, and many are made. A
-    request that was never drafted for is exempt from the back-off, as it may be of another kind, but not from the
-    budget: the loss to a drafter that is never right is bounded by `share`. A success that nobody expected is followed
-    by another probe at once, on credit, for as long as the probes' accumulated surprise lasts (Page's cumulative sum),
-    so that a drafter that is right again is noticed within a few steps.
+    doubles with every probe that brings nothing new. Where drafting nearly pays a probe loses next to nothing, and many
+    are made. A request that was never drafted for is exempt from the back-off, as it may be of another kind, but not
+    from the budget: the loss to a drafter that is never right is bounded by `share`. A success that nobody expected is
+    followed by another probe at once, on credit, for as long as the probes' accumulated surprise lasts (Page's
+    cumulative sum), so that a drafter that is right again is noticed within a few steps.
 
     Args:
         share: part of step time that probes may lose, 0 for none.
@@ -51,7 +53,13 @@ class ProbeBudget:
         self._credit += self.share * step_seconds
 
     def choose(
-        self, eligible: BoolArray, shared_seconds: float, seconds: FloatArray, gains: FloatArray, evidence: FloatArray
+        self,
+        eligible: BoolArray,
+        shared_seconds: float,
+        seconds: FloatArray,
+        gains: FloatArray,
+        evidence: FloatArray,
+        expected: FloatArray,
     ) -> IntArray | None:
         """The rows to probe now, or None: the best one, and others where they add little to what is lost.
 
@@ -61,12 +69,13 @@ class ProbeBudget:
             seconds: (n,) what each row adds to that.
             gains: (n,) seconds that each row's tokens are expected to be worth.
             evidence: (n,) observations that each row's estimate rests on.
+            expected: (n,) acceptance of each row's next token.
         """
         if self.share <= 0.0 or not eligible.any():
             return None
         whole = shared_seconds + seconds
         alone = np.maximum(whole - gains, LEAST_LOSS * whole)
-        needed = np.where(evidence > 0.0, self._backoff * alone, alone)
+        needed = np.where((evidence > 0.0) | (expected >= NO_NEWS), self._backoff * alone, alone)
         due = eligible & ((self._surprise > 0.0) | (self._credit >= needed))
         if not due.any():
             return None
@@ -84,16 +93,16 @@ class ProbeBudget:
         self._credit = min(self._credit - seconds, 0.0)
 
     def learn(self, accepted: int, expected: FloatArray) -> None:
-        """Lengthen the back-off after a probe of which nothing was accepted, end it after any success.
+        """Lengthen the back-off after a probe that brought nothing new, end it after an unexpected success.
 
         Args:
             accepted: rows of the probe whose token was accepted.
             expected: (rows of the probe,) acceptance that was expected of each.
         """
-        self._backoff = 1.0 if accepted else min(2.0 * self._backoff, self.max_backoff)
         deviation = math.sqrt(float((expected * (1.0 - expected)).sum()))
         surprise = (accepted - float(expected.sum())) / max(deviation, LEAST_DEVIATION)
         self._surprise = min(max(0.0, self._surprise + surprise - SURPRISE), MAX_SURPRISE)
+        self._backoff = 1.0 if self._surprise > 0.0 else min(2.0 * self._backoff, self.max_backoff)
 
 
 class PlainSteps:

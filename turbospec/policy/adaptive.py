@@ -64,8 +64,6 @@ class AdaptiveConfig(PolicyConfig):
 
 @dataclass(slots=True)
 class _Probe:
-    price: float
-    """Tokens that a second was worth."""
     expected: FloatArray
     """Acceptance expected of each row probed."""
     verify_seconds: float
@@ -81,6 +79,8 @@ class _Open:
     decoding: int
     plan: StepPlan | None = None
     """What was promised; None where nothing was, or the step is there to learn from."""
+    price: float = 0.0
+    """Tokens that a second was worth."""
     probe: _Probe | None = None
 
 
@@ -134,6 +134,7 @@ class AdaptivePolicy:
             return self._explore(limits)
 
         problem = self._problem(view, models, batch, rows, limits)
+        opened.price = problem.price
         max_seconds = self._max_seconds(view, problem)
         if self.config.use_confidence and models.calibrated and not view.parallel_drafter and math.isinf(max_seconds):
             plan = gated_start(problem, models.stopping, models.calibration)
@@ -168,14 +169,7 @@ class AdaptivePolicy:
         self.latency.learn(outcome, len(opened.rows))
         decoding_alone = outcome.prefill_tokens == 0 and opened.decoding > 0
         if opened.plan is not None:
-            self.bias.learn(
-                opened.decoding,
-                outcome.prefill_tokens > 0,
-                promised_tokens=opened.plan.predicted_tokens - opened.decoding,
-                tokens=int(outcome.accepted.sum()),
-                promised_seconds=opened.plan.predicted_seconds,
-                seconds=outcome.step_seconds,
-            )
+            self._learn_bias(opened, opened.plan, outcome)
         if len(outcome.draft_rows) or outcome.drafted.any():
             assert self.models is not None
             idle_steps = max(outcome.step - self._drafted_at - 1, 0)
@@ -184,7 +178,7 @@ class AdaptivePolicy:
         elif decoding_alone:
             self.plain_steps.learn(opened.decoding, outcome.step)
         if opened.probe is not None:
-            self._close_probe(opened.probe, outcome)
+            self._close_probe(opened.probe, opened.price, outcome)
         elif decoding_alone:
             self.price.add(opened.decoding, int(outcome.emitted.sum()), outcome.step_seconds)
 
@@ -243,17 +237,22 @@ class AdaptivePolicy:
 
     def _disappoints(self, view: StepView, problem: StepProblem, plan: StepPlan) -> bool:
         """Whether a plan does not pay once it is seen how plans like it have turned out."""
-        decoding = problem.batch.decoding
-        surplus = self.bias.surplus(
-            decoding,
-            view.prefill_tokens > 0,
-            tokens=plan.predicted_tokens - decoding,
-            seconds=plan.predicted_seconds,
-            invested_seconds=problem.invested_seconds(plan.draft_lengths),
-            plain_seconds=problem.plain_seconds,
-            price=problem.price,
-        )
-        return surplus <= 0.0
+        decoding, prefilling = problem.batch.decoding, view.prefill_tokens > 0
+        plain_seconds = self.bias.plain_seconds(decoding, prefilling, problem.plain_seconds)
+        longer = plan.predicted_seconds - problem.invested_seconds(plan.draft_lengths) - plain_seconds
+        surplus = plan.predicted_tokens - decoding - problem.price * longer
+        return surplus <= self.bias.shortfall(decoding, prefilling)
+
+    def _learn_bias(self, opened: _Open, plan: StepPlan, outcome: StepOutcome) -> None:
+        decoding, prefilling = opened.decoding, outcome.prefill_tokens > 0
+        promised, seconds = plan.predicted_seconds, outcome.step_seconds
+        if plan.draft_lengths.any():
+            missing = plan.predicted_tokens - decoding - int(outcome.accepted.sum())
+            self.bias.learn_drafting(
+                decoding, prefilling, missing_tokens=missing, promised=promised, seconds=seconds, price=opened.price
+            )
+        else:
+            self.bias.learn_plain(decoding, prefilling, promised=promised, seconds=seconds)
 
     def _plain_step_is_due(self, view: StepView, problem: StepProblem, plan: StepPlan) -> bool:
         """Whether to run a step without drafts in place of this plan, to compare drafting with."""
@@ -284,10 +283,10 @@ class AdaptivePolicy:
         if problem.catch_up is not None:
             of_row += problem.catch_up
         evidence = models.acceptance.evidence(problem.rows)
-        chosen = self.probes.choose(problem.limits > 0, shared, of_row, expected / problem.price, evidence)
+        chosen = self.probes.choose(problem.limits > 0, shared, of_row, expected / problem.price, evidence, expected)
         if chosen is None:
             return None
-        opened.probe = _Probe(problem.price, expected[chosen], jump + each * len(chosen))
+        opened.probe = _Probe(expected[chosen], jump + each * len(chosen))
         lengths = np.zeros(len(expected), np.int64)
         lengths[chosen] = PROBE_DRAFT_LENGTH
         return StepPlan(
@@ -298,8 +297,8 @@ class AdaptivePolicy:
             probe=True,
         )
 
-    def _close_probe(self, probe: _Probe, outcome: StepOutcome) -> None:
-        gain = int(outcome.accepted.sum()) / probe.price
+    def _close_probe(self, probe: _Probe, price: float, outcome: StepOutcome) -> None:
+        gain = int(outcome.accepted.sum()) / price
         self.probes.spend(seconds_lost(outcome.draft_seconds + probe.verify_seconds, gain))
         if outcome.drafted.any():
             self.probes.learn(int((outcome.accepted > 0).sum()), probe.expected)
