@@ -57,9 +57,9 @@ class ProbeBudget:
         eligible: BoolArray,
         shared_seconds: float,
         seconds: FloatArray,
-        gains: FloatArray,
-        evidence: FloatArray,
         expected: FloatArray,
+        price: float,
+        evidence: FloatArray,
     ) -> IntArray | None:
         """The rows to probe now, or None: the best one, and others where they add little to what is lost.
 
@@ -67,13 +67,13 @@ class ProbeBudget:
             eligible: (n,) rows that can draft.
             shared_seconds: what a probe takes however many rows are in it.
             seconds: (n,) what each row adds to that.
-            gains: (n,) seconds that each row's tokens are expected to be worth.
-            evidence: (n,) observations that each row's estimate rests on.
             expected: (n,) acceptance of each row's next token.
+            price: tokens that a second is worth.
+            evidence: (n,) observations that each row's estimate rests on.
         """
         if self.share <= 0.0 or not eligible.any():
             return None
-        whole = shared_seconds + seconds
+        whole, gains = shared_seconds + seconds, expected / price
         alone = np.maximum(whole - gains, LEAST_LOSS * whole)
         needed = np.where((evidence > 0.0) | (expected >= NO_NEWS), self._backoff * alone, alone)
         due = eligible & ((self._surprise > 0.0) | (self._credit >= needed))

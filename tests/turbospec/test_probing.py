@@ -11,13 +11,14 @@ ALL = np.ones(2, np.bool_)
 
 
 NOTHING = np.zeros(2)
+PRICE = 250.0
 
 
 def run(budget: ProbeBudget, steps: int, *, accepted: int, evidence: float = 5.0, expected: float = 0.5) -> int:
     """Probes among steps of 10 ms; each takes 5 ms and wins nothing back."""
     probes = 0
     for _ in range(steps):
-        rows = budget.choose(ALL, 2e-3, np.full(2, 3e-3), NOTHING, np.full(2, evidence))
+        rows = budget.choose(ALL, 2e-3, np.full(2, 3e-3), NOTHING, PRICE, np.full(2, evidence))
         if rows is not None:
             assert len(rows) == 1
             probes += 1
@@ -33,9 +34,23 @@ def test_stays_within_its_share(accepted: int) -> None:
     assert 0 < run(budget, 5000, accepted=accepted) * 5e-3 <= 0.01 * 5000 * 0.01
 
 
-def test_failing_probes_grow_rare_and_success_brings_them_back() -> None:
-    failing, succeeding = ProbeBudget(0.01), ProbeBudget(0.01)
-    assert run(failing, 5000, accepted=0) * 4 < run(succeeding, 5000, accepted=1)
+@pytest.mark.parametrize(("accepted", "expected"), [(0, 0.05), (1, 0.95)])
+def test_probes_that_bring_nothing_new_grow_rare(accepted: int, expected: float) -> None:
+    rare, often = ProbeBudget(0.01), ProbeBudget(0.01, max_backoff=1.0)
+    assert run(rare, 5000, accepted=accepted, expected=expected) * 4 < run(
+        often, 5000, accepted=accepted, expected=expected
+    )
+
+
+def test_a_request_never_drafted_for_is_asked_at_once_unless_it_is_known_what_it_would_say() -> None:
+    budget = ProbeBudget(0.01)
+    for _ in range(3):
+        budget.learn(0, np.array([0.05]))
+    budget.earn(0.6)  # enough for one probe without back-off
+    strangers = np.zeros(2)
+    assert budget.choose(ALL, 2e-3, np.full(2, 3e-3), NOTHING, PRICE, np.ones(2)) is None
+    assert budget.choose(ALL, 2e-3, np.full(2, 3e-3), np.full(2, 0.6), PRICE, strangers) is None
+    assert budget.choose(ALL, 2e-3, np.full(2, 3e-3), np.full(2, 0.1), PRICE, strangers) is not None
 
 
 def test_an_unexpected_success_is_followed_up_at_once() -> None:
@@ -49,7 +64,7 @@ def test_a_batch_in_which_some_are_always_accepted_is_no_surprise() -> None:
     eligible, nothing = np.ones(32, np.bool_), np.zeros(32)
     probes = 0
     for _ in range(100):
-        rows = budget.choose(eligible, 2e-3, nothing, nothing, np.ones(32))
+        rows = budget.choose(eligible, 2e-3, nothing, nothing, PRICE, np.ones(32))
         if rows is not None:
             probes += 1
             budget.spend(2e-3)
@@ -70,7 +85,7 @@ def rich() -> ProbeBudget:
 def choice(
     seconds: list[float], evidence: list[float], eligible: object = ALL, shared: float = 0.0
 ) -> list[int] | None:
-    rows = rich().choose(np.asarray(eligible), shared, np.array(seconds), NOTHING, np.array(evidence))
+    rows = rich().choose(np.asarray(eligible), shared, np.array(seconds), NOTHING, PRICE, np.array(evidence))
     return None if rows is None else rows.tolist()
 
 
@@ -88,7 +103,7 @@ def test_probes_all_where_they_share_the_cost() -> None:
 
 def test_takes_along_as_many_as_add_little() -> None:
     everyone, dear = np.ones(4, np.bool_), np.array([1e-4, 1e-4, 1e-4, 1e-3])
-    rows = rich().choose(everyone, 2e-3, dear, np.zeros(4), np.zeros(4))
+    rows = rich().choose(everyone, 2e-3, dear, np.zeros(4), PRICE, np.zeros(4))
     assert rows is not None
     assert rows.tolist() == [0, 1, 2]
 
@@ -98,7 +113,7 @@ def test_a_failure_among_surprises_does_not_end_the_follow_ups() -> None:
     for accepted, followed_up in ((1, True), (1, True), (0, True), (0, True), (0, False)):
         budget.spend(1.0)
         budget.learn(accepted, np.array([0.05]))
-        assert (budget.choose(ALL, 2e-3, np.full(2, 3e-3), NOTHING, np.ones(2)) is not None) == followed_up
+        assert (budget.choose(ALL, 2e-3, np.full(2, 3e-3), NOTHING, PRICE, np.ones(2)) is not None) == followed_up
 
 
 def test_only_eligible_rows_are_probed() -> None:
@@ -110,8 +125,8 @@ def test_where_drafting_nearly_pays_probes_are_cheap() -> None:
     budget = ProbeBudget(0.01)
     budget.earn(0.025)
     alone, seconds = np.ones(1, np.bool_), np.full(1, 2e-3)
-    assert budget.choose(alone, 0.0, seconds, np.zeros(1), np.ones(1)) is None
-    assert budget.choose(alone, 0.0, seconds, np.full(1, 1.9e-3), np.ones(1)) is not None
+    assert budget.choose(alone, 0.0, seconds, np.zeros(1), PRICE, np.ones(1)) is None
+    assert budget.choose(alone, 0.0, seconds, np.full(1, 0.45), PRICE, np.ones(1)) is not None
 
 
 def plain_steps(worth: float, steps: int = 2000, share: float = 0.01, requests: int = 8) -> list[int]:

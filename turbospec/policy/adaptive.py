@@ -283,7 +283,7 @@ class AdaptivePolicy:
         if problem.catch_up is not None:
             of_row += problem.catch_up
         evidence = models.acceptance.evidence(problem.rows)
-        chosen = self.probes.choose(problem.limits > 0, shared, of_row, expected / problem.price, evidence, expected)
+        chosen = self.probes.choose(problem.limits > 0, shared, of_row, expected, problem.price, evidence)
         if chosen is None:
             return None
         opened.probe = _Probe(expected[chosen], jump + each * len(chosen))
