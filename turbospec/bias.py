@@ -9,6 +9,8 @@ weighed together, by the price of time: a gate that lets drafts run deeper than 
 from __future__ import annotations
 
 from turbospec.price import BUCKETS, load_bucket
+from turbospec.step_problem import StepProblem
+from turbospec.types import StepOutcome, StepPlan
 
 MAX_RATIO = 2.0
 """Times what was promised that a step is believed to have taken: a stall says nothing of the next step."""
@@ -31,6 +33,30 @@ class PlanBias:
         self._requests = [0.0] * (2 * BUCKETS)
         self._plain_promised = [0.0] * (2 * BUCKETS)
         self._plain_real = [0.0] * (2 * BUCKETS)
+
+    def pays(self, plan: StepPlan, problem: StepProblem, *, prefilling: bool) -> bool:
+        """Whether a plan brings more than its time is worth, once it is seen how plans like it have turned out."""
+        decoding = problem.batch.decoding
+        plain_seconds = self.plain_seconds(decoding, prefilling, problem.plain_seconds)
+        longer = plan.predicted_seconds - problem.invested_seconds(plan.draft_lengths) - plain_seconds
+        surplus = plan.predicted_tokens - decoding - problem.price * longer
+        return surplus > self.shortfall(decoding, prefilling)
+
+    def learn(self, plan: StepPlan, decoding: int, price: float, outcome: StepOutcome) -> None:
+        """Take in what came of a plan for so many decoding requests, made when a second was worth `price` tokens."""
+        prefilling, promised = outcome.prefill_tokens > 0, plan.predicted_seconds
+        if plan.draft_lengths.any():
+            missing = plan.predicted_tokens - decoding - int(outcome.accepted.sum())
+            self.learn_drafting(
+                decoding,
+                prefilling,
+                missing_tokens=missing,
+                promised=promised,
+                seconds=outcome.step_seconds,
+                price=price,
+            )
+        else:
+            self.learn_plain(decoding, prefilling, promised=promised, seconds=outcome.step_seconds)
 
     def learn_drafting(
         self, requests: int, prefilling: bool, *, missing_tokens: float, promised: float, seconds: float, price: float

@@ -140,7 +140,7 @@ class AdaptivePolicy:
             plan = gated_start(problem, models.stopping, models.calibration)
         else:
             plan = fixed_lengths(problem, max_seconds)
-        if plan is None or self._disappoints(view, problem, plan):
+        if plan is None or not self.bias.pays(plan, problem, prefilling=view.prefill_tokens > 0):
             plan = self._off(view, problem, models, opened)
         elif self._plain_step_is_due(view, problem, plan):
             opened.plan = StepPlan(limits * 0, batch.decoding, problem.plain_seconds, "a plain step, to compare with")
@@ -161,15 +161,15 @@ class AdaptivePolicy:
                 self._learn()
 
     def _learn(self) -> None:
-        for opened, outcome in self._waiting:
+        waiting, self._waiting = self._waiting, []  # an outcome that raises is not met again
+        for opened, outcome in waiting:
             self._learn_step(opened, outcome)
-        self._waiting.clear()
 
     def _learn_step(self, opened: _Open, outcome: StepOutcome) -> None:
         self.latency.learn(outcome, len(opened.rows))
         decoding_alone = outcome.prefill_tokens == 0 and opened.decoding > 0
         if opened.plan is not None:
-            self._learn_bias(opened, opened.plan, outcome)
+            self.bias.learn(opened.plan, opened.decoding, opened.price, outcome)
         if len(outcome.draft_rows) or outcome.drafted.any():
             assert self.models is not None
             idle_steps = max(outcome.step - self._drafted_at - 1, 0)
@@ -234,25 +234,6 @@ class AdaptivePolicy:
             return math.inf
         allowed = self.slo.max_seconds(view, problem.rows, problem.plain_seconds)
         return math.inf if allowed >= problem.longest_seconds else allowed
-
-    def _disappoints(self, view: StepView, problem: StepProblem, plan: StepPlan) -> bool:
-        """Whether a plan does not pay once it is seen how plans like it have turned out."""
-        decoding, prefilling = problem.batch.decoding, view.prefill_tokens > 0
-        plain_seconds = self.bias.plain_seconds(decoding, prefilling, problem.plain_seconds)
-        longer = plan.predicted_seconds - problem.invested_seconds(plan.draft_lengths) - plain_seconds
-        surplus = plan.predicted_tokens - decoding - problem.price * longer
-        return surplus <= self.bias.shortfall(decoding, prefilling)
-
-    def _learn_bias(self, opened: _Open, plan: StepPlan, outcome: StepOutcome) -> None:
-        decoding, prefilling = opened.decoding, outcome.prefill_tokens > 0
-        promised, seconds = plan.predicted_seconds, outcome.step_seconds
-        if plan.draft_lengths.any():
-            missing = plan.predicted_tokens - decoding - int(outcome.accepted.sum())
-            self.bias.learn_drafting(
-                decoding, prefilling, missing_tokens=missing, promised=promised, seconds=seconds, price=opened.price
-            )
-        else:
-            self.bias.learn_plain(decoding, prefilling, promised=promised, seconds=seconds)
 
     def _plain_step_is_due(self, view: StepView, problem: StepProblem, plan: StepPlan) -> bool:
         """Whether to run a step without drafts in place of this plan, to compare drafting with."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -203,6 +205,18 @@ def test_plans_whose_outcome_never_comes_are_forgotten() -> None:
     for step in range(1_000):
         policy.plan(make_view(step=step))
     assert len(policy._open) < 100
+
+
+def test_an_outcome_that_cannot_be_learnt_from_is_not_met_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = adaptive(measured_profile())
+    served = SyntheticEngine(concurrency=2).serve(policy, GOOD, 2)
+    view = make_view(2, step=10_000, request_ids=np.array([900, 901]))
+    policy.plan(view)
+    policy.observe(replace(served.steps[-1].outcome, step=view.step))
+    monkeypatch.setattr(policy.latency, "learn", Mock(side_effect=ValueError("corrupt")))
+    with pytest.raises(ValueError, match="corrupt"):
+        policy.plan(make_view(2, step=10_001))
+    assert policy.plan(make_view(2, step=10_002)).draft_lengths.shape == (2,)
 
 
 def test_an_empty_step_is_planned() -> None:
