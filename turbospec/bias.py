@@ -1,19 +1,42 @@
-"""What plans promised against what came of them: integral action on the models' standing errors.
+"""What plans promised against what came of them: corrects the models' standing errors.
 
 A planner chooses what looks best, and best looks what the models err in favour of: a step that drafts takes a little
 longer, or brings a little less, than was expected when it was chosen. Where drafting hardly pays, an error of a few
-percent decides. It is therefore measured for each load, and a plan must pay with it taken off. Tokens and seconds are
-weighed together, by the price of time: a gate that lets drafts run deeper than foreseen errs in both.
+percent decides. It is therefore measured for each load, and a plan must pay with it taken off.
+
+Tokens are compared with their promise. Durations are compared with their promise too, but between neighbours: a step
+with drafts and one without that follow one another. A machine that slows down or recovers does so for both.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from turbospec.price import BUCKETS, load_bucket
 from turbospec.step_problem import StepProblem
 from turbospec.types import StepOutcome, StepPlan
 
-MAX_RATIO = 2.0
-"""Times what was promised that a step is believed to have taken: a stall says nothing of the next step."""
+STALL = 2.0
+"""Times what was promised from which a step is a stall and no lesson."""
+PACE = 0.1
+"""Weight of the newest step in what the last steps of its kind took."""
+
+
+@dataclass(slots=True)
+class _Load:
+    """What is known of steps under one load."""
+
+    missing_tokens: float = 0.0
+    """Accepted draft tokens that were promised and did not come."""
+    requests: float = 0.0
+    """Decoding requests, one for each step with drafts that they were in."""
+    slower: float = 0.0
+    """Sum over pairs of neighbours: by what part of its promise the step with drafts took longer than the other."""
+    pairs: float = 0.0
+    pace: float = 1.0
+    """Duration over promise of the last steps, all of one kind."""
+    drafting: bool | None = None
+    """Which kind; None before the first step."""
 
 
 class PlanBias:
@@ -21,82 +44,56 @@ class PlanBias:
 
     Args:
         memory: steps that are remembered.
-        doubt_requests: requests, one for each step that they were in, after which their shortfall is half believed.
-        doubt_steps: steps without drafts after which their durations weigh as much as the latency model.
+        doubt_requests: requests, one for each step that they were in, after which missing tokens are half believed. A
+            lone request's are never believed by more than two thirds: they are a matter of chance.
+        doubt_pairs: pairs of neighbours after which their difference is half believed.
     """
 
-    def __init__(self, memory: float = 300.0, doubt_requests: float = 150.0, doubt_steps: float = 6.0) -> None:
+    def __init__(self, memory: float = 300.0, doubt_requests: float = 150.0, doubt_pairs: float = 6.0) -> None:
         self._keep = 1.0 - 1.0 / memory
         self._doubt_requests = doubt_requests
-        self._doubt_steps = doubt_steps
-        self._shortfall = [0.0] * (2 * BUCKETS)
-        self._requests = [0.0] * (2 * BUCKETS)
-        self._plain_promised = [0.0] * (2 * BUCKETS)
-        self._plain_real = [0.0] * (2 * BUCKETS)
+        self._doubt_pairs = doubt_pairs
+        self._loads = [_Load() for _ in range(2 * BUCKETS)]
 
     def pays(self, plan: StepPlan, problem: StepProblem, *, prefilling: bool) -> bool:
         """Whether a plan brings more than its time is worth, once it is seen how plans like it have turned out."""
         decoding = problem.batch.decoding
-        plain_seconds = self.plain_seconds(decoding, prefilling, problem.plain_seconds)
-        longer = plan.predicted_seconds - problem.invested_seconds(plan.draft_lengths) - plain_seconds
-        surplus = plan.predicted_tokens - decoding - problem.price * longer
-        return surplus > self.shortfall(decoding, prefilling)
+        tokens = plan.predicted_tokens - decoding - self.missing_tokens(decoding, prefilling)
+        longer = plan.predicted_seconds - problem.invested_seconds(plan.draft_lengths) - problem.plain_seconds
+        longer += self.slowness(decoding, prefilling) * plan.predicted_seconds
+        return tokens > problem.price * longer
 
-    def learn(self, plan: StepPlan, decoding: int, price: float, outcome: StepOutcome) -> None:
-        """Take in what came of a plan for so many decoding requests, made when a second was worth `price` tokens."""
-        prefilling, promised = outcome.prefill_tokens > 0, plan.predicted_seconds
-        if plan.draft_lengths.any():
-            missing = plan.predicted_tokens - decoding - int(outcome.accepted.sum())
-            self.learn_drafting(
-                decoding,
-                prefilling,
-                missing_tokens=missing,
-                promised=promised,
-                seconds=outcome.step_seconds,
-                price=price,
-            )
-        else:
-            self.learn_plain(decoding, prefilling, promised=promised, seconds=outcome.step_seconds)
+    def learn(self, plan: StepPlan, decoding: int, prefilling: bool, outcome: StepOutcome) -> None:
+        """Take in what came of a plan for so many decoding requests, with or without prompts in the step."""
+        if not 0.0 < outcome.step_seconds < STALL * plan.predicted_seconds:
+            return
+        ratio, drafting = outcome.step_seconds / plan.predicted_seconds, bool(plan.draft_lengths.any())
+        load = self._loads[_number(decoding, prefilling)]
+        # While nothing is drafted only the sums fade: what was held against drafting is forgiven in time.
+        load.missing_tokens *= self._keep
+        load.slower *= self._keep
+        if drafting:
+            load.requests = load.requests * self._keep + decoding
+            load.pairs *= self._keep
+            load.missing_tokens += plan.predicted_tokens - decoding - int(outcome.accepted.sum())
+        if load.drafting == drafting:
+            load.pace += PACE * (ratio - load.pace)
+            return
+        if load.drafting is not None:
+            load.slower += ratio - load.pace if drafting else load.pace - ratio
+            load.pairs += 1.0
+        load.drafting, load.pace = drafting, ratio
 
-    def learn_drafting(
-        self, requests: int, prefilling: bool, *, missing_tokens: float, promised: float, seconds: float, price: float
-    ) -> None:
-        """Take in a step with drafts.
+    def missing_tokens(self, requests: int, prefilling: bool) -> float:
+        """Accepted draft tokens by which a step of so many decoding requests will fall short of its plan."""
+        load = self._loads[_number(requests, prefilling)]
+        return requests * load.missing_tokens / (load.requests + self._doubt_requests)
 
-        Args:
-            requests: decoding requests.
-            prefilling: whether prompts were in the step.
-            missing_tokens: accepted draft tokens that were promised and did not come.
-            promised: seconds that were promised.
-            seconds: seconds that it took.
-            price: tokens that a second was worth.
-        """
-        load = self._fade(requests, prefilling)
-        self._shortfall[load] += missing_tokens + price * (min(seconds, MAX_RATIO * promised) - promised)
-        self._requests[load] += requests
-
-    def learn_plain(self, requests: int, prefilling: bool, *, promised: float, seconds: float) -> None:
-        """Take in a step without drafts and the duration that was promised of it."""
-        load = self._fade(requests, prefilling)
-        self._plain_promised[load] += promised
-        self._plain_real[load] += min(seconds, MAX_RATIO * promised)
-
-    def shortfall(self, requests: int, prefilling: bool) -> float:
-        """Tokens that a step of so many decoding requests will fall short of its plan's surplus."""
-        load = _load(requests, prefilling)
-        return requests * self._shortfall[load] / (self._requests[load] + self._doubt_requests)
-
-    def plain_seconds(self, requests: int, prefilling: bool, promised: float) -> float:
-        """What a step without drafts will take of which this is promised."""
-        load, doubt = _load(requests, prefilling), self._doubt_steps * promised
-        return promised * (self._plain_real[load] + doubt) / (self._plain_promised[load] + doubt)
-
-    def _fade(self, requests: int, prefilling: bool) -> int:
-        load = _load(requests, prefilling)
-        for amounts in (self._shortfall, self._requests, self._plain_promised, self._plain_real):
-            amounts[load] *= self._keep
-        return load
+    def slowness(self, requests: int, prefilling: bool) -> float:
+        """Part of its promised duration by which a step with drafts will be later than one without would be."""
+        load = self._loads[_number(requests, prefilling)]
+        return load.slower / (load.pairs + self._doubt_pairs)
 
 
-def _load(requests: int, prefilling: bool) -> int:
+def _number(requests: int, prefilling: bool) -> int:
     return load_bucket(requests) + BUCKETS * prefilling

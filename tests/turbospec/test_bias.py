@@ -2,70 +2,100 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from tests.turbospec.factories import make_outcome, make_view
 from turbospec.bias import PlanBias
+from turbospec.types import StepPlan
+
+PROMISED = 0.020
 
 
-def drafting(bias: PlanBias, steps: int, *, requests: int = 32, missing: float = 0.0, seconds: float = 0.020) -> None:
-    for _ in range(steps):
-        bias.learn_drafting(requests, False, missing_tokens=missing, promised=0.020, seconds=seconds, price=1000.0)
+def step(
+    bias: PlanBias, *, requests: int = 32, drafting: bool = True, missing: int = 0, ratio: float = 1.0, prefill: int = 0
+) -> None:
+    """A step of which 2 accepted draft tokens a request and `PROMISED` seconds were promised."""
+    view = make_view(requests, prefill_tokens=prefill)
+    lengths = np.full(requests, 3 * drafting)
+    accepted = np.full(requests, 2 * drafting)
+    accepted[:missing] -= 1
+    plan = StepPlan(lengths, predicted_tokens=requests + 2.0 * requests * drafting, predicted_seconds=PROMISED)
+    bias.learn(plan, requests, prefill > 0, make_outcome(view, lengths, accepted, step_seconds=ratio * PROMISED))
+
+
+def by_turns(bias: PlanBias, rounds: int, *, drafting: float, plain: float, requests: int = 32) -> None:
+    for _ in range(rounds):
+        for _ in range(8):
+            step(bias, ratio=drafting, requests=requests)
+        step(bias, drafting=False, ratio=plain, requests=requests)
 
 
 def test_promises_that_are_kept_cost_nothing() -> None:
     bias = PlanBias()
-    drafting(bias, 100)
-    assert bias.shortfall(32, False) == 0.0
+    by_turns(bias, 20, drafting=1.0, plain=1.0)
+    assert bias.missing_tokens(32, False) == 0.0
+    assert bias.slowness(32, False) == 0.0
 
 
 def test_missing_tokens_are_expected_to_go_on_missing() -> None:
     bias = PlanBias()
-    drafting(bias, 200, missing=4.0)
-    assert bias.shortfall(32, False) == pytest.approx(4.0, rel=0.1)
-    assert bias.shortfall(40, False) == pytest.approx(5.0, rel=0.1), "the same load, more requests"
+    for _ in range(200):
+        step(bias, missing=4)
+    assert bias.missing_tokens(32, False) == pytest.approx(4.0, rel=0.1)
+    assert bias.missing_tokens(40, False) == pytest.approx(5.0, rel=0.1), "the same load, more requests"
 
 
-def test_more_time_counts_for_what_it_is_worth_and_for_the_tokens_that_it_brought() -> None:
+def test_drafting_is_charged_for_what_it_takes_longer_than_its_neighbours() -> None:
     bias = PlanBias()
-    drafting(bias, 200, seconds=0.023)
-    assert bias.shortfall(32, False) == pytest.approx(3.0, rel=0.1)
-    drafting(bias, 2000, seconds=0.023, missing=-3.0)
-    assert bias.shortfall(32, False) == pytest.approx(0.0, abs=0.1)
+    by_turns(bias, 100, drafting=1.1, plain=1.0)
+    assert bias.slowness(32, False) == pytest.approx(0.1, rel=0.2)
+
+
+def test_a_machine_that_slows_down_or_recovers_does_so_for_both() -> None:
+    bias = PlanBias()
+    for pace in (1.0, 1.3, 1.0):
+        by_turns(bias, 20, drafting=pace, plain=pace)
+    assert bias.slowness(32, False) == pytest.approx(0.0, abs=0.01)
+    for _ in range(100):
+        step(bias, ratio=1.3)
+    assert bias.slowness(32, False) == pytest.approx(0.0, abs=0.01), "no neighbours to compare with"
 
 
 def test_little_evidence_is_hardly_believed() -> None:
     few, alone = PlanBias(), PlanBias()
-    drafting(few, 1, missing=4.0)
-    assert few.shortfall(32, False) < 1.0
-    drafting(alone, 20, requests=1, missing=1.0)
-    assert alone.shortfall(1, False) < 0.2
+    step(few, missing=4)
+    assert few.missing_tokens(32, False) < 1.0
+    for _ in range(20):
+        step(alone, requests=1, missing=1)
+    assert alone.missing_tokens(1, False) < 0.2
+    by_turns(few, 1, drafting=1.3, plain=1.0)
+    assert few.slowness(32, False) < 0.1
 
 
 def test_loads_and_steps_with_prompts_are_kept_apart() -> None:
     bias = PlanBias()
-    drafting(bias, 100, missing=4.0)
-    assert bias.shortfall(8, False) == 0.0
-    assert bias.shortfall(32, True) == 0.0
-
-
-def test_a_shortfall_is_forgotten_while_nothing_is_drafted() -> None:
-    bias = PlanBias(memory=100.0)
-    drafting(bias, 100, missing=4.0)
-    before = bias.shortfall(32, False)
-    for _ in range(500):
-        bias.learn_plain(32, False, promised=0.010, seconds=0.010)
-    assert bias.shortfall(32, False) < 0.3 * before
-
-
-def test_plain_steps_that_take_longer_are_expected_to_go_on_so() -> None:
-    bias = PlanBias()
     for _ in range(100):
-        bias.learn_plain(32, False, promised=0.010, seconds=0.012)
-    assert bias.plain_seconds(32, False, 0.010) == pytest.approx(0.012, rel=0.02)
+        step(bias, missing=4)
+    assert bias.missing_tokens(8, False) == 0.0
+    assert bias.missing_tokens(32, True) == 0.0
+
+
+def test_what_is_held_against_drafting_is_forgiven_while_nothing_is_drafted() -> None:
+    bias = PlanBias(memory=100.0)
+    for _ in range(30):
+        by_turns(bias, 1, drafting=1.2, plain=1.0)
+        step(bias, missing=4)
+    missing, slowness = bias.missing_tokens(32, False), bias.slowness(32, False)
+    for _ in range(300):
+        step(bias, drafting=False)
+    assert bias.missing_tokens(32, False) < 0.1 * missing
+    assert bias.slowness(32, False) < 0.1 * slowness
 
 
 def test_a_stall_is_no_lesson() -> None:
     bias = PlanBias()
-    drafting(bias, 200)
-    drafting(bias, 1, seconds=2.0)
-    assert bias.shortfall(32, False) < 0.2
+    by_turns(bias, 20, drafting=1.0, plain=1.0)
+    step(bias, ratio=50.0, missing=32)
+    assert bias.missing_tokens(32, False) == 0.0
+    assert bias.slowness(32, False) == 0.0

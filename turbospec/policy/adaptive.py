@@ -77,6 +77,7 @@ class _Open:
     rows: IntArray
     class_ids: IntArray
     decoding: int
+    prefilling: bool
     plan: StepPlan | None = None
     """What was promised; None where nothing was, or the step is there to learn from."""
     price: float = 0.0
@@ -126,7 +127,7 @@ class AdaptivePolicy:
         if self.config.max_draft is not None:
             limits = np.minimum(limits, self.config.max_draft)
         batch = Batch.of(view, limits)
-        opened = self._opened = _Open(rows, view.class_ids, batch.decoding)
+        opened = self._opened = _Open(rows, view.class_ids, batch.decoding, view.prefill_tokens > 0)
         self._open.put(view.step, opened)
         if batch.draft_room == 0:
             return self._nothing_to_draft(view, batch)
@@ -140,7 +141,7 @@ class AdaptivePolicy:
             plan = gated_start(problem, models.stopping, models.calibration)
         else:
             plan = fixed_lengths(problem, max_seconds)
-        if plan is None or not self.bias.pays(plan, problem, prefilling=view.prefill_tokens > 0):
+        if plan is None or not self.bias.pays(plan, problem, prefilling=opened.prefilling):
             plan = self._off(view, problem, models, opened)
         elif self._plain_step_is_due(view, problem, plan):
             opened.plan = StepPlan(limits * 0, batch.decoding, problem.plain_seconds, "a plain step, to compare with")
@@ -168,8 +169,9 @@ class AdaptivePolicy:
     def _learn_step(self, opened: _Open, outcome: StepOutcome) -> None:
         self.latency.learn(outcome, len(opened.rows))
         decoding_alone = outcome.prefill_tokens == 0 and opened.decoding > 0
-        if opened.plan is not None:
-            self.bias.learn(opened.plan, opened.decoding, opened.price, outcome)
+        # Prompts that joined after the plan was made are not in what it promised.
+        if opened.plan is not None and opened.prefilling == (outcome.prefill_tokens > 0):
+            self.bias.learn(opened.plan, opened.decoding, opened.prefilling, outcome)
         if len(outcome.draft_rows) or outcome.drafted.any():
             assert self.models is not None
             idle_steps = max(outcome.step - self._drafted_at - 1, 0)
