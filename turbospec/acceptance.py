@@ -176,14 +176,16 @@ def _observe(
 ) -> tuple[float, float]:
     """Update the model; the surprise, successes less those expected, and its variance."""
     surprise, variance, spread = 0.0, 0.0, between(terms)
-    faded = idle_factor ** (idle_steps + 1)
-    terms.level[1] = min(terms.level[1] / idle_factor**idle_steps, LEVEL_VARIANCE)
+    faded = idle_factor**idle_steps
+    terms.level[1] = min(terms.level[1] / faded, LEVEL_VARIANCE)
     for i in range(len(rows)):
         row, class_id = rows[i], class_ids[i] % MAX_CLASSES
+        terms.requests[row, 0] *= faded
+        terms.requests[row, 1] *= faded
         imputed = not np.isnan(dropped[i]) and accepted[i] == drafted[i] and drafted[i] < depth
         if drafted[i] == 0 and not imputed:
-            terms.requests[row, 0] *= faded
-            terms.requests[row, 1] *= faded
+            terms.requests[row, 0] *= idle_factor
+            terms.requests[row, 1] *= idle_factor
             continue
         good = min(accepted[i], depth)
         failed = accepted[i] < drafted[i] and not truncated[i] and accepted[i] < depth

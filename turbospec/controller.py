@@ -34,7 +34,7 @@ class GuardConfig(BaseModel):
 
     fallback_draft_length: int = Field(default=0, ge=0, description="Draft length where the policy fails; 0 is off.")
     max_decision_seconds: float = Field(
-        default=0.05, gt=0, description="Plans that take longer, two in a row, count as a fault of the policy."
+        default=0.05, gt=0, description="Plans that take longer, two among eight, count as a fault of the policy."
     )
     cooldown_steps: int = Field(
         default=50, ge=0, description="Steps on the fallback after a fault; doubles with each fault that follows."
@@ -94,6 +94,8 @@ class Controller:
     """
 
     MAX_COOLDOWN_STEPS = 10_000
+    SLOW_WITHIN = 8
+    """Plans among which a second slow one is a fault: a policy may decide for a few steps at a time."""
 
     def __init__(
         self, policy: StepController, *, guard: GuardConfig | None = None, listeners: Sequence[StepListener] = ()
@@ -104,7 +106,9 @@ class Controller:
         self.stats = ControllerStats()
         self._cooldown_until = 0
         self._cooldown = self.guard.cooldown_steps
-        self._slow_plans = 0
+        self._plans = 0
+        self._slow_plan = -self.SLOW_WITHIN
+        """Number of the last plan that took too long."""
         self._open = OpenPlans[tuple[StepView, StepPlan, float]]()
 
     def plan(self, view: StepView) -> StepPlan:
@@ -119,10 +123,12 @@ class Controller:
         if plan is None:
             plan = self._fallback(view)
         seconds = time.perf_counter() - began
-        # One slow plan is as likely a thread that the system put aside.
-        self._slow_plans = self._slow_plans + 1 if seconds > self.guard.max_decision_seconds else 0
-        if self._slow_plans >= 2:
-            self._trip("plan", TimeoutError(f"took {seconds * 1e3:.1f} ms"))
+        self._plans += 1
+        if seconds > self.guard.max_decision_seconds:
+            # One slow plan is as likely a thread that the system put aside.
+            if self._plans - self._slow_plan <= self.SLOW_WITHIN:
+                self._trip("plan", TimeoutError(f"took {seconds * 1e3:.1f} ms"))
+            self._slow_plan = self._plans
         self._open.put(view.step, (view, plan, seconds))
         return plan
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from turbospec.price import load_bucket
 from turbospec.types import BoolArray, FloatArray, IntArray
 
 SURPRISE = 1.2
@@ -32,10 +33,10 @@ class ProbeBudget:
 
     A step earns `share` of its duration; a probe is due once the credit covers what it will lose, times a back-off that
     doubles with every probe that brings nothing new. Where drafting nearly pays a probe loses next to nothing, and many
-    are made. A request that was never drafted for is exempt from the back-off, as it may be of another kind, but not
-    from the budget: the loss to a drafter that is never right is bounded by `share`. A success that nobody expected is
-    followed by another probe at once, on credit, for as long as the probes' accumulated surprise lasts (Page's
-    cumulative sum), so that a drafter that is right again is noticed within a few steps.
+    are made. A request that was never drafted for, and of which little is expected, is exempt from the back-off, as it
+    may be of another kind, but not from the budget: the loss to a drafter that is never right is bounded by `share`. A
+    success that nobody expected is followed by another probe at once, on credit, for as long as the probes' accumulated
+    surprise lasts (Page's cumulative sum), so that a drafter that is right again is noticed within a few steps.
 
     Args:
         share: part of step time that probes may lose, 0 for none.
@@ -128,13 +129,15 @@ class PlainSteps:
 
     def is_due(self, requests: int, step: int, seconds: float) -> bool:
         """Whether this step should be a plain one, given the seconds that its drafts are thought to be worth."""
-        if self._due.setdefault(requests.bit_length(), step + self.FIRST_INTERVAL) > step or self._credit < seconds:
+        load = load_bucket(requests)
+        if self._due.setdefault(load, step + self.FIRST_INTERVAL) > step or self._credit < seconds:
             return False
+        self._due[load] = step + self.FIRST_INTERVAL  # its outcome may be some steps away
         self._credit = min(self._credit - seconds, 0.0)
         return True
 
     def learn(self, requests: int, step: int) -> None:
         """A plain step was run, whatever for."""
-        load = requests.bit_length()
+        load = load_bucket(requests)
         interval = min(2 * self._interval.get(load, self.FIRST_INTERVAL // 2), self.MAX_INTERVAL)
         self._interval[load], self._due[load] = interval, step + interval

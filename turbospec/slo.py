@@ -38,6 +38,7 @@ class TpotSlo:
         A request that would be beyond it even after a step without drafts, of `plain_seconds`, does not count: no plan
         keeps it within, and the others must not go without drafts because of it.
         """
-        # After the step at least `emitted_tokens` tokens have followed the first. NaN in prefill: no comparison holds.
-        slack = self.seconds * view.emitted_tokens - (view.now - self._first_token_at[rows])
+        decoding = view.phase != Phase.PREFILL
+        # After the step at least `emitted_tokens` tokens have followed the first.
+        slack = (self.seconds * view.emitted_tokens - (view.now - self._first_token_at[rows]))[decoding]
         return float(slack[slack >= plain_seconds].min(initial=math.inf))

@@ -6,6 +6,7 @@ drafter's confidence, it is only chosen which requests start (`gated_start`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -126,8 +127,10 @@ def _verify_costs(verify: FloatArray, decoding: int) -> tuple[float, float]:
 def fixed_lengths(problem: StepProblem, max_seconds: float) -> StepPlan | None:
     """The best draft lengths, fixed before drafting; None where nothing pays."""
     costs, decoding = problem.costs, problem.batch.decoding
+    # A limit on this step's time counts the whole of the catching up, whoever is to earn it.
+    charges = problem.charges if math.isinf(max_seconds) else problem.catch_up
     solution = plan_draft_lengths(
-        survival(problem.conditional), costs, problem.price, charges=problem.charges, max_seconds=max_seconds
+        survival(problem.conditional), costs, problem.price, charges=charges, max_seconds=max_seconds
     )
     lengths = solution.draft_lengths
     total = int(lengths.sum())

@@ -117,6 +117,16 @@ def test_a_hopeless_server_is_forgiven_in_time() -> None:
     assert class_mean(later)[0] > 1.5 * class_mean(at_once)[0]
 
 
+def test_what_is_known_of_a_request_fades_even_if_it_is_the_one_that_drafts_again() -> None:
+    model = AcceptanceModel(2, idle_memory=100.0)
+    for _ in range(60):
+        feed(model, 7, drafted=2, accepted=0)
+    rows = rows_of(model, 7)
+    before = model.evidence(rows)[0]
+    model.observe(rows, ZERO, ZERO + 1, ZERO, ZERO > 0, NOT_DROPPED, idle_steps=500)
+    assert model.evidence(rows)[0] < 0.5 * before
+
+
 def test_classes_are_kept_apart() -> None:
     model = AcceptanceModel(2)
     for request in range(200):

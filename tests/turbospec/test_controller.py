@@ -193,16 +193,25 @@ def test_two_late_plans_in_a_row_are_a_fault() -> None:
     assert "TimeoutError" in controller.stats.last_fault
 
 
-def test_one_late_plan_is_forgiven() -> None:
+def test_a_late_plan_now_and_then_is_forgiven() -> None:
     policy = Scripted(dawdling)
     controller = Controller(policy, guard=GuardConfig(max_decision_seconds=0.01))
     drive(controller, 1)
     policy.on_plan = drafting(0, 4, 7)
-    drive(controller, 1, first=1)
+    drive(controller, Controller.SLOW_WITHIN, first=1)
     policy.on_plan = dawdling
-    plans = drive(controller, 1, first=2)
+    plans = drive(controller, 1, first=1 + Controller.SLOW_WITHIN)
     assert not on_fallback(plans[0])
     assert controller.stats.guard_trips == 0
+
+
+def test_a_policy_that_decides_slowly_for_a_few_steps_at_a_time_is_at_fault() -> None:
+    policy = Scripted(dawdling)
+    controller = Controller(policy, guard=GuardConfig(max_decision_seconds=0.01))
+    for step in range(5):
+        policy.on_plan = dawdling if step % 4 == 0 else drafting(0, 4, 7)
+        drive(controller, 1, first=step)
+    assert controller.stats.guard_trips == 1
 
 
 def test_a_faulty_listener_costs_neither_the_plan_nor_the_other_listeners() -> None:

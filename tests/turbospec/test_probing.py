@@ -161,3 +161,11 @@ def test_each_load_has_plain_steps_of_its_own() -> None:
     assert not plain.is_due(32, 3, 0.0)
     assert plain.is_due(32, 3 + PlainSteps.FIRST_INTERVAL, 0.0)
     assert plain.is_due(9, PlainSteps.FIRST_INTERVAL, 0.0), "9 is the same load as 8"
+
+
+def test_a_plain_step_whose_outcome_is_still_to_come_is_not_run_again() -> None:
+    plain = PlainSteps(0.01)
+    plain.earn(1.0)
+    due = [plain.is_due(8, step, 0.0) for step in range(2 * PlainSteps.FIRST_INTERVAL)]
+    assert due.index(True) == PlainSteps.FIRST_INTERVAL
+    assert sum(due) == 1

@@ -103,7 +103,7 @@ def bench(
     else:
         results = Results(json or Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json", meta)
     given = None if profile is None else Profile.load(profile)
-    if given is not None and (differences := given.differences({"device": device, "dtype": dtype})):
+    if given is not None and (differences := given.differences({"dtype": dtype})):
         stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off", markup=False)
     session = Session(
         pairs=pairs,

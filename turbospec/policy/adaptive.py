@@ -142,14 +142,18 @@ class AdaptivePolicy:
         else:
             plan = fixed_lengths(problem, max_seconds)
         if plan is None or not self.bias.pays(plan, problem, prefilling=opened.prefilling):
-            plan = self._off(view, problem, models, opened)
+            plan = self._off(view, problem, models, opened, max_seconds)
         elif self._plain_step_is_due(view, problem, plan):
             opened.plan = StepPlan(limits * 0, batch.decoding, problem.plain_seconds, "a plain step, to compare with")
             return opened.plan
-        # A promised time per token is kept step by step, and what is tried is tried once.
-        if not plan.probe:
-            opened.plan = plan
-            self._held = HeldPlan.of(plan, view) if self.slo is None else None
+        if plan.probe:
+            return plan
+        opened.plan = plan
+        # A promised time per token is kept step by step. First tokens have a price, and catching up a cost, of this
+        # step alone.
+        alike = self.slo is None and not self._delays_first_tokens(view, batch)
+        if alike and problem.invested_seconds(plan.draft_lengths) == 0.0:
+            self._held = HeldPlan.of(plan, view)
         return plan
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -225,10 +229,15 @@ class AdaptivePolicy:
         rate = self.price.rate(batch.decoding)
         if rate is None:
             rate = best_rate(survival(conditional), costs, float(batch.decoding))
-        # The first tokens that a plan delays: of the prompts in this step and, where tokens leave after the drafting,
-        # of the requests whose first token is ready. Requests still queued gain by throughput, not by idle drafters.
+        # Requests still queued are not delayed by drafts: they gain by throughput, not by idle drafters.
         delayed = batch.prefilling + (batch.starting if view.draft_before_emit else 0)
         return rate * (1.0 + self.config.first_token_weight * delayed / batch.decoding)
+
+    @staticmethod
+    def _delays_first_tokens(view: StepView, batch: Batch) -> bool:
+        """Whether first tokens wait for a step: of its prompts and, where tokens leave after the drafting, of the
+        requests whose first token is ready."""
+        return view.prefill_tokens > 0 or (view.draft_before_emit and batch.starting > 0)
 
     def _max_seconds(self, view: StepView, problem: StepProblem) -> float:
         """Longest step that keeps to the promised time per token; infinite where no plan can break it."""
@@ -245,11 +254,15 @@ class AdaptivePolicy:
         worth = (plan.predicted_tokens - problem.batch.decoding) / problem.price - drafting_seconds
         return self.plain_steps.is_due(problem.batch.decoding, view.step, worth)
 
-    def _off(self, view: StepView, problem: StepProblem, models: DrafterModels, opened: _Open) -> StepPlan:
-        """Nothing pays: draft nothing, or a probe where one is due and delays no first token."""
-        plan = self._probe(problem, models, opened) if view.prefill_tokens == 0 else None
-        if plan is not None:
-            return plan
+    def _off(
+        self, view: StepView, problem: StepProblem, models: DrafterModels, opened: _Open, max_seconds: float
+    ) -> StepPlan:
+        """Nothing pays: draft nothing, or a probe where one is due, delays no first token and breaks no promise."""
+        if not self._delays_first_tokens(view, problem.batch):
+            plan = self._probe(problem, models, opened)
+            if plan is not None and plan.predicted_seconds <= max_seconds:
+                return plan
+            opened.probe = None
         return StepPlan(
             np.zeros(view.size, np.int64),
             problem.batch.decoding,

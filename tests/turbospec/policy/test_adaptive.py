@@ -146,7 +146,19 @@ def test_tokens_that_wait_for_the_next_draft_are_first_tokens_too() -> None:
     starting = make_view(8, step=100_000, phase=np.full(8, Phase.FIRST_DECODE, np.int64), draft_before_emit=True)
     policy = adaptive(first_token_weight=50.0, use_confidence=False)
     serve(policy, GOOD, 8)
-    assert policy.plan(starting).draft_lengths.sum() < policy.plan(make_view(8, step=100_001)).draft_lengths.sum()
+    assert policy.plan(starting).draft_lengths.sum() == 0, "neither drafts nor a probe"
+    assert policy.plan(make_view(8, step=100_001)).draft_lengths.sum() > 0, "not held beyond the step it was meant for"
+
+
+def test_a_promised_time_per_token_counts_the_catching_up() -> None:
+    policy = adaptive(measured_profile(), tpot_slo_ms=14.0, use_confidence=False)
+    fresh, stale = (
+        make_view(8, step=step, now=0.0, emitted_tokens=np.ones(8, np.int64), stale_tokens=np.full(8, tokens))
+        for step, tokens in ((0, 0), (1, 400))
+    )
+    assert policy.plan(fresh).draft_lengths.any()
+    plan = policy.plan(stale)
+    assert not plan.draft_lengths.any() or plan.predicted_seconds <= 0.014
 
 
 def test_a_parallel_drafter_drafts_longer() -> None:
