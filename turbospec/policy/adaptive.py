@@ -107,17 +107,16 @@ class AdaptivePolicy:
         self._explored = 0
         self._waiting: list[tuple[_Open, StepOutcome]] = []
         """Outcomes not yet learnt from: that is done when the next decision is due."""
-        self._held: HeldPlan | None = None
-        self._opened: _Open | None = None
-        """What belongs to the plan that is held."""
+        self._held: tuple[HeldPlan, _Open] | None = None
         self._drafted_at = -1
         """The last step whose drafts were learnt from."""
 
     def plan(self, view: StepView) -> StepPlan:
-        if self._held is not None and self._opened is not None:
-            plan = self._held.again(view)
+        if self._held is not None:
+            held, opened = self._held
+            plan = held.again(view)
             if plan is not None:
-                self._open.put(view.step, self._opened)
+                self._open.put(view.step, opened)
                 return plan
         self._learn()
         self._held = None
@@ -127,7 +126,7 @@ class AdaptivePolicy:
         if self.config.max_draft is not None:
             limits = np.minimum(limits, self.config.max_draft)
         batch = Batch.of(view, limits)
-        opened = self._opened = _Open(rows, view.class_ids, batch.decoding, view.prefill_tokens > 0)
+        opened = _Open(rows, view.class_ids, batch.decoding, view.prefill_tokens > 0)
         self._open.put(view.step, opened)
         if batch.draft_room == 0:
             return self._nothing_to_draft(view, batch)
@@ -153,7 +152,8 @@ class AdaptivePolicy:
         # step alone.
         alike = self.slo is None and not self._delays_first_tokens(view, batch)
         if alike and problem.invested_seconds(plan.draft_lengths) == 0.0:
-            self._held = HeldPlan.of(plan, view)
+            held = HeldPlan.of(plan, view)
+            self._held = None if held is None else (held, opened)
         return plan
 
     def observe(self, outcome: StepOutcome) -> None:
