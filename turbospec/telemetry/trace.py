@@ -183,7 +183,8 @@ class DecisionTrace:
                 if older.exists():
                     older.replace(self._backup(number))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("w", encoding="utf-8")
+        # Line by line: servers are often killed, and the last steps before that are those one wants to see.
+        self._file = self.path.open("w", encoding="utf-8", buffering=1)
         self._bytes = 0
 
     def _backup(self, number: int) -> Path:

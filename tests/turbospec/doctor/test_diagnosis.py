@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from turbospec.doctor.counts import BenchResult, DraftCounts
+from turbospec.doctor.diagnosis import Diagnosis, StepCost, compare, diagnose
+
+COST = StepCost(draft_token=0.1, verify_token=0.02)
+
+
+def counts(*survival: float, drafts: int = 10_000) -> DraftCounts:
+    return DraftCounts(drafts, drafts * len(survival), tuple(rate * drafts for rate in survival))
+
+
+def texts(diagnosis: Diagnosis, severity: str) -> str:
+    return " | ".join(finding.text for finding in diagnosis.findings if finding.severity == severity)
+
+
+def test_table_b_is_recognised() -> None:
+    """2 of 25,182 drafted tokens accepted, K = 3: a fault of the set-up, with what to check."""
+    diagnosis = diagnose(DraftCounts(8394, 25_182, (2.0, 0.0, 0.0)), COST)
+    assert "never right" in texts(diagnosis, "bad")
+    (finding,) = [finding for finding in diagnosis.findings if finding.severity == "bad"]
+    for cause in ("quantised", "d2t", "checkpoint", "Chat template", "tokenizer"):
+        assert any(cause in check for check in finding.checks)
+    assert diagnosis.best_length == 0
+
+
+def test_a_long_draft_that_dies_early_is_told_a_better_length() -> None:
+    survival = [0.6, 0.3, 0.12, 0.04, 0.01, *[0.0] * 10]
+    diagnosis = diagnose(counts(*survival), COST)
+    assert "dies at position 4" in texts(diagnosis, "warning")
+    assert diagnosis.best_length == 2
+    assert "2 would be a better fixed length than 15" in texts(diagnosis, "warning")
+
+
+def test_the_best_length_is_that_of_the_arithmetic() -> None:
+    diagnosis = diagnose(counts(0.8, 0.6, 0.4), COST)
+    expected = [1.0, 1.8 / 1.12, 2.4 / 1.24, 2.8 / 1.36]
+    assert diagnosis.speedup.tolist() == pytest.approx(expected)
+    assert diagnosis.tokens_per_step.tolist() == pytest.approx([1.0, 1.8, 2.4, 2.8])
+    assert diagnosis.best_length == 3
+    assert "3 is the best fixed length" in texts(diagnosis, "good")
+
+
+def test_where_drafting_is_dear_nothing_pays() -> None:
+    diagnosis = diagnose(counts(0.5, 0.2), StepCost(draft_token=0.9, verify_token=0.1))
+    assert diagnosis.best_length == 0
+    assert "no draft length pays" in texts(diagnosis, "bad")
+
+
+def test_a_weak_drafter_is_no_fault() -> None:
+    diagnosis = diagnose(counts(0.3, 0.1), COST)
+    assert "weak drafter" in texts(diagnosis, "warning")
+
+
+def test_few_drafts_are_a_guess() -> None:
+    assert "only 30 drafts" in texts(diagnose(counts(0.7, 0.4, drafts=30), COST), "warning")
+
+
+@pytest.mark.parametrize("nothing", [None, DraftCounts(0, 0, (0.0, 0.0)), DraftCounts(50, 100, ())])
+def test_nothing_to_go_by_is_said(nothing: DraftCounts | None) -> None:
+    diagnosis = diagnose(nothing, COST)
+    assert [finding.severity for finding in diagnosis.findings] == ["warning"]
+    assert diagnosis.best_length == 0
+
+
+RUN = BenchResult(Path("run.json"), counts(0.6, 0.3), 130.0, 8.0, 60.0, 5000, 50, "inf", 8)
+PLAIN = BenchResult(Path("plain.json"), None, 100.0, 10.0, 58.0, 5000, 50, "inf", 8)
+
+
+def severities(run: BenchResult, baseline: BenchResult) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.text.split(":")[0]) for finding in compare(run, baseline)]
+
+
+def test_a_measured_gain_is_said() -> None:
+    assert severities(RUN, PLAIN) == [("good", "measured")]
+
+
+def test_a_measured_loss_is_said() -> None:
+    slow = replace(RUN, output_throughput=60.0, mean_tpot_ms=17.0, p99_ttft_ms=130.0)
+    assert severities(slow, PLAIN) == [("bad", "measured"), ("warning", "measured")]
+
+
+def test_runs_that_cannot_be_compared_are_not() -> None:
+    """The second run of table B wrote answers 1.6 times as long and ran fewer requests at once."""
+    other = replace(RUN, output_tokens=8000, max_concurrency=64)
+    found = severities(other, PLAIN)
+    assert found[:2] == [("bad", "not the same experiment"), ("bad", "not the same work")]
+    assert "speculates too" in compare(RUN, RUN)[0].text

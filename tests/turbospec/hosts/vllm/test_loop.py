@@ -1,0 +1,181 @@
+"""The loop against a scheduler's bookkeeping as vLLM's is, without vLLM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from turbospec.hosts.vllm.loop import EngineLimits, Queue, Verified, VllmLoop
+from turbospec.types import IntArray, Phase, StepOutcome, StepPlan, StepView
+
+LIMITS = EngineLimits(max_draft=5, max_model_len=100, max_batched_tokens=64, parallel_drafter=False)
+
+
+@dataclass
+class Request:
+    request_id: str
+    num_prompt_tokens: int = 4
+    max_tokens: int = 40
+    num_computed_tokens: int = 0
+    num_output_placeholders: int = 0
+    num_output_tokens: int = 0
+    sampling_params: Any = None
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt_tokens + self.num_output_tokens
+
+
+@dataclass
+class Recorder:
+    """Drafts what it is told, capped by the limits, and keeps what it sees."""
+
+    lengths: list[int] = field(default_factory=list)
+    views: list[StepView] = field(default_factory=list)
+    outcomes: list[StepOutcome] = field(default_factory=list)
+
+    def plan(self, view: StepView) -> StepPlan:
+        self.views.append(view)
+        wanted = self.lengths.pop(0) if self.lengths else 0
+        return StepPlan(np.minimum(np.full(view.size, wanted), view.draft_limits))
+
+    def observe(self, outcome: StepOutcome) -> None:
+        self.outcomes.append(outcome)
+
+
+class FakeEngine:
+    """Schedules all its requests each step; `step` is one of vLLM's, sync."""
+
+    def __init__(self, controller: Recorder, limits: EngineLimits = LIMITS) -> None:
+        self.loop = VllmLoop(controller, limits)
+        self.drafts: dict[str, int] = {}
+
+    def schedule(self, requests: list[Request], chunk: int = 64) -> tuple[IntArray, dict[str, int]]:
+        verified = {r.request_id: self.drafts.get(r.request_id, 0) for r in requests}
+        scheduled = {
+            r.request_id: min(r.num_tokens + verified[r.request_id] - r.num_computed_tokens, chunk) for r in requests
+        }
+        lengths = self.loop.plan(requests, scheduled, Queue(), began=0.0)
+        for request, length in zip(requests, lengths.tolist(), strict=True):
+            request.num_computed_tokens += scheduled[request.request_id]
+            self.drafts[request.request_id] = length
+        return lengths, verified
+
+    def finish(self, requests: list[Request], verified: dict[str, int], accepted: dict[str, int]) -> None:
+        done: dict[str, Verified] = {}
+        for request in requests:
+            name = request.request_id
+            if request.num_computed_tokens < request.num_tokens:
+                done[name] = Verified(0, 0, 0)
+                continue
+            kept = min(accepted.get(name, 0), verified[name])
+            request.num_output_tokens += kept + 1
+            request.num_computed_tokens = request.num_tokens - 1
+            done[name] = Verified(verified[name], kept, kept + 1)
+        self.loop.finish(done, Queue())
+
+    def step(self, requests: list[Request], accepted: dict[str, int] | None = None) -> IntArray:
+        lengths, verified = self.schedule(requests)
+        self.finish(requests, verified, accepted or {})
+        return lengths
+
+
+def test_a_plan_is_closed_by_the_step_that_verifies_its_drafts() -> None:
+    controller = Recorder(lengths=[3, 2, 0])
+    engine, a, b = FakeEngine(controller), Request("a"), Request("b")
+    engine.step([a, b])
+    assert controller.outcomes == []
+    engine.step([a, b], accepted={"a": 3, "b": 1})
+    (outcome,) = controller.outcomes
+    assert outcome.step == controller.views[0].step
+    assert outcome.drafted.tolist() == [3, 3]
+    assert outcome.accepted.tolist() == [3, 1]
+    assert outcome.emitted.tolist() == [4, 2]
+    assert outcome.tokens_batched == 8
+    assert outcome.draft_rows.tolist() == [2, 2]  # the first position comes with the pass of every step
+    engine.step([a, b])
+    assert controller.outcomes[1].drafted.tolist() == [2, 2]
+
+
+def test_a_prompt_that_completes_is_at_its_first_decode() -> None:
+    controller = Recorder(lengths=[5, 5])
+    engine, long = FakeEngine(controller), Request("a", num_prompt_tokens=80)
+    lengths, verified = engine.schedule([long])
+    engine.finish([long], verified, {})
+    assert controller.views[0].phase.tolist() == [Phase.PREFILL]
+    assert controller.views[0].prefill_tokens == 16
+    assert lengths.tolist() == [0]
+    engine.step([long])
+    assert controller.views[1].phase.tolist() == [Phase.FIRST_DECODE]
+    assert controller.views[1].draft_limits.tolist() == [5]
+    assert controller.views[1].draft_before_emit
+    engine.step([long])
+    assert controller.views[2].phase.tolist() == [Phase.DECODE]
+    assert [outcome.prefill_tokens for outcome in controller.outcomes] == [16, 0]
+
+
+def test_drafts_end_with_the_tokens_left_and_the_model() -> None:
+    controller = Recorder(lengths=[5, 5])
+    engine = FakeEngine(controller)
+    few, full = Request("a", max_tokens=4), Request("b", num_prompt_tokens=96)
+    engine.schedule([few, full], chunk=100)
+    # Of four tokens one comes with the prompt and one with the verify pass; of a hundred places 96 are taken.
+    assert controller.views[0].draft_limits.tolist() == [2, 2]
+    assert controller.views[0].tokens_left.tolist() == [3, 39]
+
+
+def test_an_aborted_request_teaches_nothing() -> None:
+    controller = Recorder(lengths=[2, 2])
+    engine, a, b = FakeEngine(controller), Request("a"), Request("b")
+    engine.step([a, b])
+    engine.step([a], accepted={"a": 1})
+    (outcome,) = controller.outcomes
+    assert outcome.drafted.tolist() == [2, 0]
+    assert outcome.emitted.tolist() == [2, 0]
+    assert outcome.request_ids.tolist() == controller.views[0].request_ids.tolist()
+
+
+def test_what_follows_a_pause_does_not_close_the_plan_before_it() -> None:
+    controller = Recorder(lengths=[2, 2])
+    engine = FakeEngine(controller)
+    engine.step([Request("a")])
+    engine.step([Request("b")])
+    assert controller.outcomes == []
+
+
+def test_steps_that_overlap_are_told_apart() -> None:
+    """Async scheduling: a step is scheduled while the one before runs."""
+    controller = Recorder(lengths=[2, 4, 0])
+    engine, a = FakeEngine(controller), Request("a")
+    _, first = engine.schedule([a])
+    a.num_output_placeholders = 1
+    _, second = engine.schedule([a])
+    assert controller.views[1].phase.tolist() == [Phase.DECODE]
+    engine.loop.finish({"a": Verified(first["a"], 0, 1)}, Queue())
+    assert controller.outcomes == []
+    engine.loop.finish({"a": Verified(second["a"], 2, 3)}, Queue())
+    (outcome,) = controller.outcomes
+    assert (outcome.step, outcome.drafted.tolist(), outcome.accepted.tolist()) == (0, [2], [2])
+
+
+def test_an_acceptance_cut_short_shows_no_failure() -> None:
+    controller = Recorder(lengths=[4])
+    engine, a = FakeEngine(controller), Request("a")
+    engine.step([a])
+    engine.schedule([a])
+    engine.loop.finish({"a": Verified(4, 3, 2)}, Queue())  # the second token was the end
+    (outcome,) = controller.outcomes
+    assert outcome.truncated.tolist() == [True]
+    assert outcome.accepted.tolist() == [2]
+
+
+def test_times_add_up_to_the_clock() -> None:
+    controller = Recorder(lengths=[0, 3, 1, 2] * 3)
+    engine, a = FakeEngine(controller), Request("a")
+    for _ in range(12):
+        engine.step([a], accepted={"a": 1})
+    for outcome in controller.outcomes:
+        assert outcome.step_seconds == outcome.draft_seconds + outcome.verify_seconds
+        assert outcome.verify_seconds > 0.0

@@ -1,0 +1,41 @@
+"""Schedulers whose controller picks every request's draft length at random, every step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from turbospec.hosts.vllm.loop import VllmLoop
+from turbospec.hosts.vllm.scheduler import TurboSpecAsyncScheduler, TurboSpecScheduler
+from turbospec.types import StepOutcome, StepPlan, StepView
+
+
+class RandomLengths:
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(0)
+
+    def plan(self, view: StepView) -> StepPlan:
+        # A third of the steps draft nothing at all.
+        longest = self._rng.integers(0, view.max_draft, endpoint=True) if self._rng.random() < 2 / 3 else 0
+        return StepPlan(np.minimum(self._rng.integers(0, longest, view.size, endpoint=True), view.draft_limits))
+
+    def observe(self, outcome: StepOutcome) -> None:
+        assert (outcome.accepted <= outcome.drafted).all()
+        assert (outcome.accepted <= outcome.emitted).all()
+
+
+class RandomScheduler(TurboSpecScheduler):
+    def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
+        return _at_random(super()._build_loop(vllm_config))
+
+
+class RandomAsyncScheduler(TurboSpecAsyncScheduler):
+    def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
+        return _at_random(super()._build_loop(vllm_config))
+
+
+def _at_random(loop: VllmLoop | None) -> VllmLoop:
+    assert loop is not None
+    loop.controller = RandomLengths()
+    return loop

@@ -1,0 +1,146 @@
+"""A real vLLM with the repository's pair: the same output whatever is drafted, and the loop at work.
+
+`TURBOSPEC_LOSSLESS_PROMPTS` sets how many prompts are compared; 200 are the claim in docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+REPOSITORY = Path(__file__).parents[2]
+MODELS = REPOSITORY / "models"
+PROMPTS = int(os.environ.get("TURBOSPEC_LOSSLESS_PROMPTS", "24"))
+PROMPT_TOKENS, NEW_TOKENS, MAX_DRAFT = 96, 48, 6
+DRAFT_MODEL = {"method": "draft_model", "model": str(MODELS / "drafter"), "num_speculative_tokens": MAX_DRAFT}
+NGRAM = {"method": "ngram", "num_speculative_tokens": MAX_DRAFT, "prompt_lookup_max": 4}
+DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens"
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(MODELS / "target")
+    texts = [
+        json.loads(line)["text"]
+        for kind in ("code", "prose")
+        for line in (REPOSITORY / "workloads" / f"{kind}.jsonl").read_text().splitlines()[: -(-PROMPTS // 2)]
+    ]
+    return [ids[:PROMPT_TOKENS] for ids in tokenizer(texts)["input_ids"]][:PROMPTS]
+
+
+def generate(
+    prompts: list[list[int]],
+    speculative_config: dict[str, Any] | None,
+    *,
+    variables: dict[str, str] | None = None,
+    **job: Any,
+) -> tuple[list[list[int]], dict[str, float], str]:
+    """Tokens for each prompt, vLLM's metrics, and its log."""
+    fields = {
+        "speculative_config": speculative_config,
+        "additional_config": {},
+        "scheduler_cls": None,
+        "async": False,
+        "prompts": prompts,
+        "max_tokens": NEW_TOKENS,
+        "extra_args": None,
+        "engine": {},
+    }
+    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(REPOSITORY)}
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as answer:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.vllm.generate", answer.name],
+            input=json.dumps(fields | job),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=REPOSITORY,
+            timeout=900,
+            env=os.environ | settings | (variables or {}),
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+        result = json.load(answer)
+    return result["tokens"], result["metrics"], done.stdout
+
+
+@pytest.fixture(scope="module")
+def reference(prompts: list[list[int]]) -> list[list[int]]:
+    """Without speculation, and without TurboSpec."""
+    return generate(prompts, None)[0]
+
+
+@pytest.mark.parametrize(
+    ("speculative_config", "scheduler", "asynchronous"),
+    [
+        pytest.param(DRAFT_MODEL, "RandomScheduler", False, id="draft model, sync"),
+        pytest.param(DRAFT_MODEL, "RandomAsyncScheduler", True, id="draft model, async"),
+        pytest.param(NGRAM, "RandomScheduler", False, id="n-gram, sync"),
+    ],
+)
+def test_random_lengths_leave_the_output_as_it_is(
+    speculative_config: dict[str, Any],
+    scheduler: str,
+    asynchronous: bool,
+    prompts: list[list[int]],
+    reference: list[list[int]],
+) -> None:
+    tokens, metrics, log = generate(
+        prompts,
+        speculative_config,
+        scheduler_cls=f"tests.vllm.random_lengths.{scheduler}",
+        additional_config={"turbospec": "static-1"},
+        **{"async": asynchronous},
+    )
+    assert "TurboSpec failed" not in log
+    assert metrics[ACCEPTED] > len(prompts)
+    assert metrics[DRAFTED] < PROMPTS * NEW_TOKENS * MAX_DRAFT / 2
+    assert tokens == reference
+
+
+def test_one_variable_makes_a_server_adaptive(
+    prompts: list[list[int]], reference: list[list[int]], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    variables = {"TURBOSPEC_POLICY": "adaptive", "TURBOSPEC_TRACE": str(trace)}
+    tokens, metrics, log = generate(prompts, DRAFT_MODEL, variables=variables)
+    assert "TurboSpec chooses draft lengths by policy adaptive" in log
+    assert tokens == reference
+    steps = [json.loads(line) for line in trace.read_text().splitlines()]
+    # The loop sees all that vLLM counts, but for accepted tokens past a request's last one.
+    assert sum(sum(step["drafted"]) for step in steps) == metrics[DRAFTED]
+    assert 0.9 * metrics[ACCEPTED] < sum(sum(step["accepted"]) for step in steps) <= metrics[ACCEPTED]
+    assert len({max(step["planned"]) for step in steps}) > 2
+
+
+def test_nothing_changes_where_nobody_asks(prompts: list[list[int]], reference: list[list[int]]) -> None:
+    tokens, metrics, log = generate(prompts[:8], DRAFT_MODEL)
+    assert "TurboSpec" not in log
+    assert tokens == reference[:8]
+    assert metrics[DRAFTED] > 0
+
+
+def test_a_request_can_refuse_drafts(prompts: list[list[int]], reference: list[list[int]], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    tokens, _, _ = generate(
+        prompts[:8],
+        DRAFT_MODEL,
+        additional_config={"turbospec": {"policy": "static-3", "trace": str(trace)}},
+        extra_args=[{"turbospec_max_draft": i % 2} for i in range(8)],
+    )
+    assert tokens == reference[:8]
+    drafted: dict[int, int] = {}
+    for step in map(json.loads, trace.read_text().splitlines()):
+        for number, length in zip(step["request_ids"], step["drafted"], strict=True):
+            drafted[number] = max(drafted.get(number, 0), length)
+    assert sorted(drafted.values()) == [0] * 4 + [1] * 4

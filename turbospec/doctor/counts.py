@@ -1,0 +1,183 @@
+"""What was drafted and accepted, read from a vLLM server's metrics or from what `vllm bench serve` wrote."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+
+from turbospec.errors import UserError
+from turbospec.types import FloatArray
+
+TIMEOUT_SECONDS = 5.0
+SPEC = "vllm:spec_decode_num_"
+
+
+@dataclass(slots=True, frozen=True)
+class DraftCounts:
+    """Counts over some stretch of serving."""
+
+    drafts: int
+    """Drafts verified: one for a request in a step, of any length from 1."""
+    draft_tokens: int
+    accepted: tuple[float, ...]
+    """Draft tokens accepted at each position from the first."""
+    drafted: tuple[float, ...] | None = None
+    """Draft tokens verified at each position, where the server tells; all drafts reached every position otherwise."""
+
+    def since(self, before: DraftCounts) -> DraftCounts:
+        """What was added to an earlier reading."""
+        drafted = None
+        if self.drafted is not None and before.drafted is not None:
+            drafted = tuple(now - then for now, then in zip(self.drafted, before.drafted, strict=True))
+        return DraftCounts(
+            self.drafts - before.drafts,
+            self.draft_tokens - before.draft_tokens,
+            tuple(now - then for now, then in zip(self.accepted, before.accepted, strict=True)),
+            drafted,
+        )
+
+    @property
+    def mean_draft_length(self) -> float:
+        return self.draft_tokens / self.drafts
+
+    @property
+    def positions(self) -> int:
+        """Positions, from the first, that were drafted at all."""
+        if self.drafted is None:
+            return len(self.accepted)
+        return next((position for position, count in enumerate(self.drafted) if not count), len(self.drafted))
+
+    def conditional(self) -> FloatArray:
+        """(K,) acceptance of each position, given that those before it were accepted and it was drafted; NaN where
+        that never happened."""
+        accepted = np.array(self.accepted)
+        judged = np.concatenate([[float(self.drafts)], accepted[:-1]]) if len(accepted) else accepted
+        if self.drafted is not None:
+            # Of the drafts that got as far as position j, the part that went on to j + 1 had as good a start.
+            drafted = np.array(self.drafted)
+            went_on = np.divide(drafted[1:], drafted[:-1], out=np.zeros(len(drafted) - 1), where=drafted[:-1] > 0)
+            judged = np.concatenate([drafted[:1], accepted[:-1] * went_on])
+        rates = np.divide(accepted, judged, out=np.full(len(accepted), np.nan), where=judged > 0)
+        return np.minimum(rates, 1.0)
+
+
+@dataclass(slots=True, frozen=True)
+class BenchResult:
+    """The part of a result of `vllm bench serve` that tells how speculation fared."""
+
+    path: Path
+    counts: DraftCounts | None
+    """None where nothing was drafted."""
+    output_throughput: float
+    """Tokens a second."""
+    mean_tpot_ms: float
+    p99_ttft_ms: float
+    output_tokens: int
+    completed: int
+    request_rate: str
+    max_concurrency: int | None
+
+    @property
+    def tokens_per_request(self) -> float:
+        return self.output_tokens / max(self.completed, 1)
+
+
+def read_server(url: str) -> DraftCounts:
+    """Counts since a vLLM server was started.
+
+    Args:
+        url: the server's, with or without `/metrics`.
+
+    Raises:
+        UserError: it does not answer, is no vLLM, or does not speculate.
+    """
+    address = url.rstrip("/").removesuffix("/metrics") + "/metrics"
+    if not address.startswith(("http://", "https://")):
+        raise UserError(f"{url}: not an address; give one like http://127.0.0.1:8000")
+    try:
+        with urlopen(address, timeout=TIMEOUT_SECONDS) as answer:
+            text = answer.read().decode("utf-8", errors="replace")
+    except (URLError, OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise UserError(f"{address} does not answer ({reason}); is the server up, and is this its port?") from None
+    return read_metrics(text, address)
+
+
+def read_metrics(text: str, source: str) -> DraftCounts:
+    """Counts from a page of metrics, over all of its engines.
+
+    Raises:
+        UserError: the page is no vLLM's, or of one that does not speculate.
+    """
+    totals: dict[str, float] = defaultdict(float)
+    positions: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                name = sample.name.removesuffix("_total")
+                if name.endswith(("_per_pos", "_per_position")):
+                    positions[name][int(sample.labels["position"])] += sample.value
+                else:
+                    totals[name] += sample.value
+    except (ValueError, KeyError) as error:
+        raise UserError(f"{source} is not a page of Prometheus metrics ({error})") from None
+    if SPEC + "drafts" not in totals:
+        if any(name.startswith("vllm:") for name in totals):
+            raise UserError(f"{source}: this vLLM does not speculate; start it with --speculative-config")
+        raise UserError(f"{source} has no vLLM metrics; give the address of a vLLM server")
+    accepted = _in_order(positions[SPEC + "accepted_tokens_per_pos"])
+    drafted = None
+    if positions["turbospec_drafted_per_position"]:
+        drafted = _in_order(positions["turbospec_drafted_per_position"])
+        accepted = _in_order(positions["turbospec_accepted_per_position"])
+    return DraftCounts(round(totals[SPEC + "drafts"]), round(totals[SPEC + "draft_tokens"]), accepted, drafted)
+
+
+def _in_order(values: dict[int, float]) -> tuple[float, ...]:
+    return tuple(values.get(position, 0.0) for position in range(max(values, default=-1) + 1))
+
+
+def read_bench(path: Path) -> BenchResult:
+    """Read what `vllm bench serve --save-result` wrote.
+
+    Raises:
+        UserError: the file is missing, broken or something else.
+    """
+    try:
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+        result = BenchResult(
+            path=path,
+            counts=_bench_counts(document),
+            output_throughput=float(document["output_throughput"]),
+            mean_tpot_ms=float(document["mean_tpot_ms"]),
+            p99_ttft_ms=float(document.get("p99_ttft_ms", "nan")),
+            output_tokens=int(document["total_output_tokens"]),
+            completed=int(document["completed"]),
+            request_rate=str(document.get("request_rate", "inf")),
+            max_concurrency=document.get("max_concurrency"),
+        )
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} is not a result of `vllm bench serve --save-result` ({type(error).__name__}: {error})"
+        ) from None
+    if result.completed == 0:
+        raise UserError(f"{path}: no request of this run was completed, so it says nothing")
+    return result
+
+
+def _bench_counts(document: dict[str, Any]) -> DraftCounts | None:
+    drafts = int(document.get("spec_decode_num_drafts", 0))
+    if drafts == 0:
+        return None
+    rates = document.get("spec_decode_per_position_acceptance_rates", [])
+    return DraftCounts(drafts, int(document["spec_decode_draft_tokens"]), tuple(float(rate) * drafts for rate in rates))

@@ -1,0 +1,226 @@
+"""vLLM's steps in the controller's terms.
+
+One step of vLLM runs the target over the drafts made in the step before, samples, and drafts for the step to come:
+
+    vLLM's step t        verify d(t−1) │ draft d(t)
+    vLLM's step t + 1                               verify d(t) │ draft d(t+1)
+    the controller's step                └─── draft d(t), verify d(t) ───┘
+
+The plan made while step t is scheduled is thus carried out by the end of step t and the beginning of step t + 1, and
+closed by the output of step t + 1. Under async scheduling step t + 1 is scheduled before step t has ended; what is
+said here of order holds all the same.
+
+How long a step took is the time from when it was given to the device, or from when the step before gave its tokens,
+whichever was later, until it gave its own. While steps follow one another without a gap, as they do on a busy server,
+that is the time from output to output: what a step adds to the run, whether or not its scheduling overlapped with the
+step before. `StepSplit` says what part of it was drafting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from turbospec.hosts.vllm.requests import KnownRequests, VllmRequest
+from turbospec.hosts.vllm.step_split import StepSplit
+from turbospec.types import IntArray, Phase, StepController, StepOutcome, StepView
+
+
+@dataclass(slots=True, frozen=True)
+class EngineLimits:
+    """What does not change while the server runs."""
+
+    max_draft: int
+    max_model_len: int
+    max_batched_tokens: int
+    parallel_drafter: bool
+
+
+@dataclass(slots=True, frozen=True)
+class Queue:
+    """The requests that wait, as a step is scheduled."""
+
+    requests: int = 0
+    waiting_seconds: float = 0.0
+    """How long the first of them has waited."""
+
+
+@dataclass(slots=True, frozen=True)
+class Verified:
+    """What a step made of a request's drafts."""
+
+    drafted: int
+    accepted: int
+    emitted: int
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A plan from its making to the output of the step after."""
+
+    view: StepView
+    names: Sequence[str]
+    lengths: IntArray
+    passes: int
+    """Drafter passes beyond the first."""
+    draft_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step of vLLM on its way through the device."""
+
+    began: float
+    plan: _Plan
+    tokens: int
+    prefill_tokens: int
+    context_tokens: int
+
+
+class VllmLoop:
+    """Drives a controller from a scheduler's `schedule` and `update_from_output`; knows no vLLM types.
+
+    Args:
+        controller: is asked for a plan for every step that is scheduled.
+        limits: of the engine.
+    """
+
+    def __init__(self, controller: StepController, limits: EngineLimits) -> None:
+        self.controller = controller
+        self.known = KnownRequests()
+        self._limits = limits
+        self._split = StepSplit()
+        self._steps: deque[_Step] = deque()
+        """Scheduled and not yet finished, oldest first."""
+        self._last: _Plan | None = None
+        """The plan of the step that finished last, whose drafts the next one verifies."""
+        self._last_output = 0.0
+        self._next_step = 0
+
+    def plan(
+        self, requests: Sequence[VllmRequest], num_scheduled: Mapping[str, int], queue: Queue, began: float
+    ) -> IntArray:
+        """Choose how many tokens each request drafts at the end of the step that is being scheduled.
+
+        Args:
+            requests: the n scheduled ones, before the step is added to their computed tokens.
+            num_scheduled: tokens that the step computes for each of them, drafts included.
+            queue: requests that are not scheduled.
+            began: when scheduling began, on the clock of `time.perf_counter`.
+
+        Returns:
+            (n,) draft lengths. The drafter makes the longest for the whole batch; the others are to be cut.
+        """
+        view, prefill_tokens = self._view(requests, num_scheduled, queue)
+        lengths = self.controller.plan(view).draft_lengths
+        longest = int(lengths.max(initial=0))
+        passes = 0 if self._limits.parallel_drafter else max(longest - 1, 0)
+        plan = _Plan(view, [request.request_id for request in requests], lengths, passes)
+        tokens = sum(num_scheduled.values())
+        self._steps.append(_Step(began, plan, tokens, prefill_tokens, int(view.context_tokens.sum())))
+        return lengths
+
+    def finish(self, verified: Mapping[str, Verified], queue: Queue) -> None:
+        """Take in the output of the oldest scheduled step.
+
+        Args:
+            verified: what became of each request that got tokens; aborted ones are missing.
+            queue: requests that wait now.
+        """
+        now = time.perf_counter()
+        step = self._steps.popleft()
+        seconds = now - max(step.began, self._last_output)
+        self._last_output = now
+        plan, closing = step.plan, self._last
+        plan.draft_seconds = self._split.draft_seconds(
+            seconds, step.tokens, step.context_tokens, plan.passes, plan.view.size
+        )
+        self._last = plan
+        if closing is not None and not verified.keys().isdisjoint(closing.names):
+            self._close(closing, step, seconds - plan.draft_seconds, verified, queue)
+
+    def _close(
+        self, plan: _Plan, step: _Step, verify_seconds: float, verified: Mapping[str, Verified], queue: Queue
+    ) -> None:
+        nothing = Verified(0, 0, 0)
+        rows = [verified.get(name, nothing) for name in plan.names]
+        drafted = np.array([row.drafted for row in rows], np.int64)
+        accepted = np.array([row.accepted for row in rows], np.int64)
+        emitted = np.array([row.emitted for row in rows], np.int64)
+        view = plan.view
+        some_drafts = plan.passes > 0 or (self._limits.parallel_drafter and bool(plan.lengths.any()))
+        self.controller.observe(
+            StepOutcome(
+                step=view.step,
+                request_ids=view.request_ids,
+                drafted=drafted,
+                accepted=np.minimum(accepted, emitted),
+                emitted=emitted,
+                # What ended the output at an accepted draft token kept the tokens after it from being judged.
+                truncated=(emitted > 0) & (emitted <= accepted),
+                proposed=drafted,
+                draft_rows=np.full(plan.passes or int(some_drafts), view.size, np.int64),
+                draft_context_tokens=plan.passes * int(view.context_tokens.sum()),
+                tokens_batched=step.tokens,
+                padded_tokens=step.tokens,
+                prefill_tokens=step.prefill_tokens,
+                context_tokens=step.context_tokens,
+                draft_seconds=plan.draft_seconds,
+                verify_seconds=verify_seconds,
+                step_seconds=plan.draft_seconds + verify_seconds,
+                waiting_requests=queue.requests,
+            )
+        )
+
+    def _view(
+        self, requests: Sequence[VllmRequest], num_scheduled: Mapping[str, int], queue: Queue
+    ) -> tuple[StepView, int]:
+        """The batch as it will stand when this step's tokens are sampled, and the prompt tokens in the step."""
+        limits, size = self._limits, len(requests)
+        # (n, 6): request, phase, context, emitted, left, limit, class
+        rows = np.zeros((7, size), np.int64)
+        prefill_tokens = prompt_left = 0
+        for i, request in enumerate(requests):
+            known = self.known.get(request)
+            computed = request.num_computed_tokens + num_scheduled[request.request_id]
+            emitted = request.num_output_tokens
+            missing = request.num_tokens + request.num_output_placeholders - computed
+            if request.num_computed_tokens < request.num_prompt_tokens:
+                prefill_tokens += num_scheduled[request.request_id]
+            # The step's own token is counted as emitted.
+            left = request.max_tokens - emitted - 1
+            limit = 0
+            if missing > 0:
+                phase = Phase.PREFILL
+                prompt_left += missing
+            else:
+                phase = Phase.FIRST_DECODE if emitted + request.num_output_placeholders == 0 else Phase.DECODE
+                limit = min(limits.max_draft, left - 1, limits.max_model_len - computed - 2)
+                if known.max_draft is not None:
+                    limit = min(limit, known.max_draft)
+            rows[:, i] = known.number, phase, computed, emitted + 1, left, max(limit, 0), known.class_id
+        view = StepView(
+            step=self._next_step,
+            now=time.monotonic(),
+            request_ids=rows[0],
+            phase=rows[1],
+            context_tokens=rows[2],
+            emitted_tokens=rows[3],
+            tokens_left=rows[4],
+            stale_tokens=np.zeros(size, np.int64),
+            class_ids=rows[6],
+            draft_limits=rows[5],
+            max_draft=limits.max_draft,
+            waiting_requests=queue.requests,
+            waiting_seconds=queue.waiting_seconds,
+            prefill_tokens=min(prompt_left, limits.max_batched_tokens),
+            draft_before_emit=True,
+            parallel_drafter=limits.parallel_drafter,
+            batch_drafter=True,
+        )
+        self._next_step += 1
+        return view, prefill_tokens

@@ -1,0 +1,153 @@
+# pyright: basic, reportMissingImports=false
+"""vLLM's schedulers with a draft length that the controller chooses, for every step and every request.
+
+Three methods of vLLM's are extended and none is replaced: after a step is scheduled its draft length is set, drafts
+are cut to their request's length before they are verified, and every output is reported. If anything in here fails,
+the server goes on as vLLM would without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from turbospec.hosts.vllm.loop import EngineLimits, Queue, Verified, VllmLoop
+from turbospec.hosts.vllm.metrics_file import METRICS_FILE, MetricsFileWriter
+from turbospec.hosts.vllm.settings import read_settings
+from turbospec.hosts.vllm.support import PARALLEL_METHODS
+from turbospec.telemetry.metrics import StepMetrics
+from turbospec.telemetry.trace import DecisionTrace
+
+log = logging.getLogger("turbospec")
+
+
+class _Adaptive(Scheduler):
+    """What both schedulers share."""
+
+    def __init__(self, vllm_config, *args, **kwargs) -> None:
+        super().__init__(vllm_config, *args, **kwargs)
+        self._trace: DecisionTrace | None = None
+        self._loop: VllmLoop | None = self._build_loop(vllm_config)
+        self._began = 0.0
+        self._lengths: dict[str, int] = {}
+        """Draft length of each request of the last scheduled step."""
+
+    def _build_loop(self, vllm_config) -> VllmLoop | None:
+        settings = read_settings(vllm_config.additional_config)
+        speculation = vllm_config.speculative_config
+        if settings is None or speculation is None or self.dynamic_sd_lookup is None:
+            log.warning("TurboSpec is idle: it needs a policy and a --speculative-config")
+            return None
+        limits = EngineLimits(
+            max_draft=self.num_spec_tokens,
+            max_model_len=self.max_model_len,
+            max_batched_tokens=self.max_num_scheduled_tokens,
+            parallel_drafter=speculation.method in PARALLEL_METHODS or bool(speculation.parallel_drafting),
+        )
+        controller = settings.controller()
+        if settings.trace is not None:
+            self._trace = DecisionTrace(settings.trace)
+            controller.listeners.append(self._trace)
+        if os.environ.get(METRICS_FILE):
+            metrics = StepMetrics(controller.stats)
+            controller.listeners += [metrics, MetricsFileWriter(Path(os.environ[METRICS_FILE]), metrics)]
+        return VllmLoop(controller, limits)
+
+    def schedule(self, *args, **kwargs):
+        self._began = time.perf_counter()
+        return super().schedule(*args, **kwargs)
+
+    def _update_after_schedule(self, scheduler_output) -> None:
+        if self._loop is not None:
+            try:
+                self._loop.known.forget(scheduler_output.finished_req_ids)
+                if scheduler_output.num_scheduled_tokens:
+                    self._plan(self._loop, scheduler_output)
+            except Exception:
+                self._fail()
+        super()._update_after_schedule(scheduler_output)
+
+    def update_from_output(self, scheduler_output, model_runner_output):
+        loop = self._loop
+        if loop is None or not scheduler_output.num_scheduled_tokens:
+            return super().update_from_output(scheduler_output, model_runner_output)
+        drafted = self._verified_drafts(scheduler_output)
+        sampled = _sampled(scheduler_output, model_runner_output)
+        accepted = {name: max(len(tokens) - 1, 0) for name, tokens in sampled.items()}
+        alive = {name for name in sampled if name in self.requests}
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        try:
+            # A request that ended has had the tokens behind its end taken out of the lists.
+            loop.finish(
+                {
+                    name: Verified(drafted.get(name, 0), min(accepted[name], drafted.get(name, 0)), len(sampled[name]))
+                    for name in alive
+                },
+                self._queue(),
+            )
+        except Exception:
+            self._fail()
+        return outputs
+
+    def shutdown(self) -> None:
+        if self._trace is not None:
+            self._trace.close()
+        super().shutdown()
+
+    def _plan(self, loop: VllmLoop, scheduler_output) -> None:
+        scheduled = scheduler_output.num_scheduled_tokens
+        requests = [self.requests[name] for name in scheduled]
+        lengths = loop.plan(requests, scheduled, self._queue(), self._began)
+        scheduler_output.num_spec_tokens_to_schedule = int(lengths.max(initial=0))
+        self._lengths = dict(zip(scheduled, lengths.tolist(), strict=True))
+
+    def _queue(self) -> Queue:
+        if not self.waiting:
+            return Queue()
+        return Queue(len(self.waiting), max(time.time() - self.waiting.peek_request().arrival_time, 0.0))
+
+    @staticmethod
+    def _verified_drafts(scheduler_output) -> dict[str, int]:
+        """Draft tokens of each request, less those that its grammar ruled out."""
+        invalid = scheduler_output.num_invalid_spec_tokens or {}
+        drafts = scheduler_output.scheduled_spec_decode_tokens
+        return {name: len(tokens) - invalid.get(name, 0) for name, tokens in drafts.items()}
+
+    def _fail(self) -> None:
+        log.exception("TurboSpec failed and is idle from now on; speculation goes on as vLLM has it")
+        self._loop = None
+        self._lengths = {}
+
+
+class TurboSpecScheduler(_Adaptive):
+    """vLLM's scheduler, adaptive: for engines that schedule a step when the one before has ended."""
+
+    def update_draft_token_ids(self, draft_token_ids) -> None:
+        if self._lengths:
+            for row, name in enumerate(draft_token_ids.req_ids):
+                del draft_token_ids.draft_token_ids[row][self._lengths.get(name, 0) :]
+        super().update_draft_token_ids(draft_token_ids)
+
+
+class TurboSpecAsyncScheduler(_Adaptive, AsyncScheduler):
+    """vLLM's async scheduler, adaptive: steps are scheduled while the one before still runs."""
+
+    def _update_after_schedule(self, scheduler_output) -> None:
+        super()._update_after_schedule(scheduler_output)
+        for name, length in self._lengths.items():
+            request = self.requests.get(name)
+            if request is not None and len(request.spec_token_ids) > length:
+                request.spec_token_ids = request.spec_token_ids[:length]
+
+
+def _sampled(scheduler_output, model_runner_output) -> dict[str, list[int]]:
+    """Tokens that the step sampled for each request; the lists are those that vLLM goes on to change."""
+    tokens, rows = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
+    if not tokens:
+        return {}
+    return {name: tokens[rows[name]] for name in scheduler_output.num_scheduled_tokens if name in rows}

@@ -1,0 +1,82 @@
+"""What the user of a vLLM server said: the policy, and where its trace goes.
+
+From the environment (`TURBOSPEC_POLICY`, `TURBOSPEC_PROFILE`, `TURBOSPEC_TRACE`), or from vLLM's `--additional-config`:
+`{"turbospec": "adaptive"}` or `{"turbospec": {"policy": "adaptive", "trace": "trace.jsonl"}}`, which comes first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from turbospec.controller import Controller
+from turbospec.errors import UserError
+from turbospec.policy import load_controller
+from turbospec.policy.load import find_policy
+from turbospec.policy.schema import read_policy
+from turbospec.profile import Profile
+
+ADDITIONAL_CONFIG_KEY = "turbospec"
+ENVIRONMENT = "TURBOSPEC_"
+
+
+class Settings(BaseModel):
+    """What TurboSpec is to do in a server."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: str = Field(min_length=1, description="A policy's file, or the name of a shipped one.")
+    profile: Path | None = Field(default=None, description="Step times measured on this server, if there are any.")
+    trace: Path | None = Field(default=None, description="File for the decision trace; none by default.")
+
+    def check(self) -> None:
+        """Read the files without building anything.
+
+        Raises:
+            UserError: one is missing or wrong.
+        """
+        read_policy(find_policy(self.policy))
+        if self.profile is not None:
+            Profile.load(self.profile)
+
+    def controller(self) -> Controller:
+        """The controller, following its policy's file.
+
+        Raises:
+            UserError: as `check`, or the policy needs a profile.
+        """
+        profile = Profile.load(self.profile) if self.profile is not None else None
+        return load_controller(self.policy, profile=profile, reload=True)
+
+
+def read_settings(additional_config: object) -> Settings | None:
+    """The settings of a server; None where TurboSpec was not asked for.
+
+    Args:
+        additional_config: vLLM's, whatever its type.
+
+    Raises:
+        UserError: they are wrong.
+    """
+    given: Any = None
+    if isinstance(additional_config, Mapping):
+        given = cast("Mapping[str, Any]", additional_config).get(ADDITIONAL_CONFIG_KEY)
+    where = f"--additional-config's {ADDITIONAL_CONFIG_KEY!r}"
+    if given is None:
+        if not os.environ.get(ENVIRONMENT + "POLICY"):
+            return None
+        variables = {name: ENVIRONMENT + name.upper() for name in Settings.model_fields}
+        given = {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
+        where = "the environment's TURBOSPEC_ variables"
+    elif isinstance(given, str):
+        given = {"policy": given}
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "value"
+        raise UserError(f"{where}: {field}: {first['msg']}") from None
