@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -33,6 +35,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 FULL_ROUNDS = 6
 QUICK_ROUNDS = 3
+QUICK_CELL_SECONDS, QUICK_LEAST_ROUNDS = 75.0, 2
+"""Where a machine is so slow that a cell of --quick takes longer, this many counted rounds have to do."""
 TIMED_POLICIES = ("static-3", "ema-tiers", "goodput", "adaptive")
 VERDICTS = {True: ("met", "green"), False: ("MISSED", "red"), None: ("not judged", "yellow")}
 
@@ -52,7 +56,9 @@ def bench(
             help="Name or file of a policy, or transformers-NAME; NAME:after_draft drafts before a step's tokens leave."
         ),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Counted rounds a cell: 6, or 3 with --quick.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Counted rounds a cell: 6; with --quick 3, or 2 on a slow machine.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Draws the requests and the order of policies.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="Three cells that tell the story, in a few minutes.")] = False,
     models: Annotated[
@@ -92,6 +98,7 @@ def bench(
     plan = [(cell, entries_of(cell, policy or (), quick=quick)) for cell in cells]
     for entry in {entry for _, entries in plan for entry in entries if not entry.is_transformers}:
         read_policy(find_policy(entry.policy))
+    cell_seconds = QUICK_CELL_SECONDS if quick and rounds is None else math.inf
     rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
     pairs = Pairs(models, device, dtype, threads)
     meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": threads or os.cpu_count()}
@@ -113,7 +120,7 @@ def bench(
     )
     interrupted = False
     try:
-        _play(session, plan, rounds, results)
+        _play(session, plan, rounds, results, cell_seconds)
     except KeyboardInterrupt:
         interrupted = True
     if results.rows:
@@ -147,8 +154,8 @@ def controller_cost(
     stdout.print(shown)
 
 
-def _play(session: Session, plan: Plan, rounds: int, results: Results) -> None:
-    """Play the cells that the results lack. What a cell has when it is interrupted is kept."""
+def _play(session: Session, plan: Plan, rounds: int, results: Results, cell_seconds: float) -> None:
+    """Play the cells that the results lack. What a cell has when it is interrupted is kept, and when its time is up."""
     left = [(cell, entries) for cell, entries in plan if not results.has(cell, entries, rounds)]
     with progress() as bar:
         task = bar.add_task("runs", total=sum(len(entries) * (rounds + 1) for _, entries in left))
@@ -158,8 +165,12 @@ def _play(session: Session, plan: Plan, rounds: int, results: Results) -> None:
                 bar.update(task, advance=1, description=f"{cell.name} {contender.entry.policy}")
 
             played: list[list[Run]] = []
+            enough_at = time.monotonic() + cell_seconds
             try:
-                played.extend(session.play(cell, entries, rounds, on_run))
+                for runs in session.play(cell, entries, rounds, on_run):
+                    played.append(runs)
+                    if len(played) >= QUICK_LEAST_ROUNDS and time.monotonic() > enough_at:
+                        break
             finally:
                 if played:
                     results.put(cell, entries, played)
