@@ -169,6 +169,7 @@ def export(head: Eagle3Head, target: LlamaForCausalLM, drafted: np.ndarray, toke
         "num_hidden_layers": 1,
         "draft_vocab_size": DRAFT_VOCABULARY,
         "tie_word_embeddings": False,
+        "eagle_aux_hidden_state_layer_ids": list(target_layers(target.config)),
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(target_layers(target.config))},
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

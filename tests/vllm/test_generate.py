@@ -95,9 +95,11 @@ def test_random_lengths_leave_the_output_as_it_is(
     prompts: list[list[int]],
     reference: list[list[int]],
 ) -> None:
+    # The plugin leaves a --scheduler-cls alone; the schedule that it would set is then for the user to set.
+    schedule = {"num_speculative_tokens_per_batch_size": [[1, 1, MAX_DRAFT]]}
     tokens, metrics, log = generate(
         prompts,
-        speculative_config,
+        speculative_config | schedule,
         scheduler_cls=f"tests.vllm.random_lengths.{scheduler}",
         additional_config={"turbospec": "static-1"},
         **{"async": asynchronous},
@@ -108,19 +110,38 @@ def test_random_lengths_leave_the_output_as_it_is(
     assert tokens == reference
 
 
+@pytest.mark.parametrize(
+    ("asynchronous", "scheduler"), [(False, "TurboSpecScheduler"), (True, "TurboSpecAsyncScheduler")]
+)
 def test_one_variable_makes_a_server_adaptive(
-    prompts: list[list[int]], reference: list[list[int]], tmp_path: Path
+    asynchronous: bool, scheduler: str, prompts: list[list[int]], reference: list[list[int]], tmp_path: Path
 ) -> None:
     trace = tmp_path / "trace.jsonl"
     variables = {"TURBOSPEC_POLICY": "adaptive", "TURBOSPEC_TRACE": str(trace)}
-    tokens, metrics, log = generate(prompts, DRAFT_MODEL, variables=variables)
+    tokens, metrics, log = generate(prompts, DRAFT_MODEL, variables=variables, **{"async": asynchronous})
     assert "TurboSpec chooses draft lengths by policy adaptive" in log
+    assert f"hosts.vllm.scheduler.{scheduler}" in log
     assert tokens == reference
     steps = [json.loads(line) for line in trace.read_text().splitlines()]
     # The loop sees all that vLLM counts, but for accepted tokens past a request's last one.
     assert sum(sum(step["drafted"]) for step in steps) == metrics[DRAFTED]
     assert 0.9 * metrics[ACCEPTED] < sum(sum(step["accepted"]) for step in steps) <= metrics[ACCEPTED]
     assert len({max(step["planned"]) for step in steps}) > 2
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_full_cache_changes_nothing(asynchronous: bool, prompts: list[list[int]], reference: list[list[int]]) -> None:
+    """Room for three of the eight requests: the others wait, and are preempted."""
+    tokens, metrics, log = generate(
+        prompts,
+        DRAFT_MODEL,
+        additional_config={"turbospec": "adaptive"},
+        engine={"num_gpu_blocks_override": 5},
+        **{"async": asynchronous},
+    )
+    assert "TurboSpec failed" not in log
+    assert metrics["vllm:num_preemptions"] > 0
+    assert tokens == reference
 
 
 def test_nothing_changes_where_nobody_asks(prompts: list[list[int]], reference: list[list[int]]) -> None:

@@ -170,8 +170,8 @@ def read_bench(path: Path) -> BenchResult:
         raise UserError(
             f"{path} is not a result of `vllm bench serve --save-result` ({type(error).__name__}: {error})"
         ) from None
-    if result.completed == 0:
-        raise UserError(f"{path}: no request of this run was completed, so it says nothing")
+    if min(result.completed, result.output_tokens, result.output_throughput, result.mean_tpot_ms) <= 0:
+        raise UserError(f"{path}: this run has no request completed with two tokens or more, so it says nothing")
     return result
 
 

@@ -230,7 +230,7 @@ class AdaptivePolicy:
                 return StepCosts(verify)
             # The first position comes with the pass of every step, a row costs the same drafted for or not.
             whole_batch = each_pass + row * view.size
-            return StepCosts(verify, start - whole_batch, whole_batch)
+            return StepCosts(verify, -whole_batch, whole_batch)
         if view.parallel_drafter:
             return StepCosts(verify, draft_start=start + each_pass + row * batch.decoding)
         return StepCosts(verify, start, each_pass, row)

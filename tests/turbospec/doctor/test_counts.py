@@ -143,6 +143,7 @@ def test_a_run_without_speculation_has_no_counts(tmp_path: Path) -> None:
         ("[]", "not a result"),
         ('{"completed": 3}', "not a result"),
         (json.dumps(BENCH | {"completed": 0}), "no request"),
+        (json.dumps(BENCH | {"mean_tpot_ms": 0.0}), "no request"),
     ],
 )
 def test_a_file_of_something_else_is_the_users_mistake(tmp_path: Path, content: str, says: str) -> None:

@@ -85,6 +85,13 @@ def test_a_measured_loss_is_said() -> None:
     assert severities(slow, PLAIN) == [("bad", "measured"), ("warning", "measured")]
 
 
+def test_at_a_fixed_rate_the_time_per_token_tells() -> None:
+    """Both runs serve what arrives, so that their throughput is the same but for noise."""
+    plain = replace(PLAIN, request_rate="2.0")
+    run = replace(RUN, request_rate="2.0", output_throughput=99.5, mean_tpot_ms=6.0)
+    assert severities(run, plain) == [("good", "measured")]
+
+
 def test_runs_that_cannot_be_compared_are_not() -> None:
     """The second run of table B wrote answers 1.6 times as long and ran fewer requests at once."""
     other = replace(RUN, output_tokens=8000, max_concurrency=64)

@@ -11,10 +11,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from tests.turbospec.factories import make_view
+from tests.turbospec.factories import make_outcome, make_view
 from tests.turbospec.synthetic_engine import Guess, Served, SyntheticEngine, Times, by_turns, drafter, hopeless
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
 from turbospec.profile import Profile
+from turbospec.step_problem import Batch
 from turbospec.types import Phase, StepController, StepOutcome, StepPlan, StepView
 
 FIXED = (0, 1, 2, 3, 5)
@@ -167,6 +168,29 @@ def test_a_parallel_drafter_drafts_longer() -> None:
     )
     assert parallel.mean_draft_length > 1.2 * sequential.mean_draft_length
     assert parallel.tokens_per_second > sequential.tokens_per_second
+
+
+def test_a_batch_drafters_first_position_has_no_price_of_its_own() -> None:
+    """As in vLLM: the first pass is part of every step, so that drafting one token costs its verification alone."""
+    policy = adaptive(measured_profile())
+    view = make_view(8, max_draft=4, batch_drafter=True)
+    costs = policy._costs(view, Batch.of(view, view.draft_limits))
+    one, two = np.array([1] + [0] * 7), np.array([2] + [0] * 7)
+    assert costs.seconds(one) == pytest.approx(costs.verify[1])
+    _, each_pass, row = policy.latency.draft_costs(100.0)
+    assert costs.seconds(two) == pytest.approx(costs.verify[2] + each_pass + 8 * row)
+
+
+def test_a_batch_drafter_of_one_token_is_not_explored_for_ever() -> None:
+    """It never makes a pass of its own, and still shows what drafts cost."""
+    policy = adaptive()
+    for step in range(40):
+        view = make_view(4, step=step, max_draft=1, batch_drafter=True)
+        plan = policy.plan(view)
+        accepted = np.minimum(plan.draft_lengths, step % 2)
+        outcome = make_outcome(view, plan.draft_lengths, accepted, draft_rows=np.zeros(0, np.int64), draft_seconds=0.0)
+        policy.observe(outcome)
+    assert not plan.reason.startswith("learning")
 
 
 def test_no_plan_breaks_the_time_per_token_that_was_promised() -> None:

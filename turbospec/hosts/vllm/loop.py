@@ -10,8 +10,8 @@ The plan made while step t is scheduled is thus carried out by the end of step t
 closed by the output of step t + 1. Under async scheduling step t + 1 is scheduled before step t has ended; what is
 said here of order holds all the same.
 
-How long a step took is the time from when it was given to the device, or from when the step before gave its tokens,
-whichever was later, until it gave its own. While steps follow one another without a gap, as they do on a busy server,
+How long a step took is the time from when its scheduling began, or from when the step before gave its tokens, whichever
+was later, until it gave its own. While steps follow one another without a gap, as they do on a busy server,
 that is the time from output to output: what a step adds to the run, whether or not its scheduling overlapped with the
 step before. `StepSplit` says what part of it was drafting.
 """
@@ -181,24 +181,26 @@ class VllmLoop:
     ) -> tuple[StepView, int]:
         """The batch as it will stand when this step's tokens are sampled, and the prompt tokens in the step."""
         limits, size = self._limits, len(requests)
-        # (n, 6): request, phase, context, emitted, left, limit, class
+        # One line each: request, phase, context, emitted, left, limit, class.
         rows = np.zeros((7, size), np.int64)
         prefill_tokens = prompt_left = 0
         for i, request in enumerate(requests):
             known = self.known.get(request)
             computed = request.num_computed_tokens + num_scheduled[request.request_id]
-            emitted = request.num_output_tokens
-            missing = request.num_tokens + request.num_output_placeholders - computed
-            if request.num_computed_tokens < request.num_prompt_tokens:
+            known_tokens = request.num_tokens + request.num_output_placeholders
+            missing = known_tokens - computed
+            if request.num_computed_tokens < max(known_tokens - 1, request.num_prompt_tokens):
+                # A prompt, or what a preempted request has to compute again.
                 prefill_tokens += num_scheduled[request.request_id]
-            # The step's own token is counted as emitted.
+            # Of a step that still runs, and of this one, at least a token each is emitted before drafts are made.
+            emitted = request.num_output_tokens + (request.num_output_placeholders > 0)
             left = request.max_tokens - emitted - 1
             limit = 0
             if missing > 0:
                 phase = Phase.PREFILL
                 prompt_left += missing
             else:
-                phase = Phase.FIRST_DECODE if emitted + request.num_output_placeholders == 0 else Phase.DECODE
+                phase = Phase.DECODE if emitted else Phase.FIRST_DECODE
                 limit = min(limits.max_draft, left - 1, limits.max_model_len - computed - 2)
                 if known.max_draft is not None:
                     limit = min(limit, known.max_draft)

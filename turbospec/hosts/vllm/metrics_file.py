@@ -13,8 +13,8 @@ from prometheus_client.registry import Collector
 
 from turbospec.types import StepOutcome, StepPlan, StepView
 
-METRICS_FILE = "TURBOSPEC_METRICS_FILE"
-"""Environment variable that tells the engine core's process the file; set by the plugin."""
+METRICS_FILE_KEY = "turbospec_metrics_file"
+"""Key of vLLM's additional configuration that tells the engine core's process the file; set by the plugin."""
 EVERY_SECONDS = 1.0
 
 

@@ -11,24 +11,30 @@ from __future__ import annotations
 import atexit
 import functools
 import logging
-import os
 import shutil
 import tempfile
 from pathlib import Path
+
+from turbospec.hosts.vllm.metrics_file import METRICS_FILE_KEY, MetricsFileReader
+from turbospec.hosts.vllm.settings import read_settings
+from turbospec.hosts.vllm.support import SetUp, unsupported
 
 log = logging.getLogger("turbospec")
 
 SYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.TurboSpecScheduler"
 ASYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.TurboSpecAsyncScheduler"
+SCHEDULE = "num_speculative_tokens_per_batch_size"
+MARK = "_turbospec_registered"
 
 
 def register() -> None:
     """Wrap `EngineArgs`; a second call in the same process does nothing."""
     from vllm.engine.arg_utils import EngineArgs
 
-    if hasattr(EngineArgs.create_engine_config, "__wrapped__"):
+    if hasattr(EngineArgs, MARK):
         return
-    _share_log()
+    setattr(EngineArgs, MARK, True)
+    log.parent = logging.getLogger("vllm")  # which shows nothing of loggers that are not its own
     EngineArgs.create_speculative_config = _with_schedule(EngineArgs.create_speculative_config)
     EngineArgs.create_engine_config = _with_scheduler(EngineArgs.create_engine_config)
 
@@ -39,7 +45,7 @@ def _with_schedule(create):
         config = create(args, *positional, **named)
         if config is None or config.num_speculative_tokens_per_batch_size is not None:
             return config
-        if _settings(args) is not None and _unsupported(args, config) is None:
+        if read_settings(args.additional_config) is not None and _reason(args, config) is None:
             # Any schedule will do: it marks the draft length as one that changes.
             config.num_speculative_tokens_per_batch_size = [(1, 1, config.num_speculative_tokens)]
         return config
@@ -50,56 +56,53 @@ def _with_schedule(create):
 def _with_scheduler(create):
     @functools.wraps(create)
     def create_engine_config(args, *positional, **named):
-        settings = _settings(args)
+        settings = read_settings(args.additional_config)
         if settings is not None:
             settings.check()
         config = create(args, *positional, **named)
         if settings is None:
             return config
-        reason = _unsupported(args, config.speculative_config)
-        scheduler = config.scheduler_config
-        if reason is None and scheduler.scheduler_cls is not None:
-            reason = f"--scheduler-cls names {scheduler.scheduler_cls}; leave it out"
+        speculation, scheduler = config.speculative_config, config.scheduler_config
+        reason = _reason(args, speculation, second_model_runner=config.use_v2_model_runner)
         if reason is not None:
             log.warning("TurboSpec is idle, speculation stays as vLLM has it: %s", reason)
+            if speculation is not None and SCHEDULE not in (args.speculative_config or {}):
+                speculation.num_speculative_tokens_per_batch_size = None
             return config
         scheduler.scheduler_cls = ASYNC_SCHEDULER if scheduler.async_scheduling else SYNC_SCHEDULER
-        _share_metrics()
+        _share_metrics(config.additional_config)
         log.info("TurboSpec chooses draft lengths by policy %s", settings.policy)
         return config
 
     return create_engine_config
 
 
-def _share_metrics() -> None:
-    """Show the metrics of the engine core, a process still to be started, on this process's `/metrics`."""
-    from prometheus_client import REGISTRY
-
-    from turbospec.hosts.vllm.metrics_file import METRICS_FILE, MetricsFileReader
-
-    if METRICS_FILE in os.environ:
-        return
-    folder = tempfile.mkdtemp(prefix="turbospec-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ[METRICS_FILE] = str(Path(folder) / "metrics.prom")
-    REGISTRY.register(MetricsFileReader(Path(os.environ[METRICS_FILE])))
-
-
-def _share_log() -> None:
-    """Speak through vLLM's log, whenever vLLM sets it up: it shows nothing of loggers that are not its own."""
-    log.parent = logging.getLogger("vllm")
-
-
-def _settings(args):
-    from turbospec.hosts.vllm.settings import read_settings
-
-    return read_settings(args.additional_config)
-
-
-def _unsupported(args, speculative_config) -> str | None:
+def _reason(args, speculation, *, second_model_runner: bool = False) -> str | None:
+    """Why TurboSpec stays out of it; None where it need not."""
     from vllm.version import __version_tuple__
 
-    from turbospec.hosts.vllm.support import unsupported
+    if args.scheduler_cls is not None:
+        return f"--scheduler-cls names {args.scheduler_cls}; leave it out"
+    return unsupported(
+        SetUp(
+            version=__version_tuple__,
+            method=None if speculation is None else speculation.method,
+            parallel_drafting=speculation is not None and bool(speculation.parallel_drafting),
+            data_parallel_size=args.data_parallel_size,
+            pipeline_parallel_size=args.pipeline_parallel_size,
+            second_model_runner=second_model_runner,
+        )
+    )
 
-    method = None if speculative_config is None else speculative_config.method
-    return unsupported(__version_tuple__, method, args.data_parallel_size)
+
+def _share_metrics(additional_config) -> None:
+    """Show the metrics of the engine core, a process still to be started, on this process's `/metrics`."""
+    if not isinstance(additional_config, dict):
+        return
+    from prometheus_client import REGISTRY
+
+    folder = tempfile.mkdtemp(prefix="turbospec-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder) / "metrics.prom"
+    additional_config[METRICS_FILE_KEY] = str(path)
+    REGISTRY.register(MetricsFileReader(path))

@@ -1,15 +1,14 @@
 # pyright: basic, reportMissingImports=false
 """vLLM's schedulers with a draft length that the controller chooses, for every step and every request.
 
-Three methods of vLLM's are extended and none is replaced: after a step is scheduled its draft length is set, drafts
-are cut to their request's length before they are verified, and every output is reported. If anything in here fails,
-the server goes on as vLLM would without it.
+Methods of vLLM's are extended and none is replaced: after a step is scheduled its draft length is set, drafts are cut
+to their request's length before they are verified, and every output is reported. If any of that fails, the server goes
+on as vLLM would without it.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from turbospec.hosts.vllm.loop import EngineLimits, Queue, Verified, VllmLoop
-from turbospec.hosts.vllm.metrics_file import METRICS_FILE, MetricsFileWriter
+from turbospec.hosts.vllm.metrics_file import METRICS_FILE_KEY, MetricsFileWriter
 from turbospec.hosts.vllm.settings import read_settings
 from turbospec.hosts.vllm.support import PARALLEL_METHODS
 from turbospec.telemetry.metrics import StepMetrics
@@ -47,15 +46,15 @@ class _Adaptive(Scheduler):
             max_draft=self.num_spec_tokens,
             max_model_len=self.max_model_len,
             max_batched_tokens=self.max_num_scheduled_tokens,
-            parallel_drafter=speculation.method in PARALLEL_METHODS or bool(speculation.parallel_drafting),
+            parallel_drafter=speculation.method in PARALLEL_METHODS,
         )
         controller = settings.controller()
         if settings.trace is not None:
             self._trace = DecisionTrace(settings.trace)
             controller.listeners.append(self._trace)
-        if os.environ.get(METRICS_FILE):
+        if (path := vllm_config.additional_config.get(METRICS_FILE_KEY)) is not None:
             metrics = StepMetrics(controller.stats)
-            controller.listeners += [metrics, MetricsFileWriter(Path(os.environ[METRICS_FILE]), metrics)]
+            controller.listeners += [metrics, MetricsFileWriter(Path(path), metrics)]
         return VllmLoop(controller, limits)
 
     def schedule(self, *args, **kwargs):
@@ -76,20 +75,18 @@ class _Adaptive(Scheduler):
         loop = self._loop
         if loop is None or not scheduler_output.num_scheduled_tokens:
             return super().update_from_output(scheduler_output, model_runner_output)
-        drafted = self._verified_drafts(scheduler_output)
-        sampled = _sampled(scheduler_output, model_runner_output)
-        accepted = {name: max(len(tokens) - 1, 0) for name, tokens in sampled.items()}
-        alive = {name for name in sampled if name in self.requests}
+        try:
+            verified = self._verified(scheduler_output, model_runner_output)
+        except Exception:
+            self._fail()
+            return super().update_from_output(scheduler_output, model_runner_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         try:
-            # A request that ended has had the tokens behind its end taken out of the lists.
-            loop.finish(
-                {
-                    name: Verified(drafted.get(name, 0), min(accepted[name], drafted.get(name, 0)), len(sampled[name]))
-                    for name in alive
-                },
-                self._queue(),
-            )
+            # A request that ended has had the tokens behind its end taken out of its list.
+            done = {
+                name: Verified(drafted, accepted, len(tokens)) for name, (drafted, accepted, tokens) in verified.items()
+            }
+            loop.finish(done, self._queue())
         except Exception:
             self._fail()
         return outputs
@@ -106,17 +103,33 @@ class _Adaptive(Scheduler):
         scheduler_output.num_spec_tokens_to_schedule = int(lengths.max(initial=0))
         self._lengths = dict(zip(scheduled, lengths.tolist(), strict=True))
 
+    def _cut_drafts(self) -> None:
+        """Shorten the drafts of the last scheduled step, or what stands for them, to their requests' lengths."""
+        for name, length in self._lengths.items():
+            request = self.requests.get(name)
+            if request is not None and len(request.spec_token_ids) > length:
+                request.spec_token_ids = request.spec_token_ids[:length]
+
     def _queue(self) -> Queue:
         if not self.waiting:
             return Queue()
         return Queue(len(self.waiting), max(time.time() - self.waiting.peek_request().arrival_time, 0.0))
 
-    @staticmethod
-    def _verified_drafts(scheduler_output) -> dict[str, int]:
-        """Draft tokens of each request, less those that its grammar ruled out."""
-        invalid = scheduler_output.num_invalid_spec_tokens or {}
-        drafts = scheduler_output.scheduled_spec_decode_tokens
-        return {name: len(tokens) - invalid.get(name, 0) for name, tokens in drafts.items()}
+    def _verified(self, scheduler_output, model_runner_output) -> dict[str, tuple[int, int, list[int]]]:
+        """Of each request that is still served: drafts verified, those accepted, and the list of tokens sampled, which
+        vLLM goes on to shorten."""
+        sampled, rows = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
+        drafts, invalid = scheduler_output.scheduled_spec_decode_tokens, scheduler_output.num_invalid_spec_tokens or {}
+        verified: dict[str, tuple[int, int, list[int]]] = {}
+        for name in scheduler_output.num_scheduled_tokens:
+            request = self.requests.get(name)
+            if not sampled or name not in rows or request is None or request.is_finished():
+                continue
+            tokens = sampled[rows[name]]
+            # What a grammar ruled out was never judged by the target.
+            drafted = len(drafts.get(name, ())) - invalid.get(name, 0)
+            verified[name] = drafted, min(max(len(tokens) - 1, 0), drafted), tokens
+        return verified
 
     def _fail(self) -> None:
         log.exception("TurboSpec failed and is idle from now on; speculation goes on as vLLM has it")
@@ -128,10 +141,8 @@ class TurboSpecScheduler(_Adaptive):
     """vLLM's scheduler, adaptive: for engines that schedule a step when the one before has ended."""
 
     def update_draft_token_ids(self, draft_token_ids) -> None:
-        if self._lengths:
-            for row, name in enumerate(draft_token_ids.req_ids):
-                del draft_token_ids.draft_token_ids[row][self._lengths.get(name, 0) :]
         super().update_draft_token_ids(draft_token_ids)
+        self._cut_drafts()
 
 
 class TurboSpecAsyncScheduler(_Adaptive, AsyncScheduler):
@@ -139,15 +150,4 @@ class TurboSpecAsyncScheduler(_Adaptive, AsyncScheduler):
 
     def _update_after_schedule(self, scheduler_output) -> None:
         super()._update_after_schedule(scheduler_output)
-        for name, length in self._lengths.items():
-            request = self.requests.get(name)
-            if request is not None and len(request.spec_token_ids) > length:
-                request.spec_token_ids = request.spec_token_ids[:length]
-
-
-def _sampled(scheduler_output, model_runner_output) -> dict[str, list[int]]:
-    """Tokens that the step sampled for each request; the lists are those that vLLM goes on to change."""
-    tokens, rows = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
-    if not tokens:
-        return {}
-    return {name: tokens[rows[name]] for name in scheduler_output.num_scheduled_tokens if name in rows}
+        self._cut_drafts()

@@ -34,7 +34,7 @@ class Settings(BaseModel):
     trace: Path | None = Field(default=None, description="File for the decision trace; none by default.")
 
     def check(self) -> None:
-        """Read the files without building anything.
+        """Read the files, and see whether the trace can be written, without building anything.
 
         Raises:
             UserError: one is missing or wrong.
@@ -42,6 +42,14 @@ class Settings(BaseModel):
         read_policy(find_policy(self.policy))
         if self.profile is not None:
             Profile.load(self.profile)
+        if self.trace is not None:
+            try:
+                self.trace.parent.mkdir(parents=True, exist_ok=True)
+                self.trace.open("a", encoding="utf-8").close()
+            except OSError as error:
+                raise UserError(
+                    f"{self.trace}: cannot write the trace ({error.strerror}); name a file that can be"
+                ) from None
 
     def controller(self) -> Controller:
         """The controller, following its policy's file.

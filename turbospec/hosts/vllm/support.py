@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 OLDEST_VERSION = (0, 29)
 NEWEST_VERSION = (0, 32)
 
 SEQUENTIAL_METHODS = ("draft_model", "eagle", "eagle3", "mtp")
 PARALLEL_METHODS = ("ngram",)
+"""Those whose drafts cost about the same whatever their length."""
 
 
-def unsupported(version: Sequence[int | str], method: str | None, data_parallel_size: int) -> str | None:
-    """Why this set-up keeps a draft length of its own; None where it need not.
+@dataclass(slots=True, frozen=True)
+class SetUp:
+    """What of a server decides whether its draft length can be told."""
 
-    Args:
-        version: of vLLM, as its `__version_tuple__`.
-        method: of speculation, as vLLM resolved it; None for no speculation.
-        data_parallel_size: engines that step together.
-    """
-    if method is None:
+    version: Sequence[int | str]
+    """Of vLLM, as its `__version_tuple__`."""
+    method: str | None
+    """Of speculation, as vLLM resolved it; None for no speculation."""
+    parallel_drafting: bool = False
+    """All positions in one pass of a drafter that was trained for it."""
+    data_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    second_model_runner: bool = False
+    """vLLM's newer model runner, which it takes where Triton is."""
+
+
+def unsupported(setup: SetUp) -> str | None:
+    """Why this set-up keeps a draft length of its own; None where it need not."""
+    if setup.method is None:
         return "there is no --speculative-config, so there is nothing to control"
-    release = tuple(int(part) for part in version[:2])
+    release = tuple(int(part) for part in setup.version[:2])
     if not OLDEST_VERSION <= release <= NEWEST_VERSION:
         oldest, newest = (".".join(map(str, each)) for each in (OLDEST_VERSION, NEWEST_VERSION))
-        return f"vLLM {'.'.join(map(str, release))} is not among the versions it was tested with, {oldest} to {newest}"
-    if method not in SEQUENTIAL_METHODS + PARALLEL_METHODS:
+        return f"vLLM {'.'.join(map(str, release))} is not among the versions that it knows, {oldest} to {newest}"
+    if setup.method not in SEQUENTIAL_METHODS + PARALLEL_METHODS:
         known = ", ".join(SEQUENTIAL_METHODS + PARALLEL_METHODS)
-        return f"method {method!r} drafts a length of its own; those that can be told are {known}"
-    if data_parallel_size > 1:
+        return f"method {setup.method!r} drafts a length of its own; those that can be told are {known}"
+    if setup.parallel_drafting:
+        return "with parallel_drafting vLLM's buffers are cut for one draft length"
+    if setup.data_parallel_size > 1:
         return "with data parallelism the engines must draft alike, and vLLM fixes their draft length"
+    if setup.pipeline_parallel_size > 1:
+        return "with pipeline parallelism a request's steps do not follow one another"
+    if setup.second_model_runner:
+        return "vLLM's second model runner drafts its full length for most methods; set VLLM_USE_V2_MODEL_RUNNER=0"
     return None

@@ -153,11 +153,22 @@ def test_steps_that_overlap_are_told_apart() -> None:
     a.num_output_placeholders = 1
     _, second = engine.schedule([a])
     assert controller.views[1].phase.tolist() == [Phase.DECODE]
+    # Of 40 tokens one is under way in the first step and one in the second.
+    assert controller.views[1].tokens_left.tolist() == [38]
     engine.loop.finish({"a": Verified(first["a"], 0, 1)}, Queue())
     assert controller.outcomes == []
     engine.loop.finish({"a": Verified(second["a"], 2, 3)}, Queue())
     (outcome,) = controller.outcomes
     assert (outcome.step, outcome.drafted.tolist(), outcome.accepted.tolist()) == (0, [2], [2])
+
+
+def test_what_a_preempted_request_computes_again_is_prefill() -> None:
+    controller = Recorder()
+    engine, a = FakeEngine(controller), Request("a", num_output_tokens=10)
+    engine.schedule([a], chunk=8)
+    engine.schedule([a], chunk=8)
+    assert [view.phase.tolist() for view in controller.views] == [[Phase.PREFILL], [Phase.DECODE]]
+    assert [step.prefill_tokens for step in engine.loop._steps] == [8, 6]
 
 
 def test_an_acceptance_cut_short_shows_no_failure() -> None:

@@ -48,6 +48,14 @@ def test_a_policy_that_is_not_there_is_named_before_the_server_starts(tmp_path: 
         settings.check()
 
 
+def test_a_trace_that_cannot_be_written_is_named_before_the_server_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    settings = read_settings({"turbospec": {"policy": "adaptive", "trace": str(tmp_path / "file" / "trace.jsonl")}})
+    assert settings is not None
+    with pytest.raises(UserError, match="cannot write the trace"):
+        settings.check()
+
+
 def test_the_controller_follows_its_file() -> None:
     settings = read_settings({"turbospec": "static-3"})
     assert settings is not None
