@@ -4,6 +4,9 @@
 vLLM loads it in every process before it reads its arguments. Two methods of `EngineArgs` are wrapped: one gives the
 speculative configuration the schedule that vLLM's own way to a changing draft length asks for, the other names the
 scheduler. Where no policy is given, both do what they did before.
+
+Everything is imported where it is used, and never in a worker: vLLM's search for kernels on CPU looks into every module
+that is loaded by then, and trips over numba's.
 """
 
 from __future__ import annotations
@@ -14,10 +17,6 @@ import logging
 import shutil
 import tempfile
 from pathlib import Path
-
-from turbospec.hosts.vllm.metrics_file import METRICS_FILE_KEY, MetricsFileReader
-from turbospec.hosts.vllm.settings import read_settings
-from turbospec.hosts.vllm.support import SetUp, unsupported
 
 log = logging.getLogger("turbospec")
 
@@ -45,7 +44,7 @@ def _with_schedule(create):
         config = create(args, *positional, **named)
         if config is None or config.num_speculative_tokens_per_batch_size is not None:
             return config
-        if read_settings(args.additional_config) is not None and _reason(args, config) is None:
+        if _settings(args) is not None and _reason(args, config) is None:
             # Any schedule will do: it marks the draft length as one that changes.
             config.num_speculative_tokens_per_batch_size = [(1, 1, config.num_speculative_tokens)]
         return config
@@ -56,7 +55,7 @@ def _with_schedule(create):
 def _with_scheduler(create):
     @functools.wraps(create)
     def create_engine_config(args, *positional, **named):
-        settings = read_settings(args.additional_config)
+        settings = _settings(args)
         if settings is not None:
             settings.check()
         config = create(args, *positional, **named)
@@ -77,9 +76,17 @@ def _with_scheduler(create):
     return create_engine_config
 
 
+def _settings(args):
+    from turbospec.hosts.vllm.settings import read_settings
+
+    return read_settings(args.additional_config)
+
+
 def _reason(args, speculation, *, second_model_runner: bool = False) -> str | None:
     """Why TurboSpec stays out of it; None where it need not."""
     from vllm.version import __version_tuple__
+
+    from turbospec.hosts.vllm.support import SetUp, unsupported
 
     if args.scheduler_cls is not None:
         return f"--scheduler-cls names {args.scheduler_cls}; leave it out"
@@ -100,6 +107,8 @@ def _share_metrics(additional_config) -> None:
     if not isinstance(additional_config, dict):
         return
     from prometheus_client import REGISTRY
+
+    from turbospec.hosts.vllm.metrics_file import METRICS_FILE_KEY, MetricsFileReader
 
     folder = tempfile.mkdtemp(prefix="turbospec-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
