@@ -21,7 +21,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -31,7 +30,7 @@ from training.batches import Windows
 from training.corpus import CACHE
 from training.export import write_tokenizer
 from training.tokenizer import stream
-from training.train import MUON_RATE, rate_factor, with_generated
+from training.train import optimizers_for, rate_factor, token_progress, with_generated
 
 DRAFT_VOCABULARY = 2048
 STEPS = 4
@@ -205,12 +204,7 @@ def main(
     rotary = LlamaRotaryEmbedding(model.config)
     head = fresh_head(model, chosen, seed)
     export(head, model, chosen, cache / "tokenizer", out / "eagle3-untrained")
-    matrices = [p for name, p in head.named_parameters() if p.ndim == 2 and name != "lm_head.weight"]
-    others = [p for name, p in head.named_parameters() if p.ndim != 2 or name == "lm_head.weight"]
-    optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, lr=MUON_RATE, weight_decay=0.1, momentum=0.95),
-        torch.optim.AdamW(others, lr=ADAMW_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
-    ]
+    optimizers = optimizers_for(head, "lm_head", ADAMW_RATE)
     state_file, step, seconds = cache / "eagle3.pt", 0, 0.0
     if state_file.exists():
         state = torch.load(state_file, weights_only=True)
@@ -221,9 +215,7 @@ def main(
     rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     per_step, started, saved_at = batch * length, time.monotonic() - seconds, time.monotonic()
     smoothed = np.zeros(STEPS)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("k tokens"),
-               TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, refresh_per_second=0.5, speed_estimate_period=120.0) as bar:
+    with token_progress() as bar:
         task = bar.add_task("agreement", total=tokens // 1000, completed=step * per_step // 1000)
         while True:
             share = step * per_step / tokens

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import nn
 from transformers import LlamaForCausalLM
 
 from training.architectures import Role, drafter_for, fresh_model
@@ -52,14 +53,29 @@ def rate_factor(step: int, share_done: float) -> float:
     return warmup * decay
 
 
-def optimizers_for(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for the tied embedding and the norms."""
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in name]
+def optimizers_for(model: nn.Module, vocabulary: str, adamw_rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for the norms and the matrix over the vocabulary, by its name."""
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and vocabulary not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or vocabulary in name]
     return [
         torch.optim.Muon(matrices, lr=MUON_RATE, weight_decay=0.1, momentum=0.95),
-        torch.optim.AdamW(others, lr=ADAMW_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+        torch.optim.AdamW(others, lr=adamw_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
     ]
+
+
+def token_progress() -> Progress:
+    """A bar over thousands of tokens, with what is left of the time."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("k tokens"),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        refresh_per_second=0.5,
+        speed_estimate_period=120.0,
+    )
 
 
 def loss_on(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, tokens: torch.Tensor) -> torch.Tensor:
@@ -101,7 +117,7 @@ def train(
     snapshot_every_tokens: int | None,
 ) -> Progressed:
     """Run the loop until the token budget or the deadline, resuming from ``out/state.pt`` when it exists."""
-    optimizers = optimizers_for(model)
+    optimizers = optimizers_for(model, "embed_tokens", ADAMW_RATE)
     base_rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     done = Progressed()
     state_file = out / "state.pt"
@@ -130,17 +146,7 @@ def train(
     state_saved = time.monotonic()
     smoothed: float | None = None
     tokens_per_step = windows.batch * windows.length
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("k tokens"),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-    )
-    bar = Progress(*columns, refresh_per_second=0.5, speed_estimate_period=120.0)
-    with bar, (out / "log.jsonl").open("a", encoding="utf-8") as log:
+    with token_progress() as bar, (out / "log.jsonl").open("a", encoding="utf-8") as log:
         task = bar.add_task("loss  ...", total=token_budget // 1000, completed=done.tokens // 1000)
         while share_done() < 1.0:
             factor = rate_factor(done.step, share_done())

@@ -142,7 +142,7 @@ class DecisionTrace:
         try:
             self._rotate()
         except OSError as error:
-            raise UserError(f"{path}: cannot write the trace ({error.strerror}); name a file that can be") from error
+            raise _cannot_write(path, error) from error
 
     def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
         """Write one step."""
@@ -193,6 +193,23 @@ class DecisionTrace:
     def _give_up(self, error: OSError) -> None:
         log.warning("%s: cannot write the trace (%s); it ends here", self.path, error.strerror)
         self._file = None
+
+
+def check_writable(path: Path) -> None:
+    """See whether a trace can be written there, and leave what is there as it is.
+
+    Raises:
+        UserError: it cannot.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+
+
+def _cannot_write(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path}: cannot write the trace ({error.strerror}); name a file that can be")
 
 
 def read_trace(path: Path, on_broken: Callable[[int, str], None] | None = None) -> Iterator[TraceStep]:

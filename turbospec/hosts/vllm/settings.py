@@ -19,6 +19,7 @@ from turbospec.policy import load_controller
 from turbospec.policy.load import find_policy
 from turbospec.policy.schema import read_policy
 from turbospec.profile import Profile
+from turbospec.telemetry.trace import check_writable
 
 ADDITIONAL_CONFIG_KEY = "turbospec"
 ENVIRONMENT = "TURBOSPEC_"
@@ -43,13 +44,7 @@ class Settings(BaseModel):
         if self.profile is not None:
             Profile.load(self.profile)
         if self.trace is not None:
-            try:
-                self.trace.parent.mkdir(parents=True, exist_ok=True)
-                self.trace.open("a", encoding="utf-8").close()
-            except OSError as error:
-                raise UserError(
-                    f"{self.trace}: cannot write the trace ({error.strerror}); name a file that can be"
-                ) from None
+            check_writable(self.trace)
 
     def controller(self) -> Controller:
         """The controller, following its policy's file.
