@@ -241,7 +241,7 @@ class LatencyModel:
             step.step_seconds - step.draft_seconds - step.verify_seconds,
         )  # fmt: skip
         self.verify_observations += 1
-        # Drafts may come without a pass of their own: see `StepView.batch_drafter`.
+        # Drafts may come without a pass of their own: see `StepView.constant_first_pass`.
         self.draft_observations += len(rows) > 0 or (isinstance(step, StepOutcome) and bool(step.drafted.any()))
 
     def verify_curve(self, base_tokens: int, extra_tokens: int, context_tokens: float, requests: int) -> FloatArray:

@@ -71,9 +71,10 @@ class StepView:
     parallel_drafter: bool = False
     """True where one pass drafts all positions (P-EAGLE, n-gram), False where each position costs a pass."""
     batch_drafter: bool = False
-    """True where the drafter runs as vLLM's do: its first pass in every step, drafts or not, so that its cache never
-    lacks anything, and each further pass over the whole batch, up to the longest draft. Only the further passes are
-    reported as drafting; the first is part of the step."""
+    """True where each drafter pass runs over the whole batch, up to the longest draft, as vLLM's do."""
+    constant_first_pass: bool = False
+    """True where the drafter's first pass runs in every step, drafts or not, so that its cache never lacks anything.
+    It is then part of the step, and only further passes are reported as drafting."""
 
     @property
     def size(self) -> int:

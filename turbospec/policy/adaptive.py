@@ -225,12 +225,12 @@ class AdaptivePolicy:
             batch.decoding + view.prefill_tokens, batch.draft_room, batch.context_tokens, view.size
         )
         start, each_pass, row = self.latency.draft_costs(batch.context_tokens / view.size)
+        if view.parallel_drafter and view.constant_first_pass:
+            return StepCosts(verify)
         if view.batch_drafter:
-            if view.parallel_drafter:
-                return StepCosts(verify)
-            # The first position comes with the pass of every step, a row costs the same drafted for or not.
+            # A row costs the same drafted for or not.
             whole_batch = each_pass + row * view.size
-            return StepCosts(verify, -whole_batch, whole_batch)
+            return StepCosts(verify, -whole_batch if view.constant_first_pass else start, whole_batch)
         if view.parallel_drafter:
             return StepCosts(verify, draft_start=start + each_pass + row * batch.decoding)
         return StepCosts(verify, start, each_pass, row)

@@ -173,7 +173,7 @@ def test_a_parallel_drafter_drafts_longer() -> None:
 def test_a_batch_drafters_first_position_has_no_price_of_its_own() -> None:
     """As in vLLM: the first pass is part of every step, so that drafting one token costs its verification alone."""
     policy = adaptive(measured_profile())
-    view = make_view(8, max_draft=4, batch_drafter=True)
+    view = make_view(8, max_draft=4, batch_drafter=True, constant_first_pass=True)
     costs = policy._costs(view, Batch.of(view, view.draft_limits))
     one, two = np.array([1] + [0] * 7), np.array([2] + [0] * 7)
     assert costs.seconds(one) == pytest.approx(costs.verify[1])
@@ -185,7 +185,7 @@ def test_a_batch_drafter_of_one_token_is_not_explored_for_ever() -> None:
     """It never makes a pass of its own, and still shows what drafts cost."""
     policy = adaptive()
     for step in range(40):
-        view = make_view(4, step=step, max_draft=1, batch_drafter=True)
+        view = make_view(4, step=step, max_draft=1, batch_drafter=True, constant_first_pass=True)
         plan = policy.plan(view)
         accepted = np.minimum(plan.draft_lengths, step % 2)
         outcome = make_outcome(view, plan.draft_lengths, accepted, draft_rows=np.zeros(0, np.int64), draft_seconds=0.0)

@@ -25,7 +25,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turbospec.hosts.vllm.requests import KnownRequests, VllmRequest
+from turbospec.hosts.vllm.drafter_cache import DrafterCache
+from turbospec.hosts.vllm.drafter_orders import DrafterOrders
+from turbospec.hosts.vllm.requests import KnownRequest, KnownRequests, VllmRequest
 from turbospec.hosts.vllm.step_split import StepSplit
 from turbospec.types import IntArray, Phase, StepController, StepOutcome, StepView
 
@@ -38,6 +40,8 @@ class EngineLimits:
     max_model_len: int
     max_batched_tokens: int
     parallel_drafter: bool
+    max_missed: int = 0
+    """Most tokens that a request's drafter cache may lack and be caught up; 0 where the drafter runs in every step."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -66,7 +70,10 @@ class _Plan:
     names: Sequence[str]
     lengths: IntArray
     passes: int
-    """Drafter passes beyond the first."""
+    """Drafter passes that not every step has."""
+    pass_tokens: int
+    """In these."""
+    catch_up_tokens: int
     draft_seconds: float = 0.0
 
 
@@ -93,6 +100,7 @@ class VllmLoop:
         self.controller = controller
         self.known = KnownRequests()
         self._limits = limits
+        self._cache = DrafterCache(limits.max_missed, limits.max_batched_tokens) if limits.max_missed else None
         self._split = StepSplit()
         self._steps: deque[_Step] = deque()
         """Scheduled and not yet finished, oldest first."""
@@ -102,27 +110,52 @@ class VllmLoop:
         self._next_step = 0
 
     def plan(
-        self, requests: Sequence[VllmRequest], num_scheduled: Mapping[str, int], queue: Queue, began: float
-    ) -> IntArray:
+        self,
+        requests: Sequence[VllmRequest],
+        num_scheduled: Mapping[str, int],
+        drafted: Mapping[str, int],
+        queue: Queue,
+        began: float,
+    ) -> tuple[IntArray, DrafterOrders | None]:
         """Choose how many tokens each request drafts at the end of the step that is being scheduled.
 
         Args:
             requests: the n scheduled ones, before the step is added to their computed tokens.
             num_scheduled: tokens that the step computes for each of them, drafts included.
+            drafted: drafts among them, of the requests that have some.
             queue: requests that are not scheduled.
             began: when scheduling began, on the clock of `time.perf_counter`.
 
         Returns:
-            (n,) draft lengths. The drafter makes the longest for the whole batch; the others are to be cut.
+            (n,) draft lengths. The drafter makes the longest for the whole batch; the others are to be cut. And what
+            the worker is to do with its drafter; None where that runs in every step.
         """
-        view, prefill_tokens = self._view(requests, num_scheduled, queue)
-        lengths = self.controller.plan(view).draft_lengths
-        longest = int(lengths.max(initial=0))
-        passes = 0 if self._limits.parallel_drafter else max(longest - 1, 0)
-        plan = _Plan(view, [request.request_id for request in requests], lengths, passes)
+        known = [self.known.get(request) for request in requests]
+        view, prefill_tokens = self._view(requests, known, num_scheduled, queue)
+        names = [request.request_id for request in requests]
+        lengths = self.controller.plan(view).draft_lengths.copy()
+        orders = None
+        if self._cache is not None:
+            orders = self._cache.orders(names, known, num_scheduled, drafted, lengths)
         tokens = sum(num_scheduled.values())
+        plan = self._planned(view, names, lengths, tokens, orders)
         self._steps.append(_Step(began, plan, tokens, prefill_tokens, int(view.context_tokens.sum())))
-        return lengths
+        return lengths, orders
+
+    def _planned(
+        self, view: StepView, names: Sequence[str], lengths: IntArray, tokens: int, orders: DrafterOrders | None
+    ) -> _Plan:
+        longest = int(lengths.max(initial=0))
+        if self._limits.parallel_drafter:
+            return _Plan(view, names, lengths, 0, 0, 0)
+        if orders is None:
+            passes = max(longest - 1, 0)
+            return _Plan(view, names, lengths, passes, passes * view.size, 0)
+        if orders.skip:
+            return _Plan(view, names, lengths, 0, 0, 0)
+        # The first pass takes all that the target's took, and what was missed.
+        passes, catch_up = max(longest, 1), sum(orders.catch_up.values())
+        return _Plan(view, names, lengths, passes, tokens + catch_up + (passes - 1) * view.size, catch_up)
 
     def finish(self, verified: Mapping[str, Verified], queue: Queue) -> None:
         """Take in the output of the oldest scheduled step.
@@ -137,7 +170,7 @@ class VllmLoop:
         self._last_output = now
         plan, closing = step.plan, self._last
         plan.draft_seconds = self._split.draft_seconds(
-            seconds, step.tokens, step.context_tokens, plan.passes, plan.view.size
+            seconds, step.tokens, step.context_tokens, plan.passes, plan.pass_tokens
         )
         self._last = plan
         if closing is not None and not verified.keys().isdisjoint(closing.names):
@@ -152,7 +185,10 @@ class VllmLoop:
         accepted = np.array([row.accepted for row in rows], np.int64)
         emitted = np.array([row.emitted for row in rows], np.int64)
         view = plan.view
-        some_drafts = plan.passes > 0 or (self._limits.parallel_drafter and bool(plan.lengths.any()))
+        # A pass for the cache alone, over prompts or after rejected drafts, is no drafting.
+        passes = plan.passes if plan.lengths.any() else 0
+        draft_seconds = plan.draft_seconds if passes else 0.0
+        some_drafts = passes > 0 or (self._limits.parallel_drafter and bool(plan.lengths.any()))
         self.controller.observe(
             StepOutcome(
                 step=view.step,
@@ -163,29 +199,33 @@ class VllmLoop:
                 # What ended the output at an accepted draft token kept the tokens after it from being judged.
                 truncated=(emitted > 0) & (emitted <= accepted),
                 proposed=drafted,
-                draft_rows=np.full(plan.passes or int(some_drafts), view.size, np.int64),
-                draft_context_tokens=plan.passes * int(view.context_tokens.sum()),
+                draft_rows=np.full(passes or int(some_drafts), view.size, np.int64),
+                draft_context_tokens=passes * int(view.context_tokens.sum()),
+                catch_up_tokens=plan.catch_up_tokens,
                 tokens_batched=step.tokens,
                 padded_tokens=step.tokens,
                 prefill_tokens=step.prefill_tokens,
                 context_tokens=step.context_tokens,
-                draft_seconds=plan.draft_seconds,
+                draft_seconds=draft_seconds,
                 verify_seconds=verify_seconds,
-                step_seconds=plan.draft_seconds + verify_seconds,
+                step_seconds=draft_seconds + verify_seconds,
                 waiting_requests=queue.requests,
             )
         )
 
     def _view(
-        self, requests: Sequence[VllmRequest], num_scheduled: Mapping[str, int], queue: Queue
+        self,
+        requests: Sequence[VllmRequest],
+        known: Sequence[KnownRequest],
+        num_scheduled: Mapping[str, int],
+        queue: Queue,
     ) -> tuple[StepView, int]:
         """The batch as it will stand when this step's tokens are sampled, and the prompt tokens in the step."""
         limits, size = self._limits, len(requests)
-        # One line each: request, phase, context, emitted, left, limit, class.
-        rows = np.zeros((7, size), np.int64)
+        # One line each: request, phase, context, emitted, left, limit, class, missed.
+        rows = np.zeros((8, size), np.int64)
         prefill_tokens = prompt_left = 0
-        for i, request in enumerate(requests):
-            known = self.known.get(request)
+        for i, (request, asked) in enumerate(zip(requests, known, strict=True)):
             computed = request.num_computed_tokens + num_scheduled[request.request_id]
             known_tokens = request.num_tokens + request.num_output_placeholders
             missing = known_tokens - computed
@@ -202,9 +242,12 @@ class VllmLoop:
             else:
                 phase = Phase.DECODE if emitted else Phase.FIRST_DECODE
                 limit = min(limits.max_draft, left - 1, limits.max_model_len - computed - 2)
-                if known.max_draft is not None:
-                    limit = min(limit, known.max_draft)
-            rows[:, i] = known.number, phase, computed, emitted + 1, left, max(limit, 0), known.class_id
+                if asked.max_draft is not None:
+                    limit = min(limit, asked.max_draft)
+                if self._cache is not None and not self._cache.can_draft(asked):
+                    limit = 0
+            limit = max(limit, 0)
+            rows[:, i] = asked.number, phase, computed, emitted + 1, left, limit, asked.class_id, asked.missed_tokens
         view = StepView(
             step=self._next_step,
             now=time.monotonic(),
@@ -213,7 +256,7 @@ class VllmLoop:
             context_tokens=rows[2],
             emitted_tokens=rows[3],
             tokens_left=rows[4],
-            stale_tokens=np.zeros(size, np.int64),
+            stale_tokens=rows[7],
             class_ids=rows[6],
             draft_limits=rows[5],
             max_draft=limits.max_draft,
@@ -223,6 +266,7 @@ class VllmLoop:
             draft_before_emit=True,
             parallel_drafter=limits.parallel_drafter,
             batch_drafter=True,
+            constant_first_pass=self._cache is None,
         )
         self._next_step += 1
         return view, prefill_tokens

@@ -3,7 +3,7 @@
 
 vLLM loads it in every process before it reads its arguments. Two methods of `EngineArgs` are wrapped: one gives the
 speculative configuration the schedule that vLLM's own way to a changing draft length asks for, the other names the
-scheduler. Where no policy is given, both do what they did before.
+scheduler. In a worker, a third has the drafter run on demand. Where no policy is given, all do what they did before.
 
 Everything is imported where it is used, and never in a worker: vLLM's search for kernels on CPU looks into every module
 that is loaded by then, and trips over numba's.
@@ -29,6 +29,7 @@ MARK = "_turbospec_registered"
 def register() -> None:
     """Wrap `EngineArgs`; a second call in the same process does nothing."""
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.worker.worker_base import WorkerWrapperBase
 
     if hasattr(EngineArgs, MARK):
         return
@@ -36,6 +37,7 @@ def register() -> None:
     log.parent = logging.getLogger("vllm")  # which shows nothing of loggers that are not its own
     EngineArgs.create_speculative_config = _with_schedule(EngineArgs.create_speculative_config)
     EngineArgs.create_engine_config = _with_scheduler(EngineArgs.create_engine_config)
+    WorkerWrapperBase.init_device = _with_drafter_on_demand(WorkerWrapperBase.init_device)
 
 
 def _with_schedule(create):
@@ -74,6 +76,23 @@ def _with_scheduler(create):
         return config
 
     return create_engine_config
+
+
+def _with_drafter_on_demand(init):
+    @functools.wraps(init)
+    def init_device(wrapper):
+        init(wrapper)
+        config = wrapper.vllm_config
+        # A scheduler of vLLM's own gives no orders.
+        if config.speculative_config is not None and config.scheduler_config.scheduler_cls is not None:
+            from turbospec.hosts.vllm.support import max_missed_tokens
+
+            if max_missed := max_missed_tokens(config):
+                from turbospec.hosts.vllm.drafter_on_demand import install
+
+                install(wrapper.worker.model_runner, max_missed)
+
+    return init_device
 
 
 def _settings(args):

@@ -37,7 +37,7 @@ class VllmRequest(Protocol):
     def num_output_tokens(self) -> int: ...
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class KnownRequest:
     """A request as the controller knows it."""
 
@@ -46,6 +46,8 @@ class KnownRequest:
     max_draft: int | None
     """Longest draft that the request allows; None for no limit of its own."""
     class_id: int
+    missed_tokens: int = 0
+    """Tokens in a row that its drafter's cache lacks."""
 
 
 class KnownRequests:

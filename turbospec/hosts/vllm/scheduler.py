@@ -15,10 +15,11 @@ from pathlib import Path
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from turbospec.hosts.vllm.drafter_orders import ORDERS_ATTRIBUTE
 from turbospec.hosts.vllm.loop import EngineLimits, Queue, Verified, VllmLoop
 from turbospec.hosts.vllm.metrics_file import METRICS_FILE_KEY, MetricsFileWriter
 from turbospec.hosts.vllm.settings import read_settings
-from turbospec.hosts.vllm.support import PARALLEL_METHODS
+from turbospec.hosts.vllm.support import PARALLEL_METHODS, max_missed_tokens
 from turbospec.telemetry.metrics import StepMetrics
 from turbospec.telemetry.trace import DecisionTrace
 
@@ -47,6 +48,7 @@ class _Adaptive(Scheduler):
             max_model_len=self.max_model_len,
             max_batched_tokens=self.max_num_scheduled_tokens,
             parallel_drafter=speculation.method in PARALLEL_METHODS,
+            max_missed=max_missed_tokens(vllm_config),
         )
         controller = settings.controller()
         if settings.trace is not None:
@@ -99,7 +101,10 @@ class _Adaptive(Scheduler):
     def _plan(self, loop: VllmLoop, scheduler_output) -> None:
         scheduled = scheduler_output.num_scheduled_tokens
         requests = [self.requests[name] for name in scheduled]
-        lengths = loop.plan(requests, scheduled, self._queue(), self._began)
+        drafted = {name: len(tokens) for name, tokens in scheduler_output.scheduled_spec_decode_tokens.items()}
+        lengths, orders = loop.plan(requests, scheduled, drafted, self._queue(), self._began)
+        if orders is not None:
+            setattr(scheduler_output, ORDERS_ATTRIBUTE, orders)
         scheduler_output.num_spec_tokens_to_schedule = int(lengths.max(initial=0))
         self._lengths = dict(zip(scheduled, lengths.tolist(), strict=True))
 

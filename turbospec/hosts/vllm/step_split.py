@@ -26,14 +26,15 @@ class StepSplit:
         self._model = OnlineRegression(np.concatenate([verify.weights, passes]), variance)
         self._verify_size = verify_size
 
-    def draft_seconds(self, step_seconds: float, tokens: int, context_tokens: int, passes: int, requests: int) -> float:
+    def draft_seconds(self, step_seconds: float, tokens: int, context_tokens: int, passes: int, rows: int) -> float:
         """Learn from one step and share out its time.
 
         Args:
             step_seconds: the whole step.
             tokens: in the target's pass.
             context_tokens: KV tokens that it attends to.
-            passes: drafter passes beyond the one of every step, each over `requests` requests.
+            passes: drafter passes that not every step has.
+            rows: tokens in them.
 
         Returns:
             Seconds of those passes, 0 where there were none; the rest is the target's, sampling and host work included.
@@ -41,7 +42,7 @@ class StepSplit:
         row = np.concatenate(
             [
                 verify_features(np.array([tokens], np.float64), np.array([context_tokens], np.float64))[0],
-                np.array([passes, passes * requests], np.float64),
+                np.array([passes, rows], np.float64),
             ]
         )
         self._model.learn(row, step_seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 OLDEST_VERSION = (0, 29)
 NEWEST_VERSION = (0, 32)
@@ -11,6 +12,10 @@ NEWEST_VERSION = (0, 32)
 SEQUENTIAL_METHODS = ("draft_model", "eagle", "eagle3", "mtp")
 PARALLEL_METHODS = ("ngram",)
 """Those whose drafts cost about the same whatever their length."""
+
+MAX_MISSED_TOKENS = {"draft_model": 512, "eagle": 64, "eagle3": 64}
+"""Most tokens that a request's drafter cache may lack and be caught up. For the latter two, the target's hidden states
+are kept: about 24 kB a token and request with an 8 B model."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -27,6 +32,18 @@ class SetUp:
     pipeline_parallel_size: int = 1
     second_model_runner: bool = False
     """vLLM's newer model runner, which it takes where Triton is."""
+
+
+def max_missed_tokens(vllm_config: Any) -> int:
+    """`MAX_MISSED_TOKENS` of a server; 0 where its drafter is left to run in every step, drafts or not.
+
+    Args:
+        vllm_config: vLLM's, whose speculation is supported.
+    """
+    speculation, model = vllm_config.speculative_config, vllm_config.model_config
+    if model.is_multimodal_model or vllm_config.parallel_config.decode_context_parallel_size > 1:
+        return 0
+    return MAX_MISSED_TOKENS.get(speculation.method, 0)
 
 
 def unsupported(setup: SetUp) -> str | None:

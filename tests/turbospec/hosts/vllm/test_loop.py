@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from turbospec.hosts.vllm.drafter_orders import DrafterOrders
 from turbospec.hosts.vllm.loop import EngineLimits, Queue, Verified, VllmLoop
 from turbospec.types import IntArray, Phase, StepOutcome, StepPlan, StepView
 
 LIMITS = EngineLimits(max_draft=5, max_model_len=100, max_batched_tokens=64, parallel_drafter=False)
+ON_DEMAND = replace(LIMITS, max_missed=4)
 
 
 @dataclass
@@ -51,13 +53,15 @@ class FakeEngine:
     def __init__(self, controller: Recorder, limits: EngineLimits = LIMITS) -> None:
         self.loop = VllmLoop(controller, limits)
         self.drafts: dict[str, int] = {}
+        self.orders: DrafterOrders | None = None
 
     def schedule(self, requests: list[Request], chunk: int = 64) -> tuple[IntArray, dict[str, int]]:
         verified = {r.request_id: self.drafts.get(r.request_id, 0) for r in requests}
         scheduled = {
             r.request_id: min(r.num_tokens + verified[r.request_id] - r.num_computed_tokens, chunk) for r in requests
         }
-        lengths = self.loop.plan(requests, scheduled, Queue(), began=0.0)
+        drafted = {name: length for name, length in verified.items() if length}
+        lengths, self.orders = self.loop.plan(requests, scheduled, drafted, Queue(), began=0.0)
         for request, length in zip(requests, lengths.tolist(), strict=True):
             request.num_computed_tokens += scheduled[request.request_id]
             self.drafts[request.request_id] = length
@@ -190,3 +194,30 @@ def test_times_add_up_to_the_clock() -> None:
     for outcome in controller.outcomes:
         assert outcome.step_seconds == outcome.draft_seconds + outcome.verify_seconds
         assert outcome.verify_seconds > 0.0
+
+
+def test_a_drafter_on_demand_is_seen_with_what_it_lacks() -> None:
+    controller = Recorder(lengths=[2, 0, 0, 0, 1, 0])
+    engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
+    skipped: list[bool] = []
+    for _ in range(6):
+        engine.step([a])
+        assert engine.orders is not None
+        skipped.append(engine.orders.skip)
+    # The second step verifies drafts, and the drafter sees what became of them; the fifth catches up.
+    assert skipped == [False, False, True, True, False, False]
+    assert [view.stale_tokens.tolist() for view in controller.views] == [[0], [0], [0], [1], [2], [0]]
+    assert not any(view.constant_first_pass for view in controller.views)
+    drafting, after, plain, _, caught_up = controller.outcomes
+    assert drafting.draft_rows.tolist() == [1, 1]
+    assert after.draft_rows.tolist() == plain.draft_rows.tolist() == []
+    assert after.draft_seconds == 0.0
+    assert (caught_up.draft_rows.tolist(), caught_up.catch_up_tokens) == ([1], 2)
+
+
+def test_who_lacks_too_much_drafts_no_more() -> None:
+    controller = Recorder(lengths=[0] * 6 + [3] * 2)
+    engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
+    for _ in range(8):
+        engine.step([a])
+    assert [int(view.draft_limits[0]) for view in controller.views] == [5] * 5 + [0] * 3

@@ -1,0 +1,153 @@
+"""What a drafter is given, against one that ran in every step; without vLLM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from turbospec.hosts.vllm.drafter_on_demand import install  # noqa: E402
+from turbospec.hosts.vllm.drafter_orders import ORDERS_ATTRIBUTE, DrafterOrders  # noqa: E402
+
+BLOCK_SIZE, HIDDEN_SIZE = 4, 2
+BLOCKS = {"a": [5, 0, 3, 7], "b": [1, 9, 2, 4]}
+
+
+@dataclass
+class Metadata:
+    query_start_loc: Any
+    query_start_loc_cpu: Any
+    seq_lens: Any
+    num_actual_tokens: int
+    max_query_len: int
+    block_table_tensor: Any
+    slot_mapping: Any
+    _num_computed_tokens_cache: Any = None
+
+    def batch_size(self) -> int:
+        return len(self.seq_lens)
+
+
+class Drafter:
+    """Writes what it is given for each slot of a cache, and drafts nothing of interest."""
+
+    block_size = BLOCK_SIZE
+    num_speculative_tokens = 0
+    _last_draft_probs = None
+
+    def __init__(self, pass_hidden_states_to_model: bool) -> None:
+        self.pass_hidden_states_to_model = pass_hidden_states_to_model
+        self.cache: dict[int, tuple[int, int, tuple[float, ...]]] = {}
+        self.calls: list[dict[str, Any]] = []
+
+    def propose(self, **given: Any) -> Any:
+        metadata = given["common_attn_metadata"]
+        self.calls.append(given)
+        rows = zip(metadata.slot_mapping.tolist(), given["target_token_ids"].tolist(), strict=True)
+        for place, (slot, token) in enumerate(rows):
+            hidden = tuple(given["target_hidden_states"][place].tolist()) if self.pass_hidden_states_to_model else ()
+            self.cache[slot] = token, int(given["target_positions"][place]), hidden
+        return torch.zeros(metadata.batch_size(), given["num_speculative_tokens"], dtype=torch.int64)
+
+
+class Runner:
+    """Runs steps of requests whose token at position p is 100·number + p."""
+
+    def __init__(self, drafter: Drafter, *, on_demand: bool) -> None:
+        self.drafter = drafter
+        self.input_batch = SimpleNamespace(req_ids=[])
+        if on_demand:
+            install(self, max_missed=16)
+
+    def propose_draft_token_ids(self, output: Any, length: int, step: dict[str, range], to_sample: Any) -> Any:
+        self.input_batch.req_ids[:] = []  # by now the next step may be under preparation
+        starts = np.cumsum([0, *map(len, step.values())]).astype(np.int32)
+        positions = torch.tensor([p for each in step.values() for p in each])
+        numbers = torch.tensor([100 * (1 + "ab".index(name)) for name, each in step.items() for _ in each])
+        slots = [
+            BLOCKS[name][p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for name, each in step.items() for p in each
+        ]
+        metadata = Metadata(
+            query_start_loc=torch.from_numpy(starts),
+            query_start_loc_cpu=torch.from_numpy(starts),
+            seq_lens=torch.tensor([each.stop for each in step.values()]),
+            num_actual_tokens=len(positions),
+            max_query_len=max(map(len, step.values())),
+            block_table_tensor=torch.tensor([BLOCKS[name] for name in step], dtype=torch.int32),
+            slot_mapping=torch.tensor(slots),
+            _num_computed_tokens_cache=torch.zeros(1),
+        )
+        return self.drafter.propose(
+            num_speculative_tokens=length,
+            target_token_ids=numbers + positions,
+            target_positions=positions,
+            target_hidden_states=torch.stack([positions, numbers], dim=1).float(),
+            next_token_ids=torch.zeros(len(step)),
+            token_indices_to_sample=to_sample,
+            common_attn_metadata=metadata,
+            sampling_metadata=None,
+        )
+
+    def step(self, orders: DrafterOrders | None, length: int = 0, to_sample: Any = None, **step: range) -> Any:
+        self.input_batch.req_ids[:] = list(step)
+        output = SimpleNamespace(**({} if orders is None else {ORDERS_ATTRIBUTE: orders}))
+        return self.propose_draft_token_ids(output, length, step, to_sample)
+
+
+SKIP = DrafterOrders(skip=True, keep=True)
+PLAN: list[tuple[DrafterOrders, int, dict[str, range]]] = [
+    (DrafterOrders(), 0, {"a": range(3), "b": range(5)}),
+    (SKIP, 0, {"a": range(3, 4), "b": range(5, 6)}),
+    (SKIP, 0, {"b": range(6, 7), "a": range(4, 5)}),
+    (DrafterOrders(keep=True, catch_up={"a": 2}), 2, {"b": range(7, 8), "a": range(5, 6)}),
+    (DrafterOrders(keep=True), 0, {"b": range(8, 9), "a": range(6, 9)}),
+    (SKIP, 0, {"a": range(9, 10), "b": range(9, 10)}),
+    (DrafterOrders(catch_up={"a": 1, "b": 5}), 1, {"a": range(10, 11), "b": range(10, 11)}),
+]
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_cache_that_was_caught_up_is_the_one_of_a_drafter_in_every_step(hidden: bool) -> None:
+    on_demand, constant = Runner(Drafter(hidden), on_demand=True), Runner(Drafter(hidden), on_demand=False)
+    for orders, length, step in PLAN:
+        drafts = on_demand.step(orders, length, **step)
+        assert drafts.shape == constant.step(None, length, **step).shape
+    assert len(on_demand.drafter.calls) == len(PLAN) - 3
+    assert on_demand.drafter.cache == constant.drafter.cache
+
+
+def test_the_batch_is_described_as_it_is_then() -> None:
+    runner = Runner(Drafter(True), on_demand=True)
+    for orders, length, step in PLAN[:3]:
+        runner.step(orders, length, **step)
+    to_sample = torch.tensor([0, 1], dtype=torch.int32)
+    runner.step(PLAN[3][0], 2, to_sample, **PLAN[3][2])
+    given = runner.drafter.calls[-1]
+    metadata = given["common_attn_metadata"]
+    assert metadata.query_start_loc.tolist() == metadata.query_start_loc_cpu.tolist() == [0, 1, 4]
+    assert (metadata.num_actual_tokens, metadata.max_query_len) == (4, 3)
+    assert metadata.seq_lens.tolist() == [8, 6]
+    assert metadata._num_computed_tokens_cache is None
+    assert given["token_indices_to_sample"].tolist() == [0, 3]
+    assert given["target_positions"].tolist() == [7, 3, 4, 5]
+
+
+def test_without_orders_nothing_changes() -> None:
+    runner, reference = Runner(Drafter(False), on_demand=True), Runner(Drafter(False), on_demand=False)
+    for _, length, step in PLAN:
+        runner.step(None, length, **step)
+        reference.step(None, length, **step)
+    assert runner.drafter.cache == reference.drafter.cache
+    assert len(runner.drafter.calls) == len(PLAN)
+
+
+def test_what_was_not_kept_is_not_made_up() -> None:
+    """The runner leaves the drafter out by itself where a request is at the end of its room."""
+    runner = Runner(Drafter(False), on_demand=True)
+    runner.step(DrafterOrders(catch_up={"a": 3}), 1, a=range(5, 6))
+    assert runner.drafter.calls[-1]["target_positions"].tolist() == [5]
