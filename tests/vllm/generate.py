@@ -37,7 +37,6 @@ def main() -> None:
         str(MODELS / "target"),
         dtype="float32",
         max_model_len=256,
-        max_num_seqs=8,
         max_num_batched_tokens=256,
         enforce_eager=True,
         seed=0,
@@ -45,7 +44,7 @@ def main() -> None:
         speculative_config=job["speculative_config"],
         additional_config=job["additional_config"],
         scheduler_cls=job["scheduler_cls"],
-        **job["engine"],
+        **({"max_num_seqs": 8} | job["engine"]),
     )
     each = job["extra_args"] or [None] * len(job["prompts"])
     params = [

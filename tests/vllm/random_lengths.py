@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,15 @@ class RandomScheduler(TurboSpecScheduler):
 class RandomAsyncScheduler(TurboSpecAsyncScheduler):
     def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
         return _at_random(super()._build_loop(vllm_config))
+
+
+class RandomConstantScheduler(RandomScheduler):
+    """Whose drafter runs in every step, as vLLM has it."""
+
+    def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
+        loop = super()._build_loop(vllm_config)
+        assert loop is not None
+        return VllmLoop(loop.controller, replace(loop.limits, max_missed=0))
 
 
 def _at_random(loop: VllmLoop | None) -> VllmLoop:

@@ -57,6 +57,7 @@ def install(model_runner, max_missed: int) -> None:
 
     model_runner.propose_draft_token_ids = propose_draft_token_ids
     model_runner.drafter.propose = on_demand.propose
+    log.info("TurboSpec runs the drafter on demand")
 
 
 class DrafterOnDemand:
@@ -165,7 +166,7 @@ class DrafterOnDemand:
         changed |= {name: None for name in forgotten if hasattr(metadata, name)}
         states = hidden
         if self._drafter.pass_hidden_states_to_model:
-            states = torch.cat([hidden[:total], *(kept.hidden for kept in sources)])[source]
+            states = torch.cat([hidden[:total], *(kept.hidden for kept in sources if kept.hidden is not None)])[source]
         if to_sample is not None:
             to_sample = to_sample + torch.from_numpy(np.cumsum(added)).to(device, to_sample.dtype)
         all_tokens = torch.cat([tokens[:total], *(kept.tokens for kept in sources)])[source]

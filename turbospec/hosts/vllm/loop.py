@@ -99,7 +99,7 @@ class VllmLoop:
     def __init__(self, controller: StepController, limits: EngineLimits) -> None:
         self.controller = controller
         self.known = KnownRequests()
-        self._limits = limits
+        self.limits = limits
         self._cache = DrafterCache(limits.max_missed, limits.max_batched_tokens) if limits.max_missed else None
         self._split = StepSplit()
         self._steps: deque[_Step] = deque()
@@ -146,7 +146,7 @@ class VllmLoop:
         self, view: StepView, names: Sequence[str], lengths: IntArray, tokens: int, orders: DrafterOrders | None
     ) -> _Plan:
         longest = int(lengths.max(initial=0))
-        if self._limits.parallel_drafter:
+        if self.limits.parallel_drafter:
             return _Plan(view, names, lengths, 0, 0, 0)
         if orders is None:
             passes = max(longest - 1, 0)
@@ -188,7 +188,7 @@ class VllmLoop:
         # A pass for the cache alone, over prompts or after rejected drafts, is no drafting.
         passes = plan.passes if plan.lengths.any() else 0
         draft_seconds = plan.draft_seconds if passes else 0.0
-        some_drafts = passes > 0 or (self._limits.parallel_drafter and bool(plan.lengths.any()))
+        some_drafts = passes > 0 or (self.limits.parallel_drafter and bool(plan.lengths.any()))
         self.controller.observe(
             StepOutcome(
                 step=view.step,
@@ -221,7 +221,7 @@ class VllmLoop:
         queue: Queue,
     ) -> tuple[StepView, int]:
         """The batch as it will stand when this step's tokens are sampled, and the prompt tokens in the step."""
-        limits, size = self._limits, len(requests)
+        limits, size = self.limits, len(requests)
         # One line each: request, phase, context, emitted, left, limit, class, missed.
         rows = np.zeros((8, size), np.int64)
         prefill_tokens = prompt_left = 0
