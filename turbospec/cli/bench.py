@@ -4,41 +4,39 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
+from turbospec.cli.bench_output import conclude, open_results, show_cell, surroundings
+from turbospec.cli.bench_vllm import bench_vllm
 from turbospec.cli.console import progress, stderr, stdout, table
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
 from turbospec.policy import find_policy, load_controller, read_policy
 from turbospec.profile import Profile
 from turbospec.telemetry.cell import Cell
-from turbospec.telemetry.report_rows import COLUMNS, table_line
 
 if TYPE_CHECKING:
     from turbospec_engine.bench.cells import Entry
-    from turbospec_engine.bench.contender import Contender, Run
+    from turbospec_engine.bench.contender import Contender
     from turbospec_engine.bench.results import Results
     from turbospec_engine.bench.session import Session
+    from turbospec_engine.bench.workloads import Load
 
     Plan = Sequence[tuple[Cell, Sequence[Entry]]]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app.command("vllm")(bench_vllm)
 
 FULL_ROUNDS = 6
 QUICK_ROUNDS = 3
 QUICK_CELL_SECONDS, QUICK_LEAST_ROUNDS = 75.0, 2
 """Where a machine is so slow that a cell of --quick takes longer, this many counted rounds have to do."""
 TIMED_POLICIES = ("static-3", "ema-tiers", "goodput", "adaptive")
-VERDICTS = {True: ("met", "green"), False: ("MISSED", "red"), None: ("not judged", "yellow")}
 
 
 @app.callback(invoke_without_command=True)
@@ -86,10 +84,10 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return
+    from turbospec_engine.bench.bars import judge
     from turbospec_engine.bench.cells import QUICK_TABLE, entries_of, select_cells
     from turbospec_engine.bench.pairs import Pairs
     from turbospec_engine.bench.profiles import MeasuredProfiles
-    from turbospec_engine.bench.results import Results
     from turbospec_engine.bench.session import Session
 
     if quick and (workload or drafter or concurrency or request_rate):
@@ -102,13 +100,8 @@ def bench(
     rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
     pairs = Pairs(models, device, dtype, threads)
     meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": threads or os.cpu_count()}
-    meta |= _surroundings()
-    if resume is not None:
-        results = Results.load(resume)
-        if any(results.meta.get(name) != meta[name] for name in ("seed", "device", "dtype", "threads")):
-            raise UserError(f"{resume}: was measured with another seed, device, type or threads; start a new one")
-    else:
-        results = Results(json or Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json", meta)
+    meta |= surroundings()
+    results = open_results(resume, json, meta, ("seed", "device", "dtype", "threads"))
     given = None if profile is None else Profile.load(profile)
     if given is not None and (differences := given.differences({"dtype": dtype})):
         stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off", markup=False)
@@ -124,7 +117,7 @@ def bench(
     except KeyboardInterrupt:
         interrupted = True
     if results.rows:
-        _conclude(results, report or results.path.with_suffix(".html"), pictures)
+        conclude(results, judge(results.rows), report, pictures)
     if interrupted:
         finished = sum(results.has(cell, entries, rounds) for cell, entries in plan)
         stderr.print(f"{finished} of {len(plan)} cells are finished; the same command with --resume goes on from there")
@@ -156,65 +149,21 @@ def controller_cost(
 
 def _play(session: Session, plan: Plan, rounds: int, results: Results, cell_seconds: float) -> None:
     """Play the cells that the results lack. What a cell has when it is interrupted is kept, and when its time is up."""
+    from turbospec_engine.bench.bars import best_fixed_line
+
     left = [(cell, entries) for cell, entries in plan if not results.has(cell, entries, rounds)]
     with progress() as bar:
         task = bar.add_task("runs", total=sum(len(entries) * (rounds + 1) for _, entries in left))
         for cell, entries in left:
 
-            def on_run(contender: Contender, cell: Cell = cell) -> None:
+            def on_run(contender: Contender[Load], cell: Cell = cell) -> None:
                 bar.update(task, advance=1, description=f"{cell.name} {contender.entry.policy}")
 
-            played: list[list[Run]] = []
             enough_at = time.monotonic() + cell_seconds
-            try:
-                for runs in session.play(cell, entries, rounds, on_run):
-                    played.append(runs)
-                    if len(played) >= QUICK_LEAST_ROUNDS and time.monotonic() > enough_at:
-                        break
-            finally:
-                if played:
-                    results.put(cell, entries, played)
-                    results.save()
-            _show_cell(results, cell)
-
-
-def _show_cell(results: Results, cell: Cell) -> None:
-    from turbospec_engine.bench.bars import best_fixed_line
-
-    rows = results.of_cell(cell)
-    shown = table(f"{cell.name}: medians of {rows[0]['rounds']} rounds", *COLUMNS)
-    for row in rows:
-        shown.add_row(*table_line(row))
-    for column in shown.columns[:3]:
-        column.no_wrap = True
-    stdout.print(shown)
-    if (line := best_fixed_line(rows)) is not None:
-        stdout.print(line, markup=False)
-
-
-def _conclude(results: Results, report: Path, pictures: Path | None) -> None:
-    """Judge the bars, and write the results, the report and the pictures."""
-    from turbospec.telemetry.report import write_pictures, write_report
-    from turbospec_engine.bench.bars import judge
-
-    verdicts = judge(results.rows)
-    results.meta["verdicts"] = [verdict.document() for verdict in verdicts]
-    results.save()
-    for verdict in verdicts:
-        word, style = VERDICTS[verdict.met]
-        noise = "within noise" if verdict.within_noise else ""
-        stdout.print(Text.assemble((f"{word:<12}", style), f"{noise:<14}{verdict.bar}: ", (verdict.figures, "bold")))
-    write_report(report, results.meta, results.rows)
-    if pictures is not None:
-        write_pictures(pictures, results.rows)
-    stdout.print(f"results: {results.path}\nreport:  {report}", soft_wrap=True)
-
-
-def _surroundings() -> dict[str, Any]:
-    names = ("turbospec", "torch", "transformers")
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "python": platform.python_version(),
-        **{name: version(name) for name in names},
-    }
+            results.collect(
+                cell,
+                entries,
+                session.play(cell, entries, rounds, on_run),
+                lambda played, at=enough_at: played >= QUICK_LEAST_ROUNDS and time.monotonic() > at,
+            )
+            show_cell(results, cell, best_fixed_line)

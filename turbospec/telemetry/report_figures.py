@@ -60,7 +60,7 @@ def throughput(cells: Mapping[Cell, Sequence[Row]]) -> str:
     labelled: set[str] = set()
     for place, rows in enumerate(cells.values()):
         for row in rows:
-            if row["policy"] == "off" or row["emit"] != "before_draft" or row["policy"].startswith("transformers-"):
+            if row["policy"] == "off" or row["emit"] == "after_draft" or row["policy"].startswith("transformers-"):
                 continue
             ratio = row["ratio_to_off"]["output_throughput"]
             fixed = fixed_length(row["policy"]) is not None
@@ -107,7 +107,7 @@ def latency(rows: Sequence[Row]) -> str:
 
 def timeline(rows: Sequence[Row]) -> str | None:
     """Draft length and acceptance over one run, for the policies that change their mind; None where none does."""
-    shown = [row for row in rows if row["policy"] in COLOURS and row["emit"] == "before_draft" and row.get("timeline")]
+    shown = [row for row in rows if row["policy"] in COLOURS and row["emit"] != "after_draft" and row.get("timeline")]
     if not shown:
         return None
     figure, (left, right) = _figure(8.0, 2.6, 2)

@@ -19,7 +19,7 @@ COLUMNS = (
 
 
 def policy_name(row: Row) -> str:
-    return row["policy"] if row["emit"] == "before_draft" else f"{row['policy']}:after_draft"
+    return f"{row['policy']}:after_draft" if row["emit"] == "after_draft" else row["policy"]
 
 
 def table_line(row: Row) -> list[str]:

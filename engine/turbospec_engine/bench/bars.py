@@ -54,7 +54,9 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
     """Every bar, in order."""
     cells = by_cell([row for row in rows if row["emit"] == "before_draft"])
     return [
-        _best_fixed_in_each_cell(cells),
+        best_rival_in_each_cell(
+            f"tokens/s of adaptive over the best of off and the fixed Ks: no cell under {BEST_FIXED:g}", cells, is_fixed
+        ),
         _every_fixed_overall(cells),
         _mismatched(cells),
         _first_token(cells),
@@ -65,59 +67,58 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
     ]
 
 
-def best_fixed_of(rows: Sequence[Row], policy: str = ADAPTIVE) -> BestFixed | None:
-    """A policy's throughput against the best fixed K of its cell; None without fixed Ks or without two rounds."""
-    own = _row(rows, policy)
-    rivals = {row["policy"]: _rounds(row) for row in rows if fixed_length(row["policy"]) is not None}
+def is_fixed(policy: str) -> bool:
+    return fixed_length(policy) is not None
+
+
+def best_rival_of(rows: Sequence[Row], is_rival: Callable[[str], bool] = is_fixed) -> BestFixed | None:
+    """Adaptive's throughput against the best rival of its cell; None without rivals or without two rounds."""
+    own = row_of(rows, ADAPTIVE)
+    rivals = {row["policy"]: rounds_of(row) for row in rows if is_rival(row["policy"])}
     if own is None or not rivals or own["rounds"] < MIN_ROUNDS:
         return None
-    return best_fixed(_rounds(own), rivals)
+    return best_fixed(rounds_of(own), rivals)
 
 
 def best_fixed_line(rows: Sequence[Row]) -> str | None:
     """A cell's best fixed K and how adaptive compares with it; None where there is nothing to compare."""
-    compared = best_fixed_of([row for row in rows if row["emit"] == "before_draft"])
+    compared = best_rival_of([row for row in rows if row["emit"] == "before_draft"])
     if compared is None:
         return None
     names = " and ".join(dict.fromkeys(compared.rivals))
     return f"best fixed K, chosen on the other half of the rounds: {names}; adaptive × {median_ratio(compared.ratios)}"
 
 
-def _best_fixed_in_each_cell(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = f"tokens/s of adaptive over the best of off and the fixed Ks: no cell under {BEST_FIXED:g}"
+def best_rival_in_each_cell(bar: str, cells: dict[Cell, list[Row]], is_rival: Callable[[str], bool]) -> Verdict:
     ratios = {
         cell: median_ratio(compared.ratios)
         for cell, rows in cells.items()
-        if (compared := best_fixed_of(rows)) is not None
+        if (compared := best_rival_of(rows, is_rival)) is not None
     }
     if not ratios:
-        return Verdict(bar, None, "needs adaptive, fixed Ks and two rounds")
-    worst, worst_ratio = _extreme(ratios, min)
-    under = [cell.name for cell, ratio in ratios.items() if ratio.value < BEST_FIXED]
-    figures = f"lowest {worst_ratio} in {worst.name}" + (f"; under it: {', '.join(under)}" if under else "")
-    return Verdict.of(bar, [(ratio, lambda value: value >= BEST_FIXED) for ratio in ratios.values()], figures)
+        return Verdict(bar, None, "needs adaptive, its rivals and two rounds")
+    return at_least(bar, BEST_FIXED, ratios)
 
 
 def _every_fixed_overall(cells: dict[Cell, list[Row]]) -> Verdict:
     bar = "tokens/s of adaptive over each of off, the fixed Ks and its peers, geometric mean over all cells: above 1"
     names = {row["policy"] for rows in cells.values() for row in rows}
     lengths = {name: length for name in names if (length := fixed_length(name)) is not None}
-    overall = {name: _overall(cells, name) for name in (*sorted(lengths, key=lengths.__getitem__), *PEERS)}
-    found = {name: ratio for name, ratio in overall.items() if ratio is not None}
+    found = overall(cells, (*sorted(lengths, key=lengths.__getitem__), *PEERS))
     if not found:
         return Verdict(bar, None, "needs adaptive")
     figures = ", ".join(f"{name} {ratio}" for name, ratio in found.items())
-    return Verdict.of(bar, _all_above_1(found.values()), figures)
+    return Verdict.of(bar, all_above_1(found.values()), figures)
 
 
 def _mismatched(cells: dict[Cell, list[Row]]) -> Verdict:
     bar = f"adaptive over off with the mismatched drafter: tokens/s ≥ {OFF_MISMATCHED:g}, TPOT ≤ 1/{OFF_MISMATCHED:g}"
     hopeless = {cell: rows for cell, rows in cells.items() if cell.drafter == "mismatched"}
-    throughput, per_token = (_ratios(hopeless, OFF, name) for name in ("output_throughput", "mean_tpot_ms"))
+    throughput, per_token = (ratios_to(hopeless, OFF, name) for name in ("output_throughput", "mean_tpot_ms"))
     if not throughput:
         return Verdict(bar, None, "needs adaptive and the mismatched drafter")
-    slowest, least = _extreme(throughput, min)
-    longest, most = _extreme(per_token, max)
+    slowest, least = extreme(throughput, min)
+    longest, most = extreme(per_token, max)
     held: list[Held] = [(ratio, lambda value: value >= OFF_MISMATCHED) for ratio in throughput.values()]
     held += [(ratio, lambda value: value <= 1 / OFF_MISMATCHED) for ratio in per_token.values()]
     return Verdict.of(bar, held, f"tokens/s × {least} in {slowest.name}, mean TPOT × {most} in {longest.name}")
@@ -127,43 +128,38 @@ def _varying(cells: dict[Cell, list[Row]]) -> Verdict:
     bar = f"tokens/s of adaptive over every other policy, in each cell of {' and '.join(VARYING)}: above 1"
     lowest: dict[str, Ratio] = {}
     for cell, rows in cells.items():
-        own = _row(rows, ADAPTIVE)
+        own = row_of(rows, ADAPTIVE)
         rivals = [row for row in rows if row["policy"] in PEERS or fixed_length(row["policy"]) is not None]
         if own is not None and rivals and cell.workload in VARYING:
             best = max(rivals, key=lambda row: float(row["output_throughput"]))
-            lowest[f"{cell.name} ({best['policy']})"] = paired_ratio(_rounds(own), _rounds(best))
+            lowest[f"{cell.name} ({best['policy']})"] = paired_ratio(rounds_of(own), rounds_of(best))
     if not lowest:
         return Verdict(bar, None, f"needs adaptive on {' or '.join(VARYING)}")
     figures = "over the best of them: " + ", ".join(f"{name} {ratio}" for name, ratio in lowest.items())
-    return Verdict.of(bar, _all_above_1(lowest.values()), figures)
+    return Verdict.of(bar, all_above_1(lowest.values()), figures)
 
 
 def _yardsticks(cells: dict[Cell, list[Row]]) -> Verdict:
     bar = "tokens/s of adaptive over each of transformers' schedules, one request at a time: above 1"
     rows = cells.get(LONE_REQUEST, [])
-    own = _row(rows, ADAPTIVE)
+    own = row_of(rows, ADAPTIVE)
     rivals = [row for row in rows if row["policy"] in YARDSTICKS]
     if own is None or not rivals:
         return Verdict(bar, None, f"needs adaptive and transformers' schedules in {LONE_REQUEST.name}")
-    ratios = {row["policy"]: paired_ratio(_rounds(own), _rounds(row)) for row in rivals}
+    ratios = {row["policy"]: paired_ratio(rounds_of(own), rounds_of(row)) for row in rivals}
     figures = ", ".join(f"{name} {ratio}" for name, ratio in ratios.items())
-    return Verdict.of(bar, _all_above_1(ratios.values()), figures)
+    return Verdict.of(bar, all_above_1(ratios.values()), figures)
 
 
 def _first_token(cells: dict[Cell, list[Row]]) -> Verdict:
     bar = f"P99 TTFT of adaptive over off: no cell above {FIRST_TOKEN_LIMIT:g}"
-    ratios = _ratios(cells, OFF, "p99_ttft_ms")
-    if not ratios:
-        return Verdict(bar, None, "needs adaptive")
-    worst, worst_ratio = _extreme(ratios, max)
-    over = [cell.name for cell, ratio in ratios.items() if ratio.value > FIRST_TOKEN_LIMIT]
-    figures = f"highest {worst_ratio} in {worst.name}" + (f"; above it: {', '.join(over)}" if over else "")
-    return Verdict.of(bar, [(ratio, lambda value: value <= FIRST_TOKEN_LIMIT) for ratio in ratios.values()], figures)
+    ratios = ratios_to(cells, OFF, "p99_ttft_ms")
+    return at_most(bar, FIRST_TOKEN_LIMIT, ratios) if ratios else Verdict(bar, None, "needs adaptive")
 
 
 def _controller_share(cells: dict[Cell, list[Row]]) -> Verdict:
     bar = f"controller's share of step time: no cell above {CONTROLLER_SHARE_LIMIT:.0%}"
-    own = {cell: _row(rows, ADAPTIVE) for cell, rows in cells.items()}
+    own = {cell: row_of(rows, ADAPTIVE) for cell, rows in cells.items()}
     shares = {cell: float(row["controller_time_share"]) for cell, row in own.items() if row is not None}
     if not shares:
         return Verdict(bar, None, "needs adaptive")
@@ -182,40 +178,60 @@ def _order_of_emission(rows: Sequence[Row]) -> Verdict:
         return Verdict(bar, None, f"needs {ORDER_POLICY}:after_draft in {LONE_REQUEST.name}")
     names = ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms")
     mean, p99, per_token = (Ratio(**found[0]["ratio_to_off"][name]) for name in names)
-    held = [*_all_above_1((mean, p99)), (per_token, lambda value: value < 1)]
+    held = [*all_above_1((mean, p99)), (per_token, lambda value: value < 1)]
     return Verdict.of(bar, held, f"mean TTFT × {mean}, P99 TTFT × {p99}, mean TPOT × {per_token}")
 
 
-def _all_above_1(ratios: Iterable[Ratio]) -> list[Held]:
+def at_least(bar: str, limit: float, ratios: dict[Cell, Ratio]) -> Verdict:
+    """The lowest of some ratios, and which cells are below the limit."""
+    worst, worst_ratio = extreme(ratios, min)
+    under = [cell.name for cell, ratio in ratios.items() if ratio.value < limit]
+    figures = f"lowest {worst_ratio} in {worst.name}" + (f"; under it: {', '.join(under)}" if under else "")
+    return Verdict.of(bar, [(ratio, lambda value: value >= limit) for ratio in ratios.values()], figures)
+
+
+def at_most(bar: str, limit: float, ratios: dict[Cell, Ratio]) -> Verdict:
+    """The highest of some ratios, and which cells are above the limit."""
+    worst, worst_ratio = extreme(ratios, max)
+    over = [cell.name for cell, ratio in ratios.items() if ratio.value > limit]
+    figures = f"highest {worst_ratio} in {worst.name}" + (f"; above it: {', '.join(over)}" if over else "")
+    return Verdict.of(bar, [(ratio, lambda value: value <= limit) for ratio in ratios.values()], figures)
+
+
+def all_above_1(ratios: Iterable[Ratio]) -> list[Held]:
     return [(ratio, lambda value: value > 1) for ratio in ratios]
 
 
-def _ratios(cells: dict[Cell, list[Row]], baseline: str, figure: str) -> dict[Cell, Ratio]:
-    """Adaptive's paired ratio to a baseline in every cell that has both."""
+def ratios_to(cells: dict[Cell, list[Row]], baseline: str, figure: str, policy: str = ADAPTIVE) -> dict[Cell, Ratio]:
+    """A policy's paired ratio to a baseline in every cell that has both."""
     return {
-        cell: paired_ratio(_rounds(own, figure), _rounds(other, figure))
+        cell: paired_ratio(rounds_of(own, figure), rounds_of(other, figure))
         for cell, rows in cells.items()
-        if (own := _row(rows, ADAPTIVE)) and (other := _row(rows, baseline))
+        if (own := row_of(rows, policy)) and (other := row_of(rows, baseline))
     }
 
 
-def _overall(cells: dict[Cell, list[Row]], baseline: str) -> Ratio | None:
-    """Geometric mean over cells of adaptive's paired ratios to a baseline."""
-    samples = [
-        np.divide(_rounds(own), _rounds(other))
-        for rows in cells.values()
-        if (own := _row(rows, ADAPTIVE)) and (other := _row(rows, baseline))
-    ]
-    return geometric_mean(samples) if samples else None
+def overall(cells: dict[Cell, list[Row]], rivals: Iterable[str]) -> dict[str, Ratio]:
+    """Geometric mean over cells of adaptive's paired ratios to each rival; without those that it never met."""
+    found: dict[str, Ratio] = {}
+    for name in rivals:
+        samples = [
+            np.divide(rounds_of(own), rounds_of(other))
+            for rows in cells.values()
+            if (own := row_of(rows, ADAPTIVE)) and (other := row_of(rows, name))
+        ]
+        if samples:
+            found[name] = geometric_mean(samples)
+    return found
 
 
-def _extreme(ratios: dict[Cell, Ratio], choose: Callable[..., tuple[Cell, Ratio]]) -> tuple[Cell, Ratio]:
+def extreme(ratios: dict[Cell, Ratio], choose: Callable[..., tuple[Cell, Ratio]]) -> tuple[Cell, Ratio]:
     return choose(ratios.items(), key=lambda item: item[1].value)
 
 
-def _row(rows: Sequence[Row], policy: str) -> Row | None:
+def row_of(rows: Sequence[Row], policy: str) -> Row | None:
     return next((row for row in rows if row["policy"] == policy), None)
 
 
-def _rounds(row: Row, figure: str = "output_throughput") -> list[float]:
+def rounds_of(row: Row, figure: str = "output_throughput") -> list[float]:
     return row["round_figures"][figure]

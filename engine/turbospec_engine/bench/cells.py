@@ -13,9 +13,8 @@ from turbospec.telemetry.cell import Cell
 from turbospec.telemetry.policy_names import OFF, STATIC_PREFIX
 
 Emit = Literal["before_draft", "after_draft"]
-
-WORKLOADS = ("code", "prose", "mixed", "shift")
-DRAFTERS = ("good", "weak", "mismatched", "n-gram")
+Pairings = Sequence[tuple[str, str]]
+"""Workloads with their drafters: the cells of a table, but for the load."""
 
 ADAPTIVE = "adaptive"
 AFTER_DRAFT_SUFFIX = ":after_draft"
@@ -24,11 +23,12 @@ TRANSFORMERS_PREFIX = "transformers-"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One competitor: a policy in the embedded engine, or a schedule of transformers' own `generate`."""
+    """One competitor: a policy in the embedded engine or in vLLM, or a schedule of transformers' own `generate`."""
 
     policy: str
     """Stem or path of a policy file, or a name that begins with `transformers-`."""
-    emit: Emit = "before_draft"
+    emit: Emit | None = "before_draft"
+    """None where the engine is not ours, and drafts when it does."""
 
     @classmethod
     def parse(cls, text: str) -> Entry:
@@ -47,7 +47,7 @@ class Entry:
         return self.policy.startswith(TRANSFORMERS_PREFIX)
 
 
-PAIRS = (
+PAIRS: Pairings = (
     ("code", "good"),
     ("prose", "good"),
     ("mixed", "good"),
@@ -73,24 +73,29 @@ LONE_REQUEST = Cell("code", "good", 1)
 
 
 def select_cells(
-    workloads: Sequence[str], drafters: Sequence[str], concurrencies: Sequence[int], rates: Sequence[float]
+    workloads: Sequence[str],
+    drafters: Sequence[str],
+    concurrencies: Sequence[int],
+    rates: Sequence[float] = (),
+    table: Pairings = PAIRS,
 ) -> tuple[Cell, ...]:
-    """The cells of the full table that match; rates replace its concurrencies. An empty choice selects everything.
+    """The cells of a full table that match; rates replace its concurrencies. An empty choice selects everything.
 
     Where both workloads and drafters are named, all their pairs are cells, also those that the full table lacks.
 
     Raises:
         UserError: a name is unknown.
     """
-    for chosen, known, what in ((workloads, WORKLOADS, "workload"), (drafters, DRAFTERS, "drafter")):
+    for place, (chosen, what) in enumerate(((workloads, "workload"), (drafters, "drafter"))):
+        known = dict.fromkeys(pair[place] for pair in table)
         for name in chosen:
             if name not in known:
                 raise UserError(f"no {what} {name!r}; there are {', '.join(known)}")
-    pairs = PAIRS
+    pairs = table
     if workloads and drafters:
         pairs = tuple(product(workloads, drafters))
     elif workloads or drafters:
-        pairs = tuple(pair for pair in PAIRS if pair[0] in workloads or pair[1] in drafters)
+        pairs = tuple(pair for pair in table if pair[0] in workloads or pair[1] in drafters)
     if rates:
         return tuple(Cell(workload, drafter, request_rate=rate) for (workload, drafter), rate in product(pairs, rates))
     chosen_concurrencies = concurrencies or CONCURRENCIES
@@ -115,13 +120,18 @@ def entries_of(cell: Cell, policies: Sequence[str], *, quick: bool) -> tuple[Ent
     if not policies and cell == LONE_REQUEST:
         names += ORDER_OF_EMISSION[:1] if quick else (*ORDER_OF_EMISSION, *YARDSTICKS)
     entries = tuple(dict.fromkeys(Entry.parse(name) for name in names))
-    _check_names(entries)
+    check_names(entries)
     alone = cell.concurrency == 1 and cell.drafter != "n-gram"
     return tuple(entry for entry in entries if alone or not entry.is_transformers)
 
 
-def _check_names(entries: Sequence[Entry]) -> None:
-    named: dict[tuple[str, Emit], Entry] = {}
+def check_names(entries: Sequence[Entry]) -> None:
+    """Refuse competitors that the results could not tell apart.
+
+    Raises:
+        UserError: two different entries would share a name in the results.
+    """
+    named: dict[tuple[str, Emit | None], Entry] = {}
     for entry in entries:
         other = named.setdefault((entry.name, entry.emit), entry)
         if other != entry:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from turbospec_engine.bench.cells import Entry
 from turbospec_engine.bench.metrics import RequestRecord, summarise
 from turbospec_engine.bench.text_quality import text_figures
-from turbospec_engine.bench.workloads import Load
 
 Figures = dict[str, float]
 
@@ -23,11 +22,15 @@ class Run:
     """How it went over time; empty for a contender that does not show its steps."""
 
 
-class Contender(Protocol):
+LoadT = TypeVar("LoadT", contravariant=True)
+"""What a contender is given to serve: requests, or what makes them."""
+
+
+class Contender(Protocol[LoadT]):
     @property
     def entry(self) -> Entry: ...
 
-    def serve(self, load: Load) -> Run: ...
+    def serve(self, load: LoadT) -> Run: ...
 
 
 def client_figures(records: Sequence[RequestRecord], duration: float) -> Figures:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,33 @@ class Results:
     def put(self, cell: Cell, entries: Sequence[Entry], rounds: Sequence[Sequence[Run]]) -> None:
         """Replace a cell's rows with those of its counted rounds; `off` must be among the entries."""
         self.rows = [row for row in self.rows if Cell.of(row) != cell]
-        off = [runs[entries.index(Entry(OFF))].figures for runs in rounds]
+        baseline = next(place for place, entry in enumerate(entries) if entry.policy == OFF)
+        off = [runs[baseline].figures for runs in rounds]
         for place, entry in enumerate(entries):
             self.rows.append(_row(cell, entry, [runs[place] for runs in rounds], off))
+
+    def collect(
+        self,
+        cell: Cell,
+        entries: Sequence[Entry],
+        rounds: Iterable[Sequence[Run]],
+        enough: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """Play a cell's rounds and save what came of them; what there is when they are interrupted is kept.
+
+        Args:
+            enough: whether so many rounds will do.
+        """
+        played: list[Sequence[Run]] = []
+        try:
+            for runs in rounds:
+                played.append(runs)
+                if enough(len(played)):
+                    break
+        finally:
+            if played:
+                self.put(cell, entries, played)
+                self.save()
 
 
 def _row(cell: Cell, entry: Entry, runs: Sequence[Run], off: Sequence[dict[str, float]]) -> Row:

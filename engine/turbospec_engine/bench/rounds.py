@@ -5,24 +5,26 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 
 from turbospec_engine.bench.contender import Contender, Run
-from turbospec_engine.bench.workloads import Load
+
+LoadT = TypeVar("LoadT")
 
 WARM_UP = -1
 """Number of the round that is played first and not counted."""
 
 
 def play_rounds(
-    contenders: Sequence[Contender],
-    draw: Callable[[int], Load],
+    contenders: Sequence[Contender[LoadT]],
+    draw: Callable[[int], LoadT],
     rounds: int,
     seed: int,
-    on_run: Callable[[Contender], None] = lambda _: None,
+    on_run: Callable[[Contender[LoadT]], None] = lambda _: None,
 ) -> Iterator[list[Run]]:
-    """Yield each counted round's runs in the contenders' order; within a round they run in an order drawn by seed.
+    """Yield each counted round's runs, after a warm-up that is not counted.
 
     Args:
         draw: the load of a round.
@@ -30,14 +32,24 @@ def play_rounds(
     """
     with _frozen():
         for index in range(WARM_UP, rounds):
-            load = draw(index)
-            runs: dict[int, Run] = {}
-            for place in np.random.default_rng((seed, index + 1)).permutation(len(contenders)):
-                on_run(contenders[place])
-                with _no_collection():
-                    runs[int(place)] = contenders[place].serve(load)
+            runs = play_round(contenders, draw(index), (seed, index - WARM_UP), on_run)
             if index != WARM_UP:
-                yield [runs[place] for place in range(len(contenders))]
+                yield runs
+
+
+def play_round(
+    contenders: Sequence[Contender[LoadT]],
+    load: LoadT,
+    order: tuple[int, int],
+    on_run: Callable[[Contender[LoadT]], None] = lambda _: None,
+) -> list[Run]:
+    """One round's runs in the contenders' order; they run in an order drawn by the seeds in `order`."""
+    runs: dict[int, Run] = {}
+    for place in np.random.default_rng(order).permutation(len(contenders)):
+        on_run(contenders[place])
+        with _no_collection():
+            runs[int(place)] = contenders[place].serve(load)
+    return [runs[place] for place in range(len(contenders))]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from turbospec_engine.bench.engine_contender import EngineContender
 from turbospec_engine.bench.pairs import Pairs
 from turbospec_engine.bench.rounds import play_rounds
 from turbospec_engine.bench.transformers_contender import TransformersContender
-from turbospec_engine.bench.workloads import RequestSource
+from turbospec_engine.bench.workloads import Load, RequestSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,16 @@ class Session:
     """Of the policies that draw at random, and of the order within rounds."""
 
     def play(
-        self, cell: Cell, entries: Sequence[Entry], rounds: int, on_run: Callable[[Contender], None]
+        self, cell: Cell, entries: Sequence[Entry], rounds: int, on_run: Callable[[Contender[Load]], None]
     ) -> Iterator[list[Run]]:
         """Yield the runs of each counted round, in the order of the entries. Engines and controllers are the cell's."""
         contenders = [self._contender(cell, entry) for entry in entries]
         return play_rounds(contenders, partial(self.source.draw, cell), rounds, self.seed, on_run)
 
-    def _contender(self, cell: Cell, entry: Entry) -> Contender:
+    def _contender(self, cell: Cell, entry: Entry) -> Contender[Load]:
         if entry.is_transformers:
             return TransformersContender(entry, self.pairs.hugging_face(cell))
+        assert entry.emit is not None, "the engine is ours"
         never_predicts = isinstance(read_policy(find_policy(entry.policy)), OffConfig | StaticConfig)
         profile = None if never_predicts else self.profile_of(cell)
         controller = load_controller(entry.policy, profile=profile, seed=self.seed)

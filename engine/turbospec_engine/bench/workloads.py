@@ -83,7 +83,7 @@ class RequestSource:
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, vocab_size: int, seed: int) -> None:
-        self._texts = {kind: _read(folder / f"{kind}.jsonl") for kind in ("code", "prose")}
+        self._texts = {kind: read_texts(folder / f"{kind}.jsonl") for kind in ("code", "prose")}
         self._tokenizer = tokenizer
         self._allowed = tuple(range(vocab_size // 2, vocab_size))
         self._seed = seed
@@ -133,7 +133,7 @@ def _kinds(workload: str, count: int, rng: np.random.Generator) -> list[Kind]:
     return [kind] * count
 
 
-def _read(path: Path) -> Sequence[str]:
+def read_texts(path: Path) -> Sequence[str]:
     try:
         with path.open(encoding="utf-8") as lines:
             texts = [str(json.loads(line)["text"]) for line in lines]

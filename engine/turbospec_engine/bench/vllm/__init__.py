@@ -1,0 +1,1 @@
+"""The benchmark in vLLM: policies in servers of their own, under load by `vllm bench serve`."""

@@ -1,0 +1,37 @@
+"""What vLLM is told of each drafter: its `--speculative-config`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+MAX_DRAFT = 15
+"""Longest draft under TurboSpec."""
+
+DRAFTERS = {
+    "good": ("draft_model", "drafter"),
+    "weak": ("draft_model", "drafter-weak"),
+    "mismatched": ("draft_model", "drafter-mismatched"),
+    "eagle3": ("eagle3", "eagle3"),
+    "eagle3-untrained": ("eagle3", "eagle3-untrained"),
+    "n-gram": ("ngram", None),
+}
+"""Method and folder of each drafter."""
+PROMPT_LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
+
+Lengths = Sequence[tuple[int, int, int]]
+"""Draft lengths by batch size: first and last batch size, both included, and K."""
+
+
+def speculative_config(drafter: str, models: Path, length: int, lengths: Lengths | None = None) -> dict[str, Any]:
+    """The configuration of a drafter.
+
+    Args:
+        length: draft tokens, at most where there are `lengths`.
+        lengths: draft lengths by batch size.
+    """
+    method, folder = DRAFTERS[drafter]
+    config: dict[str, Any] = {"method": method, "num_speculative_tokens": length}
+    config |= PROMPT_LOOKUP if folder is None else {"model": str((models / folder).resolve())}
+    return config if lengths is None else config | {"num_speculative_tokens_per_batch_size": [*map(list, lengths)]}
