@@ -33,6 +33,13 @@ class Server:
     log: Path
     process: subprocess.Popen[bytes]
 
+    def set_policy(self, name: str | None) -> None:
+        """Put a shipped policy into the file, or rubbish, as a whole: half a file would be one change more."""
+        text = "policy: [" if name is None else (REPOSITORY / "policies" / f"{name}.yaml").read_text()
+        written = self.policy.with_suffix(".new")
+        written.write_text(text)
+        written.replace(self.policy)
+
     def metrics(self) -> dict[str, float]:
         """Values by name, added up over their labels."""
         totals: dict[str, float] = defaultdict(float)

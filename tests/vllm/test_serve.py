@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from tests.vllm.serving import REPOSITORY, TARGET, Server, serve
+from tests.vllm.serving import TARGET, Server, serve
 
 PROMPT = "def quicksort(items):\n    "
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
@@ -107,8 +106,7 @@ def test_a_policy_file_that_breaks_and_is_mended(server: Server) -> None:
 
     def drafted(policy: str | None) -> float:
         """Draft tokens of one completion under a policy; None writes rubbish."""
-        source = None if policy is None else REPOSITORY / "policies" / f"{policy}.yaml"
-        server.policy.write_text("policy: [") if source is None else shutil.copy(source, server.policy)
+        server.set_policy(policy)
         time.sleep(1.1)  # the file is looked at once a second
         complete(server, max_tokens=8)
         before = server.metrics()[DRAFTED]
