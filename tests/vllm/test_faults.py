@@ -1,0 +1,104 @@
+"""What goes wrong or ends early in a real vLLM that drafts at random (`traffic.py`), sync and async."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from tests.vllm.traffic import MAX_DRAFT
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass(slots=True, frozen=True)
+class Served:
+    batches: dict[str, Any]
+    """By kind: answers and vLLM's counters."""
+    known: list[int]
+    """Requests that the loop knew after each batch."""
+    log: str
+
+    def answers(self, kind: str) -> list[Any]:
+        return self.batches[kind]["answers"]
+
+
+def run(mode: str) -> Served:
+    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(REPOSITORY)}
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as answer:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.vllm.traffic", answer.name, mode],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=REPOSITORY,
+            timeout=900,
+            env=os.environ | settings,
+        )
+        assert done.returncode == 0, done.stdout[-6000:]
+        result = json.load(answer)
+    return Served(result["served"], result["known"], done.stdout)
+
+
+@pytest.fixture(scope="module")
+def alone() -> Served:
+    return run("alone")
+
+
+@pytest.fixture(scope="module", params=["sync", "async"])
+def drafting(request: pytest.FixtureRequest) -> Served:
+    return run(request.param)
+
+
+def test_output_is_the_same_as_without_speculation(alone: Served, drafting: Served) -> None:
+    """Grammars, cached prefixes, prompts in chunks, and ends in the midst of a draft."""
+    for kind, batch in alone.batches.items():
+        if kind != "seeded":
+            assert drafting.answers(kind) == batch["answers"], kind
+            assert drafting.batches[kind]["accepted_tokens"] > 0, kind
+
+
+def test_the_traffic_is_what_it_says(drafting: Served) -> None:
+    texts = [text for text, _, _ in drafting.answers("grammar")]
+    assert re.fullmatch("[a-f]{3,20}-[0-9]{2}", texts[1])
+    assert texts[2] == texts[6] == "positive"
+    assert json.loads(texts[4])["n"] == 0
+    assert drafting.batches["shared prefix again"]["cached"] >= 8 * 64
+    assert [reason for _, reason, _ in drafting.answers("length")] == ["length"] * 8
+    for kind in ("stop token", "stop string"):
+        assert sum(reason == "stop" for _, reason, _ in drafting.answers(kind)) > 4
+
+
+def test_a_seed_holds_where_a_request_refuses_drafts(alone: Served, drafting: Served) -> None:
+    """All that vLLM promises of a seed under speculation: how many tokens are drafted changes what it draws, but it
+    draws nothing more for a request without drafts, whatever the others of its batch do."""
+    assert drafting.answers("seeded")[1::2] == alone.answers("seeded")[1::2]
+    assert [reason for _, reason, _ in drafting.answers("seeded")] == ["length"] * 4
+
+
+def test_aborts_leave_the_others_alone_and_nothing_behind(alone: Served, drafting: Served) -> None:
+    plain = alone.answers("plain")
+    assert drafting.answers("aborted") == [None if i % 2 else plain[i] for i in range(8)]
+    assert drafting.answers("after aborts") == plain
+    # A request is forgotten in the step after its last: no more than a batch is ever known.
+    assert max(drafting.known) <= 8
+
+
+def test_a_controller_that_fails_ends_nothing_but_itself(alone: Served, drafting: Served) -> None:
+    """It is logged once, the requests that it was busy with go on, and vLLM drafts its full length."""
+    assert drafting.log.count("TurboSpec failed and is idle") == 1
+    assert drafting.log.count("RuntimeError: fails on purpose") == 1
+    for kind in ("failing", "after the failure"):
+        assert drafting.answers(kind) == alone.answers("plain")
+    after = drafting.batches["after the failure"]
+    assert after["draft_tokens"] == MAX_DRAFT * after["drafts"] > 0
