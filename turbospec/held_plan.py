@@ -22,6 +22,17 @@ DECISION_SHARE = 0.01
 MAX_STEPS = 4
 """Most steps that run on one decision."""
 
+IDLE_SECONDS = 5e-4
+"""What a step's planning and learning take of an engine that asks for a plan less often where nothing is drafted."""
+MAX_IDLE_STEPS = 8
+
+
+def steps_without_drafts(step_seconds: float) -> int:
+    """Steps that a plan of no drafts is good for."""
+    if not step_seconds > 0.0:
+        return 1
+    return min(math.ceil(IDLE_SECONDS / (DECISION_SHARE * step_seconds)), MAX_IDLE_STEPS)
+
 
 @dataclass(slots=True)
 class HeldPlan:
@@ -33,6 +44,9 @@ class HeldPlan:
     predicted_tokens: float
     predicted_seconds: float
     steps: int
+    """Times that it is still to be given."""
+    engine_steps: int
+    """`StepPlan.steps` of each of them."""
 
     @classmethod
     def of(cls, plan: StepPlan, view: StepView) -> HeldPlan | None:
@@ -43,7 +57,9 @@ class HeldPlan:
         if steps <= 0:
             return None
         gate = plan.gate if isinstance(plan.gate, SurvivalGate) else None
-        return cls(view.request_ids, plan.draft_lengths, gate, plan.predicted_tokens, plan.predicted_seconds, steps)
+        return cls(
+            view.request_ids, plan.draft_lengths, gate, plan.predicted_tokens, plan.predicted_seconds, steps, plan.steps
+        )
 
     def again(self, view: StepView) -> StepPlan | None:
         """The plan for one step more; None where it has served its time, or the batch is another."""
@@ -57,4 +73,5 @@ class HeldPlan:
             self.predicted_seconds,
             "as in the step before",
             gate=self.gate.afresh(lengths) if self.gate is not None else None,
+            steps=self.engine_steps,
         )

@@ -39,7 +39,7 @@ def verify_features(tokens: FloatArray, context_tokens: FloatArray) -> FloatArra
 
 
 @compiled
-def _features(tokens: float, context_tokens: float) -> FloatArray:
+def step_features(tokens: float, context_tokens: float) -> FloatArray:
     """`verify_features` of one step, without the cost of a dozen array operations."""
     row = np.zeros(len(VERIFY_KNOTS) + 1)
     row[0], row[1] = 1.0, context_tokens
@@ -70,7 +70,7 @@ class OnlineRegression:
     def learn(self, features: FloatArray, target: float) -> None:
         """Take in one measurement; `target` at or below 0 is ignored."""
         if target > 0.0:
-            _learn(self.weights, self.covariance, self.noise, features, target, self.forgetting)
+            learn_online(self.weights, self.covariance, self.noise, features, target, self.forgetting)
 
     def predict(self, features: FloatArray) -> FloatArray:
         """(…,) predictions for (…, p) features, never negative for non-negative features."""
@@ -78,7 +78,7 @@ class OnlineRegression:
 
 
 @compiled
-def _learn(
+def learn_online(
     weights: FloatArray,
     covariance: FloatArray,
     noise: FloatArray,
@@ -142,14 +142,14 @@ def _learn_step(
 ) -> None:
     """All three regressions in one call: entering compiled code costs more than what is computed there."""
     if verify_seconds > 0.0:
-        row = _features(float(tokens), float(context_tokens))
-        _learn(verify, verify_covariance, verify_noise, row, verify_seconds, forgetting)
+        row = step_features(float(tokens), float(context_tokens))
+        learn_online(verify, verify_covariance, verify_noise, row, verify_seconds, forgetting)
     if passes and draft_seconds > 0.0:
         row = np.array([1.0, passes, rows, draft_context_tokens, catch_up_tokens])
-        _learn(draft, draft_covariance, draft_noise, row, draft_seconds, forgetting)
+        learn_online(draft, draft_covariance, draft_noise, row, draft_seconds, forgetting)
     if host_seconds > 0.0:
         row = np.array([1.0, requests])
-        _learn(host, host_covariance, host_noise, row, host_seconds, forgetting)
+        learn_online(host, host_covariance, host_noise, row, host_seconds, forgetting)
 
 
 @compiled
@@ -276,7 +276,7 @@ def _requests(sample: LatencySample) -> int:
 
 
 def _verify_row(step: LatencySample | StepOutcome) -> FloatArray:
-    return _features(float(step.tokens_batched), float(step.context_tokens))
+    return step_features(float(step.tokens_batched), float(step.context_tokens))
 
 
 def _draft_row(step: LatencySample | StepOutcome) -> FloatArray:

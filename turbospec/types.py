@@ -120,6 +120,8 @@ class StepPlan:
     """Ends drafts early where the engine can; an engine that cannot ignores it."""
     probe: bool = False
     """True where some of these drafts are there to learn from, not because they pay."""
+    steps: int = 1
+    """Steps that the plan is good for while the same requests decode; an engine may ask again sooner."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -161,6 +163,8 @@ class StepOutcome:
     """The target's pass with sampling; prefill chunks ride in it."""
     step_seconds: float = 0.0
     """The whole step, planning and host work included."""
+    unplanned_seconds: float = 0.0
+    """Steps since the last outcome that ran on an old plan and have no outcome of their own."""
     waiting_requests: int = 0
     failures: int = 0
     """Requests that this step lost to an error."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from turbospec.acceptance import survival
 from turbospec.bias import PlanBias
 from turbospec.drafter_models import DrafterModels
-from turbospec.held_plan import MAX_STEPS, HeldPlan
+from turbospec.held_plan import MAX_STEPS, HeldPlan, steps_without_drafts
 from turbospec.latency import LatencyModel
 from turbospec.open_plans import OpenPlans
 from turbospec.planner import StepCosts
@@ -162,8 +162,9 @@ class AdaptivePolicy:
         return plan
 
     def observe(self, outcome: StepOutcome) -> None:
-        self.probes.earn(outcome.step_seconds)
-        self.plain_steps.earn(outcome.step_seconds)
+        seconds = outcome.step_seconds + outcome.unplanned_seconds
+        self.probes.earn(seconds)
+        self.plain_steps.earn(seconds)
         opened = self._open.pop(outcome.step)
         if opened is not None:
             self._waiting.append((opened, outcome))
@@ -279,6 +280,7 @@ class AdaptivePolicy:
             problem.batch.decoding,
             problem.plain_seconds,
             f"no draft pays at {problem.price:.0f} tok/s",
+            steps=1 if self._delays_first_tokens(view, problem.batch) else steps_without_drafts(problem.plain_seconds),
         )
 
     def _probe(self, problem: StepProblem, models: DrafterModels, opened: _Open) -> StepPlan | None:
@@ -312,7 +314,8 @@ class AdaptivePolicy:
 
     def _nothing_to_draft(self, view: StepView, batch: Batch) -> StepPlan:
         seconds = float(self._costs(view, batch).verify[0]) if self.latency.calibrated and view.size else math.nan
-        return StepPlan(np.zeros(view.size, np.int64), batch.decoding, seconds, "no request can draft")
+        steps = 1 if self._delays_first_tokens(view, batch) else steps_without_drafts(seconds)
+        return StepPlan(np.zeros(view.size, np.int64), batch.decoding, seconds, "no request can draft", steps=steps)
 
     def _explore(self, limits: IntArray) -> StepPlan:
         length = EXPLORATION[self._explored % len(EXPLORATION)]

@@ -7,7 +7,7 @@ rate(turbospec_predicted_seconds_total[1m])`, acceptance at a position is accept
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -22,10 +22,13 @@ class StepMetrics(Collector):
 
     Args:
         stats: of the controller that is listened to.
+        host_seconds: gives what TurboSpec has added to the engine's steps so far, decisions included; None where the
+            engine does not measure that.
     """
 
-    def __init__(self, stats: ControllerStats) -> None:
+    def __init__(self, stats: ControllerStats, host_seconds: Callable[[], float] | None = None) -> None:
         self._stats = stats
+        self._host_seconds = host_seconds
         self._draft_length = self._longest = 0.0
         self._drafted = np.zeros(0, np.int64)
         """Draft tokens verified, by position."""
@@ -40,15 +43,17 @@ class StepMetrics(Collector):
     def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
         """Count one finished step."""
         del decision_seconds  # the controller's statistics have it
-        decoding = view.phase != Phase.PREFILL
-        self._draft_length = float(plan.draft_lengths[decoding].mean()) if decoding.any() else 0.0
         self._longest = float(plan.draft_lengths.max(initial=0))
+        self._draft_length = 0.0
+        if self._longest:
+            self._draft_length = float(plan.draft_lengths[view.phase != Phase.PREFILL].mean())
         positions = max(len(self._drafted), view.max_draft)
         if positions > len(self._drafted):
             grow = (0, positions - len(self._drafted))
             self._drafted, self._accepted = np.pad(self._drafted, grow), np.pad(self._accepted, grow)
-        self._drafted += _at_least(outcome.drafted, positions)
-        self._accepted += _at_least(outcome.accepted, positions)
+        if outcome.drafted.any():
+            self._drafted += _at_least(outcome.drafted, positions)
+            self._accepted += _at_least(outcome.accepted, positions)
         emitted = int(outcome.emitted.sum())
         self._steps += 1
         self._emitted += emitted
@@ -83,6 +88,9 @@ class StepMetrics(Collector):
             "turbospec_decision_seconds": ("Time spent planning and learning.", self._stats.decision_seconds),
             "turbospec_guard_trips": ("Faults of the policy that cost it its plan.", self._stats.guard_trips),
         }
+        if self._host_seconds is not None:
+            text = "Time that all of TurboSpec has added to the engine's steps, decisions included."
+            counters["turbospec_host_seconds"] = text, self._host_seconds()
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(name, text, value=value)
         for name, (text, value) in counters.items():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 
-from turbospec.hosts.vllm.drafter_orders import DrafterOrders
+from turbospec.hosts.vllm.drafter_orders import DrafterOrders, Missed
 from turbospec.hosts.vllm.requests import KnownRequest
 from turbospec.types import IntArray
 
@@ -12,60 +13,101 @@ from turbospec.types import IntArray
 class DrafterCache:
     """Decides, step by step, whether the drafter's first pass is left out and who is caught up.
 
-    A pass is left out where nothing is to be drafted and every request computes a single token: then what each misses
-    is one token, known without waiting for the device. Prompts, and what follows rejected drafts, always go through
-    the drafter.
+    A pass is left out where nothing is to be drafted and no drafts are verified: then what each request misses is
+    known without waiting for the device. What follows drafts always goes through the drafter.
 
     Args:
-        max_missed: tokens behind which a request is not caught up any more; it then drafts no more.
+        kept_tokens: tokens that the worker keeps; who lacks older ones drafts no more.
         max_batched_tokens: room in the drafter's buffers.
+        prefix_caching: whether a prompt's blocks may serve other requests, which will count on the drafter's part of
+            them. A prompt is then caught up in the step after it, when its first token has left.
     """
 
-    def __init__(self, max_missed: int, max_batched_tokens: int) -> None:
-        self.max_missed = max_missed
+    def __init__(self, kept_tokens: int, max_batched_tokens: int, *, prefix_caching: bool) -> None:
+        self._kept_tokens = kept_tokens
         self._max_batched_tokens = max_batched_tokens
+        self._prefix_caching = prefix_caching
+        self._kept: deque[int] = deque()
+        """Tokens of each step that the worker keeps, oldest first; the same as there."""
+        self._sum = 0
+        self._first = 0
+        """Number of the first of them."""
+
+    @property
+    def _next(self) -> int:
+        return self._first + len(self._kept)
 
     def can_draft(self, request: KnownRequest) -> bool:
-        return request.missed_tokens < self.max_missed
+        return request.missed_tokens == 0 or request.missed_since >= self._first
+
+    def skip(self, requests: Sequence[KnownRequest], tokens: Sequence[int]) -> DrafterOrders:
+        """A step of so many tokens for each of these requests that drafts nothing."""
+        orders = DrafterOrders(self._next, skip=True, keep=True)
+        for request, number in zip(requests, tokens, strict=True):
+            self._miss(request, number)
+        self._keep(sum(tokens))
+        return orders
 
     def orders(
         self,
-        names: Sequence[str],
         requests: Sequence[KnownRequest],
+        names: Sequence[str],
         num_scheduled: Mapping[str, int],
         drafted: Mapping[str, int],
+        resumed: Collection[str],
         lengths: IntArray,
     ) -> DrafterOrders:
         """Decide for one step, and take it that it is done.
 
         Args:
-            names: of the n scheduled requests.
-            requests: the same; what they have missed is brought up to date.
+            requests: the n scheduled ones; what they have missed is brought up to date.
+            names: theirs.
             num_scheduled: tokens that the step computes for each of them, drafts included.
             drafted: draft tokens among them, for the requests that have some.
+            resumed: those that start anew after a preemption.
             lengths: (n,) draft lengths; those for whom there is no room are set to 0.
         """
-        total = sum(num_scheduled[name] for name in names)
+        tokens = [num_scheduled[name] for name in names]
         for name, request in zip(names, requests, strict=True):
-            if num_scheduled[name] - drafted.get(name, 0) > 1:
-                # A prompt, or one computed again after a preemption: the drafter gets all of it.
+            if name in resumed:
                 request.missed_tokens = 0
-        if not lengths.any() and total == len(names):
-            for request in requests:
-                request.missed_tokens += 1
-            return DrafterOrders(skip=True, keep=True)
+        idle = not lengths.any() and not any(drafted.values())
+        if idle and all(map(self._may_wait, requests, tokens)):
+            return self.skip(requests, tokens)
         # Drafters that take the next token along need a place more for each request.
-        room = self._max_batched_tokens - total - len(names)
-        orders = DrafterOrders()
-        for row, (name, request) in enumerate(zip(names, requests, strict=True)):
-            if request.missed_tokens == 0:
+        room = self._max_batched_tokens - sum(tokens) - len(names)
+        orders = DrafterOrders(self._next)
+        for row, (name, request, number) in enumerate(zip(names, requests, tokens, strict=True)):
+            missed = request.missed_tokens
+            if missed == 0:
                 continue
-            if lengths[row] and request.missed_tokens <= room:
-                room -= request.missed_tokens
-                orders.catch_up[name] = request.missed_tokens
-                request.missed_tokens = 0
+            if (lengths[row] or request.owes_prompt) and missed <= room and self.can_draft(request):
+                room -= missed
+                orders.catch_up[name] = Missed(missed, request.missed_since)
+                request.missed_tokens, request.owes_prompt = 0, False
             else:
                 lengths[row] = 0
-                request.missed_tokens += 1
+                self._miss(request, number)
                 orders.keep = True
+        if orders.keep:
+            self._keep(sum(tokens))
         return orders
+
+    def _may_wait(self, request: KnownRequest, tokens: int) -> bool:
+        """Whether what this step computes for a request can be caught up later."""
+        if request.owes_prompt and self.can_draft(request):
+            return False
+        return tokens == 1 or request.missed_tokens + tokens <= min(self._kept_tokens, self._max_batched_tokens // 2)
+
+    def _miss(self, request: KnownRequest, tokens: int) -> None:
+        if request.missed_tokens == 0:
+            request.missed_since = self._next
+        request.missed_tokens += tokens
+        request.owes_prompt = self._prefix_caching and (request.owes_prompt or tokens > 1)
+
+    def _keep(self, tokens: int) -> None:
+        self._kept.append(tokens)
+        self._sum += tokens
+        while self._sum > self._kept_tokens:
+            self._sum -= self._kept.popleft()
+            self._first += 1

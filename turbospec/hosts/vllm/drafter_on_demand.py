@@ -2,8 +2,8 @@
 """Runs vLLM's drafter in the steps that draft and in no others, and gives it then what it has missed.
 
 vLLM runs the drafter's first pass in every step, at a draft length of 0 too, so that its KV cache lacks nothing. Here
-such a pass is left out and its input kept: one token of each request, with the target's hidden state for the drafters
-that take it. A request that drafts again gets the pass over its kept tokens and its new ones at once.
+such a pass is left out and its input kept: the step's tokens, with the target's hidden states for the drafters that
+take them. A request that drafts again gets the pass over its kept tokens and its new ones at once.
 
 The scheduler decides (`turbospec.hosts.vllm.drafter_cache`) and says so in `SchedulerOutput`; this runs in the worker,
 which may import nothing that brings numba along. What the drafter lacks or gets never changes an output, only how many
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from turbospec.hosts.vllm.drafter_orders import ORDERS_ATTRIBUTE, DrafterOrders
+from turbospec.hosts.vllm.drafter_orders import ORDERS_ATTRIBUTE, DrafterOrders, Missed
 
 log = logging.getLogger("turbospec")
 
@@ -30,33 +30,49 @@ DERIVED = ("positions", "_num_computed_tokens_cache", "_num_computed_tokens_cpu"
 
 @dataclasses.dataclass(slots=True)
 class _Kept:
-    """A token of each request of one step, on the device."""
+    """The tokens of one step, on the device."""
 
+    step: int
     tokens: torch.Tensor
-    """(n,)"""
+    """(t,)"""
     hidden: torch.Tensor | None
-    """(n, hidden size) the target's; None for drafters that do not take it."""
-    rows: dict[str, int]
+    """(t, hidden size) the target's; None for drafters that do not take it."""
+    rows: dict[str, range]
+    """Each request's places in it."""
 
 
-def install(model_runner, max_missed: int) -> None:
+def install(model_runner, kept_tokens: int) -> None:
     """Have a worker's model runner heed the orders in the scheduler's output.
 
     Args:
         model_runner: vLLM's, with a drafter that has a `propose`.
-        max_missed: most tokens that a request is ever caught up by.
+        kept_tokens: most tokens that are kept.
     """
-    on_demand = DrafterOnDemand(model_runner.drafter, max_missed)
-    propose_drafts = model_runner.propose_draft_token_ids
+    on_demand = DrafterOnDemand(model_runner.drafter, kept_tokens)
+    propose_drafts, sample = model_runner.propose_draft_token_ids, model_runner._sample
 
-    def propose_draft_token_ids(scheduler_output, *args, **kwargs):
+    def propose_draft_token_ids(
+        scheduler_output, sampled, params, hidden, sample_hidden, aux_hidden, drafts, metadata, *others
+    ):
         orders = getattr(scheduler_output, ORDERS_ATTRIBUTE, None)
         # The list changes when the next step is prepared, which under async scheduling may be soon.
         on_demand.take(orders, list(model_runner.input_batch.req_ids))
-        return propose_drafts(scheduler_output, *args, **kwargs)
+        if orders is not None and orders.skip and not model_runner.use_async_scheduling:
+            # Async scheduling has the number of sampled tokens made ready on the way to the drafter.
+            return on_demand.skip(model_runner.input_ids.gpu, [hidden] if aux_hidden is None else aux_hidden, metadata)
+        given = sampled, params, hidden, sample_hidden, aux_hidden, drafts, metadata
+        return propose_drafts(scheduler_output, *given, *others)
+
+    def sample_plainly(logits, spec_decode_metadata):
+        # Without drafts the rejection sampler gives what the sampler gives, and takes longer.
+        if spec_decode_metadata is not None and spec_decode_metadata.max_spec_len == 0:
+            spec_decode_metadata = None
+        return sample(logits, spec_decode_metadata)
 
     model_runner.propose_draft_token_ids = propose_draft_token_ids
     model_runner.drafter.propose = on_demand.propose
+    if not model_runner.use_async_scheduling:
+        model_runner._sample = sample_plainly
     log.info("TurboSpec runs the drafter on demand")
 
 
@@ -65,19 +81,41 @@ class DrafterOnDemand:
 
     Args:
         drafter: one of vLLM's that runs a model.
-        max_missed: as for `install`.
+        kept_tokens: as for `install`.
     """
 
-    def __init__(self, drafter, max_missed: int) -> None:
+    def __init__(self, drafter, kept_tokens: int) -> None:
         self._drafter = drafter
         self._propose = drafter.propose
-        self._kept: deque[_Kept] = deque(maxlen=max_missed)
+        self._kept_tokens = kept_tokens
+        self._kept: deque[_Kept] = deque()
+        self._sum = 0
         self._orders: DrafterOrders | None = None
         self._names: Sequence[str] = ()
 
     def take(self, orders: DrafterOrders | None, names: Sequence[str]) -> None:
         """What the scheduler wants of the next call, and the requests of its rows; None for what vLLM would do."""
         self._orders, self._names = orders, names
+
+    def skip(self, tokens: torch.Tensor, hidden: Sequence[torch.Tensor], metadata) -> torch.Tensor:
+        """In place of a call in a step that leaves the drafter out.
+
+        Args:
+            tokens: (t or more,) of the step.
+            hidden: (t or more, ·) each; what the target hands to drafters that take its hidden states, side by side.
+
+        Returns:
+            (n, 0) no drafts.
+        """
+        drafter, orders = self._drafter, self._orders
+        assert orders is not None
+        self._orders = None
+        total = int(metadata.query_start_loc_cpu[-1])
+        states = None
+        if drafter.pass_hidden_states_to_model:
+            states = torch.cat([each[:total] for each in hidden], dim=-1)
+        self._keep(orders.step, tokens[:total], states, metadata)
+        return self._no_drafts(metadata)
 
     def propose(
         self,
@@ -99,10 +137,9 @@ class DrafterOnDemand:
             if orders.catch_up:
                 inputs = self._caught_up(orders.catch_up, *inputs)
             if orders.keep:
-                self._keep(target_token_ids, hidden, metadata)
+                self._keep(orders.step, target_token_ids, hidden, metadata)
             if orders.skip:
-                drafter.num_speculative_tokens, drafter._last_draft_probs = 0, None
-                return torch.empty(metadata.batch_size(), 0, device=target_token_ids.device, dtype=torch.int64)
+                return self._no_drafts(metadata)
         tokens, positions, states, to_sample, metadata = inputs
         return self._propose(
             num_speculative_tokens=num_speculative_tokens,
@@ -115,18 +152,25 @@ class DrafterOnDemand:
             **others,
         )
 
-    def _keep(self, tokens: torch.Tensor, hidden: torch.Tensor | None, metadata) -> None:
-        """Keep the first token of each row: those who miss the pass have no other."""
-        starts = metadata.query_start_loc[: len(self._names)].long()
-        kept_hidden = None if hidden is None else hidden[starts]
-        rows = {name: row for row, name in enumerate(self._names)}
-        self._kept.append(_Kept(tokens[starts], kept_hidden, rows))
+    def _no_drafts(self, metadata) -> torch.Tensor:
+        self._drafter.num_speculative_tokens, self._drafter._last_draft_probs = 0, None
+        return torch.empty(metadata.batch_size(), 0, device=metadata.query_start_loc.device, dtype=torch.int64)
 
-    def _caught_up(self, catch_up: Mapping[str, int], tokens, positions, hidden, to_sample, metadata):
+    def _keep(self, step: int, tokens: torch.Tensor, hidden: torch.Tensor | None, metadata) -> None:
+        """Keep a step; its tensors are the runner's, which writes the next step's into them."""
+        starts = metadata.query_start_loc_cpu.tolist()
+        total = starts[-1]
+        rows = {name: range(starts[row], starts[row + 1]) for row, name in enumerate(self._names)}
+        self._kept.append(_Kept(step, tokens[:total].clone(), None if hidden is None else hidden[:total].clone(), rows))
+        self._sum += total
+        while self._sum > self._kept_tokens:
+            self._sum -= len(self._kept.popleft().tokens)
+
+    def _caught_up(self, catch_up: Mapping[str, Missed], tokens, positions, hidden, to_sample, metadata):
         """The inputs of a first pass with kept tokens before those of their requests' rows.
 
         Args:
-            catch_up: tokens that each request has missed.
+            catch_up: what each request has missed.
             tokens: (t,), and positions (t,), hidden (t, hidden size), to_sample (n,) or None, metadata: as `propose`.
         """
         starts = metadata.query_start_loc_cpu.numpy()
@@ -172,24 +216,17 @@ class DrafterOnDemand:
         all_tokens = torch.cat([tokens[:total], *(kept.tokens for kept in sources)])[source]
         return all_tokens, all_positions, states, to_sample, dataclasses.replace(metadata, **changed)
 
-    def _find(self, catch_up: Mapping[str, int], total: int) -> tuple[list[_Kept], dict[str, list[int]]]:
-        """The steps that kept what is asked for, and each request's places in their tokens, laid end to end after the
-        step's own `total` tokens; oldest first."""
-        sources: list[_Kept] = []
+    def _find(self, catch_up: Mapping[str, Missed], total: int) -> tuple[list[_Kept], dict[str, list[int]]]:
+        """The kept steps with what is asked for, and each request's places in their tokens, laid end to end after the
+        step's own `total` tokens; a request of which something is not there any more gets nothing."""
+        first = min(missed.since for missed in catch_up.values())
+        sources = [kept for kept in self._kept if kept.step >= first]
         found: dict[str, list[int]] = {name: [] for name in catch_up}
-        open_names = set(catch_up)
         offset = total
-        for kept in reversed(self._kept):
-            if not open_names:
-                break
-            sources.append(kept)
-            for name in list(open_names):
-                row = kept.rows.get(name)
-                if row is not None:
-                    found[name].append(offset + row)
-                    if len(found[name]) == catch_up[name]:
-                        open_names.remove(name)
+        for kept in sources:
+            for name, missed in catch_up.items():
+                places = kept.rows.get(name)
+                if places is not None and kept.step >= missed.since:
+                    found[name] += [offset + place for place in places]
             offset += len(kept.tokens)
-        for places in found.values():
-            places.reverse()
-        return sources, found
+        return sources, {name: places for name, places in found.items() if len(places) == catch_up[name].tokens}

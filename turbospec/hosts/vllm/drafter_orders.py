@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 ORDERS_ATTRIBUTE = "turbospec_drafter_orders"
 """Of `SchedulerOutput`."""
+
+
+class Missed(NamedTuple):
+    """What a request's drafter cache lacks: the tokens right before those of the step."""
+
+    tokens: int
+    since: int
+    """Number of the step that has the first of them."""
 
 
 @dataclass(slots=True)
 class DrafterOrders:
     """For one step."""
 
+    step: int
+    """Counts the steps of which something was kept."""
     skip: bool = False
     """Run no pass at all."""
     keep: bool = False
-    """Keep a token of each request, because some will have missed it."""
-    catch_up: dict[str, int] = field(default_factory=dict[str, int])
-    """Tokens that each of these requests has missed; the step's pass takes them along."""
+    """Keep the step's tokens, because some requests will have missed theirs."""
+    catch_up: dict[str, Missed] = field(default_factory=dict[str, Missed])
+    """What the step's pass takes along."""

@@ -10,6 +10,8 @@ The plan made while step t is scheduled is thus carried out by the end of step t
 closed by the output of step t + 1. Under async scheduling step t + 1 is scheduled before step t has ended; what is
 said here of order holds all the same.
 
+A plan of no drafts may be good for some steps: these run without a view, a plan or an outcome of their own.
+
 How long a step took is the time from when its scheduling began, or from when the step before gave its tokens, whichever
 was later, until it gave its own. While steps follow one another without a gap, as they do on a busy server,
 that is the time from output to output: what a step adds to the run, whether or not its scheduling overlapped with the
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,8 +42,9 @@ class EngineLimits:
     max_model_len: int
     max_batched_tokens: int
     parallel_drafter: bool
-    max_missed: int = 0
-    """Most tokens that a request's drafter cache may lack and be caught up; 0 where the drafter runs in every step."""
+    kept_tokens: int = 0
+    """Tokens kept for drafters that are to be caught up; 0 where the drafter runs in every step."""
+    prefix_caching: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -82,10 +85,29 @@ class _Step:
     """A step of vLLM on its way through the device."""
 
     began: float
-    plan: _Plan
+    plan: _Plan | None
+    """None where it runs on the plan of a step before."""
     tokens: int
     prefill_tokens: int
     context_tokens: int
+
+
+@dataclass(slots=True)
+class _Idle:
+    """A plan of no drafts that is good for some more steps of the same requests."""
+
+    names: list[str]
+    known: Sequence[KnownRequest]
+    context_tokens: int
+    steps: int
+
+    def goes_on(self, num_scheduled: Mapping[str, int], tokens: int) -> bool:
+        """Whether one more step of these requests runs on the plan; counts it."""
+        if self.steps == 0 or tokens != len(self.names) or [*num_scheduled] != self.names:
+            return False
+        self.steps -= 1
+        self.context_tokens += tokens
+        return True
 
 
 class VllmLoop:
@@ -100,7 +122,11 @@ class VllmLoop:
         self.controller = controller
         self.known = KnownRequests()
         self.limits = limits
-        self._cache = DrafterCache(limits.max_missed, limits.max_batched_tokens) if limits.max_missed else None
+        self._cache: DrafterCache | None = None
+        if limits.kept_tokens:
+            self._cache = DrafterCache(
+                limits.kept_tokens, limits.max_batched_tokens, prefix_caching=limits.prefix_caching
+            )
         self._split = StepSplit()
         self._steps: deque[_Step] = deque()
         """Scheduled and not yet finished, oldest first."""
@@ -108,12 +134,15 @@ class VllmLoop:
         """The plan of the step that finished last, whose drafts the next one verifies."""
         self._last_output = 0.0
         self._next_step = 0
+        self._idle: _Idle | None = None
+        self._unplanned_seconds = 0.0
 
     def plan(
         self,
         requests: Sequence[VllmRequest],
         num_scheduled: Mapping[str, int],
         drafted: Mapping[str, int],
+        resumed: Collection[str],
         queue: Queue,
         began: float,
     ) -> tuple[IntArray, DrafterOrders | None]:
@@ -123,6 +152,7 @@ class VllmLoop:
             requests: the n scheduled ones, before the step is added to their computed tokens.
             num_scheduled: tokens that the step computes for each of them, drafts included.
             drafted: drafts among them, of the requests that have some.
+            resumed: those that start anew after a preemption.
             queue: requests that are not scheduled.
             began: when scheduling began, on the clock of `time.perf_counter`.
 
@@ -130,16 +160,26 @@ class VllmLoop:
             (n,) draft lengths. The drafter makes the longest for the whole batch; the others are to be cut. And what
             the worker is to do with its drafter; None where that runs in every step.
         """
+        tokens = sum(num_scheduled.values())
+        if self._idle is not None and self._idle.goes_on(num_scheduled, tokens):
+            idle = self._idle
+            self._next_step += 1
+            self._steps.append(_Step(began, None, tokens, 0, idle.context_tokens))
+            orders = None if self._cache is None else self._cache.skip(idle.known, [1] * tokens)
+            return np.zeros(len(requests), np.int64), orders
         known = [self.known.get(request) for request in requests]
         view, prefill_tokens = self._view(requests, known, num_scheduled, queue)
         names = [request.request_id for request in requests]
-        lengths = self.controller.plan(view).draft_lengths.copy()
+        asked = self.controller.plan(view)
+        lengths = asked.draft_lengths.copy()
         orders = None
         if self._cache is not None:
-            orders = self._cache.orders(names, known, num_scheduled, drafted, lengths)
-        tokens = sum(num_scheduled.values())
+            orders = self._cache.orders(known, names, num_scheduled, drafted, resumed, lengths)
+        context_tokens = int(view.context_tokens.sum())
+        idle = asked.steps > 1 and not lengths.any() and not prefill_tokens and (orders is None or orders.skip)
+        self._idle = _Idle(names, known, context_tokens, asked.steps - 1) if idle else None
         plan = self._planned(view, names, lengths, tokens, orders)
-        self._steps.append(_Step(began, plan, tokens, prefill_tokens, int(view.context_tokens.sum())))
+        self._steps.append(_Step(began, plan, tokens, prefill_tokens, context_tokens))
         return lengths, orders
 
     def _planned(
@@ -154,8 +194,13 @@ class VllmLoop:
         if orders.skip:
             return _Plan(view, names, lengths, 0, 0, 0)
         # The first pass takes all that the target's took, and what was missed.
-        passes, catch_up = max(longest, 1), sum(orders.catch_up.values())
+        passes, catch_up = max(longest, 1), sum(missed.tokens for missed in orders.catch_up.values())
         return _Plan(view, names, lengths, passes, tokens + catch_up + (passes - 1) * view.size, catch_up)
+
+    @property
+    def awaits_output(self) -> bool:
+        """Whether the output that comes next closes a plan; otherwise `finish` needs nothing but its time."""
+        return self._last is not None
 
     def finish(self, verified: Mapping[str, Verified], queue: Queue) -> None:
         """Take in the output of the oldest scheduled step.
@@ -169,12 +214,16 @@ class VllmLoop:
         seconds = now - max(step.began, self._last_output)
         self._last_output = now
         plan, closing = step.plan, self._last
-        plan.draft_seconds = self._split.draft_seconds(
-            seconds, step.tokens, step.context_tokens, plan.passes, plan.pass_tokens
-        )
         self._last = plan
-        if closing is not None and not verified.keys().isdisjoint(closing.names):
-            self._close(closing, step, seconds - plan.draft_seconds, verified, queue)
+        if plan is not None:
+            plan.draft_seconds = self._split.draft_seconds(
+                seconds, step.tokens, step.context_tokens, plan.passes, plan.pass_tokens
+            )
+            seconds -= plan.draft_seconds
+        if closing is None:
+            self._unplanned_seconds += seconds
+        elif not verified.keys().isdisjoint(closing.names):
+            self._close(closing, step, seconds, verified, queue)
 
     def _close(
         self, plan: _Plan, step: _Step, verify_seconds: float, verified: Mapping[str, Verified], queue: Queue
@@ -209,9 +258,11 @@ class VllmLoop:
                 draft_seconds=draft_seconds,
                 verify_seconds=verify_seconds,
                 step_seconds=draft_seconds + verify_seconds,
+                unplanned_seconds=self._unplanned_seconds,
                 waiting_requests=queue.requests,
             )
         )
+        self._unplanned_seconds = 0.0
 
     def _view(
         self,

@@ -85,12 +85,12 @@ def _with_drafter_on_demand(init):
         config = wrapper.vllm_config
         # A scheduler of vLLM's own gives no orders.
         if config.speculative_config is not None and config.scheduler_config.scheduler_cls is not None:
-            from turbospec.hosts.vllm.support import max_missed_tokens
+            from turbospec.hosts.vllm.support import kept_tokens
 
-            if max_missed := max_missed_tokens(config):
+            if tokens := kept_tokens(config):
                 from turbospec.hosts.vllm.drafter_on_demand import install
 
-                install(wrapper.worker.model_runner, max_missed)
+                install(wrapper.worker.model_runner, tokens)
 
     return init_device
 

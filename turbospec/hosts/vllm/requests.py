@@ -48,6 +48,10 @@ class KnownRequest:
     class_id: int
     missed_tokens: int = 0
     """Tokens in a row that its drafter's cache lacks."""
+    missed_since: int = 0
+    """Number of the kept step that has the first of them."""
+    owes_prompt: bool = False
+    """Whether they hold part of a prompt that other requests may come to share."""
 
 
 class KnownRequests:

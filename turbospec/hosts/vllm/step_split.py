@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from turbospec.latency import LatencyModel, OnlineRegression, verify_features
+from turbospec.compiled import compiled
+from turbospec.latency import LatencyModel, OnlineRegression, learn_online, step_features
 from turbospec.types import FloatArray
 
 
@@ -25,6 +26,7 @@ class StepSplit:
         variance[verify_size:, verify_size:] = np.diag(np.array([1e-2, 1e-4]) ** 2)
         self._model = OnlineRegression(np.concatenate([verify.weights, passes]), variance)
         self._verify_size = verify_size
+        self.draft_seconds(0.0, 1, 0, 0, 0)  # teaches nothing; compiled now, and not in the first step
 
     def draft_seconds(self, step_seconds: float, tokens: int, context_tokens: int, passes: int, rows: int) -> float:
         """Learn from one step and share out its time.
@@ -39,15 +41,39 @@ class StepSplit:
         Returns:
             Seconds of those passes, 0 where there were none; the rest is the target's, sampling and host work included.
         """
-        row = np.concatenate(
-            [
-                verify_features(np.array([tokens], np.float64), np.array([context_tokens], np.float64))[0],
-                np.array([passes, rows], np.float64),
-            ]
-        )
-        self._model.learn(row, step_seconds)
-        if passes == 0:
-            return 0.0
-        parts: FloatArray = row * np.maximum(self._model.weights, 0.0)
-        whole = float(parts.sum())
-        return step_seconds * float(parts[self._verify_size :].sum()) / whole if whole > 0.0 else 0.0
+        model = self._model
+        return float(
+            _learn_and_share_out(
+                model.weights, model.covariance, model.noise, model.forgetting, self._verify_size, step_seconds,
+                float(tokens), float(context_tokens), float(passes), float(rows),
+            )
+        )  # fmt: skip
+
+
+@compiled
+def _learn_and_share_out(
+    weights: FloatArray,
+    covariance: FloatArray,
+    noise: FloatArray,
+    forgetting: float,
+    verify_size: int,
+    step_seconds: float,
+    tokens: float,
+    context_tokens: float,
+    passes: float,
+    rows: float,
+) -> float:
+    row = np.zeros(len(weights))
+    row[:verify_size] = step_features(tokens, context_tokens)
+    row[verify_size], row[verify_size + 1] = passes, rows
+    if step_seconds > 0.0:
+        learn_online(weights, covariance, noise, row, step_seconds, forgetting)
+    if passes == 0.0:
+        return 0.0
+    whole = draft = 0.0
+    for i in range(len(row)):
+        part = row[i] * max(weights[i], 0.0)
+        whole += part
+        if i >= verify_size:
+            draft += part
+    return step_seconds * draft / whole if whole > 0.0 else 0.0

@@ -13,9 +13,9 @@ SEQUENTIAL_METHODS = ("draft_model", "eagle", "eagle3", "mtp")
 PARALLEL_METHODS = ("ngram",)
 """Those whose drafts cost about the same whatever their length."""
 
-MAX_MISSED_TOKENS = {"draft_model": 512, "eagle": 64, "eagle3": 64}
-"""Most tokens that a request's drafter cache may lack and be caught up. For the latter two, the target's hidden states
-are kept: about 24 kB a token and request with an 8 B model."""
+KEPT_TOKENS = {"draft_model": 65536, "eagle": 8192, "eagle3": 8192}
+"""Tokens kept for drafters that are left out of steps and caught up later. Of the latter two with the target's hidden
+states: about 24 kB a token with an 8 B model, 200 MB in all."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -34,8 +34,8 @@ class SetUp:
     """vLLM's newer model runner, which it takes where Triton is."""
 
 
-def max_missed_tokens(vllm_config: Any) -> int:
-    """`MAX_MISSED_TOKENS` of a server; 0 where its drafter is left to run in every step, drafts or not.
+def kept_tokens(vllm_config: Any) -> int:
+    """`KEPT_TOKENS` of a server; 0 where its drafter is left to run in every step, drafts or not.
 
     Args:
         vllm_config: vLLM's, whose speculation is supported.
@@ -43,7 +43,7 @@ def max_missed_tokens(vllm_config: Any) -> int:
     speculation, model = vllm_config.speculative_config, vllm_config.model_config
     if model.is_multimodal_model or vllm_config.parallel_config.decode_context_parallel_size > 1:
         return 0
-    return MAX_MISSED_TOKENS.get(speculation.method, 0)
+    return KEPT_TOKENS.get(speculation.method, 0)
 
 
 def unsupported(setup: SetUp) -> str | None:

@@ -3,53 +3,77 @@ from __future__ import annotations
 import numpy as np
 
 from turbospec.hosts.vllm.drafter_cache import DrafterCache
-from turbospec.hosts.vllm.drafter_orders import DrafterOrders
+from turbospec.hosts.vllm.drafter_orders import DrafterOrders, Missed
 from turbospec.hosts.vllm.requests import KnownRequest
 
 
 class Steps:
     """Steps over the same requests, by name."""
 
-    def __init__(self, names: str, *, max_missed: int = 8, max_batched_tokens: int = 64) -> None:
-        self.cache = DrafterCache(max_missed, max_batched_tokens)
+    def __init__(
+        self, names: str, *, kept_tokens: int = 64, max_batched_tokens: int = 64, prefix_caching: bool = False
+    ) -> None:
+        self.cache = DrafterCache(kept_tokens, max_batched_tokens, prefix_caching=prefix_caching)
         self.known = {name: KnownRequest(number, None, 0) for number, name in enumerate(names)}
         self.lengths = np.zeros(0, np.int64)
 
-    def step(self, drafted: dict[str, int] | None = None, prompts: dict[str, int] | None = None, **lengths: int):
+    def step(
+        self,
+        drafted: dict[str, int] | None = None,
+        prompts: dict[str, int] | None = None,
+        resumed: str = "",
+        **lengths: int,
+    ) -> DrafterOrders:
         """One in which `drafted` are verified, `prompts` computed, and `lengths` wanted."""
         drafted, prompts = drafted or {}, prompts or {}
         scheduled = {name: prompts.get(name, 1 + drafted.get(name, 0)) for name in self.known}
         self.lengths = np.array([lengths.get(name, 0) for name in self.known])
-        return self.cache.orders(list(self.known), list(self.known.values()), scheduled, drafted, self.lengths)
+        known = list(self.known.values())
+        return self.cache.orders(known, list(self.known), scheduled, drafted, set(resumed), self.lengths)
 
     @property
     def missed(self) -> list[int]:
         return [request.missed_tokens for request in self.known.values()]
 
+    def can_draft(self, name: str) -> bool:
+        return self.cache.can_draft(self.known[name])
 
-def test_a_step_of_single_tokens_that_drafts_nothing_needs_no_drafter() -> None:
+
+def test_a_step_that_drafts_nothing_needs_no_drafter() -> None:
     steps = Steps("ab")
-    assert steps.step() == DrafterOrders(skip=True, keep=True)
-    assert steps.step() == DrafterOrders(skip=True, keep=True)
-    assert steps.missed == [2, 2]
+    assert steps.step() == DrafterOrders(0, skip=True, keep=True)
+    assert steps.step(prompts={"b": 9}) == DrafterOrders(1, skip=True, keep=True)
+    assert steps.missed == [2, 10]
 
 
 def test_who_drafts_is_caught_up_and_the_others_go_on_missing() -> None:
     steps = Steps("ab")
     steps.step()
-    assert steps.step(a=3) == DrafterOrders(keep=True, catch_up={"a": 1})
+    assert steps.step(a=3) == DrafterOrders(1, keep=True, catch_up={"a": Missed(1, since=0)})
     assert steps.missed == [0, 2]
     # Rejected drafts go through the drafter with what was accepted: nobody knows yet how many.
-    assert steps.step(drafted={"a": 3}) == DrafterOrders(keep=True)
+    assert steps.step(drafted={"a": 3}) == DrafterOrders(2, keep=True)
     assert steps.missed == [0, 3]
-    assert steps.step(b=1) == DrafterOrders(catch_up={"b": 3})
-
-
-def test_prompts_go_through_the_drafter() -> None:
-    steps = Steps("ab")
+    assert steps.step(b=1) == DrafterOrders(3, catch_up={"b": Missed(3, since=0)})
     steps.step()
-    assert steps.step(prompts={"b": 20}) == DrafterOrders(keep=True)
+    assert steps.step(a=1) == DrafterOrders(4, keep=True, catch_up={"a": Missed(1, since=3)})
+
+
+def test_a_prompt_that_others_may_share_is_caught_up_when_its_first_token_has_left() -> None:
+    steps = Steps("ab", prefix_caching=True)
+    assert steps.step(prompts={"b": 20}).skip
+    assert steps.step() == DrafterOrders(1, keep=True, catch_up={"b": Missed(20, since=0)})
     assert steps.missed == [2, 0]
+    assert steps.step().skip
+
+
+def test_a_prompt_too_long_to_be_caught_up_goes_through_the_drafter() -> None:
+    steps = Steps("ab")
+    assert steps.step(prompts={"b": 40}) == DrafterOrders(0)
+    assert steps.missed == [0, 0]
+    steps.step()
+    assert steps.step(prompts={"b": 40}) == DrafterOrders(1, keep=True)
+    assert steps.missed == [2, 41]
 
 
 def test_no_more_is_caught_up_than_the_buffers_hold() -> None:
@@ -57,16 +81,22 @@ def test_no_more_is_caught_up_than_the_buffers_hold() -> None:
     for _ in range(3):
         steps.step()
     orders = steps.step(a=2, b=2, c=2)
-    assert orders.catch_up == {"a": 3}
+    assert orders.catch_up == {"a": Missed(3, since=0)}
     assert steps.lengths.tolist() == [2, 0, 0]
     assert steps.missed == [0, 4, 4]
 
 
-def test_who_lacks_too_much_cannot_draft() -> None:
-    steps = Steps("a", max_missed=2)
+def test_who_lacks_what_is_no_longer_kept_cannot_draft() -> None:
+    steps = Steps("ab", kept_tokens=4)
+    steps.step(drafted={"b": 1})  # what follows drafts goes through the drafter
+    assert steps.missed == [0, 0]
     steps.step()
-    assert steps.cache.can_draft(steps.known["a"])
     steps.step()
-    assert not steps.cache.can_draft(steps.known["a"])
-    steps.step(prompts={"a": 9})  # preempted, and computed again
-    assert steps.cache.can_draft(steps.known["a"])
+    assert steps.can_draft("a")
+    steps.step()
+    assert not steps.can_draft("a")
+    assert steps.step(a=1).catch_up == {}
+    assert steps.lengths.tolist() == [0, 0]
+    steps.step(resumed="a", prompts={"a": 9})
+    assert steps.missed[0] == 0
+    assert steps.can_draft("a")

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from turbospec.hosts.vllm.drafter_on_demand import install  # noqa: E402
-from turbospec.hosts.vllm.drafter_orders import ORDERS_ATTRIBUTE, DrafterOrders  # noqa: E402
+from turbospec.hosts.vllm.drafter_orders import ORDERS_ATTRIBUTE, DrafterOrders, Missed  # noqa: E402
 
 BLOCK_SIZE, HIDDEN_SIZE = 4, 2
 BLOCKS = {"a": [5, 0, 3, 7], "b": [1, 9, 2, 4]}
@@ -58,17 +58,39 @@ class Drafter:
 class Runner:
     """Runs steps of requests whose token at position p is 100·number + p."""
 
-    def __init__(self, drafter: Drafter, *, on_demand: bool) -> None:
+    def __init__(self, drafter: Drafter, *, on_demand: bool, asynchronous: bool = False) -> None:
         self.drafter = drafter
         self.input_batch = SimpleNamespace(req_ids=[])
+        self.input_ids = SimpleNamespace(gpu=torch.zeros(16, dtype=torch.int64))
+        self.use_async_scheduling = asynchronous
         if on_demand:
-            install(self, max_missed=16)
+            install(self, kept_tokens=64)
 
-    def propose_draft_token_ids(self, output: Any, length: int, step: dict[str, range], to_sample: Any) -> Any:
+    def _sample(self, logits: Any, spec_decode_metadata: Any) -> Any:
+        return spec_decode_metadata
+
+    def propose_draft_token_ids(self, output: Any, *given: Any) -> Any:
+        _, _, _, _, aux_hidden, _, metadata, length, positions, to_sample = given
         self.input_batch.req_ids[:] = []  # by now the next step may be under preparation
-        starts = np.cumsum([0, *map(len, step.values())]).astype(np.int32)
+        return self.drafter.propose(
+            num_speculative_tokens=length,
+            target_token_ids=self.input_ids.gpu[: len(positions)],
+            target_positions=positions,
+            target_hidden_states=torch.cat(aux_hidden, dim=-1),
+            next_token_ids=torch.zeros(metadata.batch_size()),
+            token_indices_to_sample=to_sample,
+            common_attn_metadata=metadata,
+            sampling_metadata=None,
+        )
+
+    def step(self, orders: DrafterOrders | None, length: int = 0, to_sample: Any = None, **step: range) -> Any:
+        self.input_batch.req_ids[:] = list(step)
+        output = SimpleNamespace(**({} if orders is None else {ORDERS_ATTRIBUTE: orders}))
         positions = torch.tensor([p for each in step.values() for p in each])
         numbers = torch.tensor([100 * (1 + "ab".index(name)) for name, each in step.items() for _ in each])
+        self.input_ids.gpu[: len(positions)] = numbers + positions
+        hidden = [positions[:, None].float(), numbers[:, None].float()]
+        starts = np.cumsum([0, *map(len, step.values())]).astype(np.int32)
         slots = [
             BLOCKS[name][p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for name, each in step.items() for p in each
         ]
@@ -82,42 +104,34 @@ class Runner:
             slot_mapping=torch.tensor(slots),
             _num_computed_tokens_cache=torch.zeros(1),
         )
-        return self.drafter.propose(
-            num_speculative_tokens=length,
-            target_token_ids=numbers + positions,
-            target_positions=positions,
-            target_hidden_states=torch.stack([positions, numbers], dim=1).float(),
-            next_token_ids=torch.zeros(len(step)),
-            token_indices_to_sample=to_sample,
-            common_attn_metadata=metadata,
-            sampling_metadata=None,
-        )
-
-    def step(self, orders: DrafterOrders | None, length: int = 0, to_sample: Any = None, **step: range) -> Any:
-        self.input_batch.req_ids[:] = list(step)
-        output = SimpleNamespace(**({} if orders is None else {ORDERS_ATTRIBUTE: orders}))
-        return self.propose_draft_token_ids(output, length, step, to_sample)
+        given = None, None, None, None, hidden, None, metadata
+        return self.propose_draft_token_ids(output, *given, length, positions, to_sample)
 
 
-SKIP = DrafterOrders(skip=True, keep=True)
+def skip(step: int) -> DrafterOrders:
+    return DrafterOrders(step, skip=True, keep=True)
+
+
 PLAN: list[tuple[DrafterOrders, int, dict[str, range]]] = [
-    (DrafterOrders(), 0, {"a": range(3), "b": range(5)}),
-    (SKIP, 0, {"a": range(3, 4), "b": range(5, 6)}),
-    (SKIP, 0, {"b": range(6, 7), "a": range(4, 5)}),
-    (DrafterOrders(keep=True, catch_up={"a": 2}), 2, {"b": range(7, 8), "a": range(5, 6)}),
-    (DrafterOrders(keep=True), 0, {"b": range(8, 9), "a": range(6, 9)}),
-    (SKIP, 0, {"a": range(9, 10), "b": range(9, 10)}),
-    (DrafterOrders(catch_up={"a": 1, "b": 5}), 1, {"a": range(10, 11), "b": range(10, 11)}),
+    (skip(0), 0, {"a": range(3), "b": range(5)}),
+    (skip(1), 0, {"a": range(3, 4), "b": range(5, 6)}),
+    (skip(2), 0, {"b": range(6, 7), "a": range(4, 5)}),
+    (DrafterOrders(3, keep=True, catch_up={"a": Missed(5, 0)}), 2, {"b": range(7, 8), "a": range(5, 6)}),
+    (DrafterOrders(4, keep=True), 0, {"b": range(8, 9), "a": range(6, 9)}),
+    (skip(5), 0, {"a": range(9, 10), "b": range(9, 10)}),
+    (DrafterOrders(6, catch_up={"a": Missed(1, 5), "b": Missed(10, 0)}), 1, {"a": range(10, 11), "b": range(10, 11)}),
 ]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("hidden", [False, True])
-def test_a_cache_that_was_caught_up_is_the_one_of_a_drafter_in_every_step(hidden: bool) -> None:
-    on_demand, constant = Runner(Drafter(hidden), on_demand=True), Runner(Drafter(hidden), on_demand=False)
+def test_a_cache_that_was_caught_up_is_the_one_of_a_drafter_in_every_step(hidden: bool, asynchronous: bool) -> None:
+    on_demand = Runner(Drafter(hidden), on_demand=True, asynchronous=asynchronous)
+    constant = Runner(Drafter(hidden), on_demand=False)
     for orders, length, step in PLAN:
         drafts = on_demand.step(orders, length, **step)
         assert drafts.shape == constant.step(None, length, **step).shape
-    assert len(on_demand.drafter.calls) == len(PLAN) - 3
+    assert len(on_demand.drafter.calls) == len(PLAN) - 4
     assert on_demand.drafter.cache == constant.drafter.cache
 
 
@@ -129,12 +143,12 @@ def test_the_batch_is_described_as_it_is_then() -> None:
     runner.step(PLAN[3][0], 2, to_sample, **PLAN[3][2])
     given = runner.drafter.calls[-1]
     metadata = given["common_attn_metadata"]
-    assert metadata.query_start_loc.tolist() == metadata.query_start_loc_cpu.tolist() == [0, 1, 4]
-    assert (metadata.num_actual_tokens, metadata.max_query_len) == (4, 3)
+    assert metadata.query_start_loc.tolist() == metadata.query_start_loc_cpu.tolist() == [0, 1, 7]
+    assert (metadata.num_actual_tokens, metadata.max_query_len) == (7, 6)
     assert metadata.seq_lens.tolist() == [8, 6]
     assert metadata._num_computed_tokens_cache is None
-    assert given["token_indices_to_sample"].tolist() == [0, 3]
-    assert given["target_positions"].tolist() == [7, 3, 4, 5]
+    assert given["token_indices_to_sample"].tolist() == [0, 6]
+    assert given["target_positions"].tolist() == [7, 0, 1, 2, 3, 4, 5]
 
 
 def test_without_orders_nothing_changes() -> None:
@@ -149,5 +163,26 @@ def test_without_orders_nothing_changes() -> None:
 def test_what_was_not_kept_is_not_made_up() -> None:
     """The runner leaves the drafter out by itself where a request is at the end of its room."""
     runner = Runner(Drafter(False), on_demand=True)
-    runner.step(DrafterOrders(catch_up={"a": 3}), 1, a=range(5, 6))
-    assert runner.drafter.calls[-1]["target_positions"].tolist() == [5]
+    runner.step(skip(0), a=range(3))
+    runner.step(DrafterOrders(2, catch_up={"a": Missed(4, 0)}), 1, a=range(4, 5))
+    assert runner.drafter.calls[-1]["target_positions"].tolist() == [4]
+
+
+def test_no_more_is_kept_than_there_is_room_for() -> None:
+    runner = Runner(Drafter(False), on_demand=True)
+    for step in range(70):
+        runner.step(skip(step), a=range(step % 16, step % 16 + 1))
+    runner.step(DrafterOrders(70, catch_up={"a": Missed(70, 0)}), 1, a=range(10, 11))
+    assert runner.drafter.calls[-1]["target_positions"].tolist() == [10]
+    runner.step(DrafterOrders(70, catch_up={"a": Missed(8, 62)}), 1, a=range(10, 11))
+    assert len(runner.drafter.calls[-1]["target_positions"]) == 9
+
+
+def test_without_drafts_tokens_are_drawn_by_the_sampler() -> None:
+    drafts, none = SimpleNamespace(max_spec_len=2), SimpleNamespace(max_spec_len=0)
+    runner = Runner(Drafter(False), on_demand=True)
+    assert runner._sample(None, drafts) is drafts
+    assert runner._sample(None, none) is None
+    assert runner._sample(None, None) is None
+    # Where penalties need the drafts of the step before, async scheduling brings them to the sampler.
+    assert Runner(Drafter(False), on_demand=True, asynchronous=True)._sample(None, none) is none

@@ -12,7 +12,7 @@ from turbospec.hosts.vllm.loop import EngineLimits, Queue, Verified, VllmLoop
 from turbospec.types import IntArray, Phase, StepOutcome, StepPlan, StepView
 
 LIMITS = EngineLimits(max_draft=5, max_model_len=100, max_batched_tokens=64, parallel_drafter=False)
-ON_DEMAND = replace(LIMITS, max_missed=4)
+ON_DEMAND = replace(LIMITS, kept_tokens=8)
 
 
 @dataclass
@@ -35,13 +35,15 @@ class Recorder:
     """Drafts what it is told, capped by the limits, and keeps what it sees."""
 
     lengths: list[int] = field(default_factory=list)
+    steps: int = 1
+    """That a plan is good for."""
     views: list[StepView] = field(default_factory=list)
     outcomes: list[StepOutcome] = field(default_factory=list)
 
     def plan(self, view: StepView) -> StepPlan:
         self.views.append(view)
         wanted = self.lengths.pop(0) if self.lengths else 0
-        return StepPlan(np.minimum(np.full(view.size, wanted), view.draft_limits))
+        return StepPlan(np.minimum(np.full(view.size, wanted), view.draft_limits), steps=self.steps)
 
     def observe(self, outcome: StepOutcome) -> None:
         self.outcomes.append(outcome)
@@ -61,7 +63,7 @@ class FakeEngine:
             r.request_id: min(r.num_tokens + verified[r.request_id] - r.num_computed_tokens, chunk) for r in requests
         }
         drafted = {name: length for name, length in verified.items() if length}
-        lengths, self.orders = self.loop.plan(requests, scheduled, drafted, Queue(), began=0.0)
+        lengths, self.orders = self.loop.plan(requests, scheduled, drafted, (), Queue(), began=0.0)
         for request, length in zip(requests, lengths.tolist(), strict=True):
             request.num_computed_tokens += scheduled[request.request_id]
             self.drafts[request.request_id] = length
@@ -204,7 +206,7 @@ def test_a_drafter_on_demand_is_seen_with_what_it_lacks() -> None:
         engine.step([a])
         assert engine.orders is not None
         skipped.append(engine.orders.skip)
-    # The second step verifies drafts, and the drafter sees what became of them; the fifth catches up.
+    # The first drafts, the second verifies, and the drafter sees what became of them; the fifth catches up.
     assert skipped == [False, False, True, True, False, False]
     assert [view.stale_tokens.tolist() for view in controller.views] == [[0], [0], [0], [1], [2], [0]]
     assert not any(view.constant_first_pass for view in controller.views)
@@ -220,4 +222,30 @@ def test_who_lacks_too_much_drafts_no_more() -> None:
     engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
     for _ in range(8):
         engine.step([a])
-    assert [int(view.draft_limits[0]) for view in controller.views] == [5] * 5 + [0] * 3
+    # Eight tokens are kept: the prompt's four are the first to go.
+    assert [int(view.draft_limits[0]) for view in controller.views] == [5] * 6 + [0] * 2
+
+
+def test_a_plan_of_no_drafts_may_be_good_for_some_steps() -> None:
+    controller = Recorder(steps=3)
+    engine, a, b = FakeEngine(controller, ON_DEMAND), Request("a"), Request("b")
+    for _ in range(4):
+        engine.step([a])
+    # The prompt's plan is for itself; the next holds for three steps, the last of which nobody awaits.
+    assert [view.step for view in controller.views] == [0, 1]
+    assert [outcome.step for outcome in controller.outcomes] == [0, 1]
+    assert not engine.loop.awaits_output
+    assert engine.loop.known.get(a).missed_tokens == 4 + 3
+    engine.step([a, b])  # another batch
+    assert [view.step for view in controller.views] == [0, 1, 4]
+    engine.step([a, b])
+    assert controller.outcomes[-1].unplanned_seconds > 0.0
+    assert controller.outcomes[-1].context_tokens == int(controller.views[-1].context_tokens.sum())
+
+
+def test_a_plan_with_drafts_is_for_one_step() -> None:
+    controller = Recorder(lengths=[2, 2, 2], steps=8)
+    engine, a = FakeEngine(controller), Request("a")
+    for _ in range(3):
+        engine.step([a], accepted={"a": 1})
+    assert len(controller.views) == 3
