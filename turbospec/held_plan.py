@@ -22,9 +22,10 @@ DECISION_SHARE = 0.01
 MAX_STEPS = 4
 """Most steps that run on one decision."""
 
-IDLE_SECONDS = 5e-4
-"""What a step's planning and learning take of an engine that asks for a plan less often where nothing is drafted."""
-MAX_IDLE_STEPS = 8
+IDLE_SECONDS = 1e-3
+"""What a step's planning and learning take of an engine that asks for a plan less often where nothing is drafted, the
+engine's side included."""
+MAX_IDLE_STEPS = 16
 
 
 def steps_without_drafts(step_seconds: float) -> int:

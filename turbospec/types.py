@@ -121,7 +121,7 @@ class StepPlan:
     probe: bool = False
     """True where some of these drafts are there to learn from, not because they pay."""
     steps: int = 1
-    """Steps that the plan is good for while the same requests decode; an engine may ask again sooner."""
+    """Steps that the plan is good for as long as no request joins; an engine may ask again sooner."""
 
 
 @dataclass(slots=True, frozen=True)

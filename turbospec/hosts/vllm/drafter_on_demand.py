@@ -114,7 +114,7 @@ class DrafterOnDemand:
         states = None
         if drafter.pass_hidden_states_to_model:
             states = torch.cat([each[:total] for each in hidden], dim=-1)
-        self._keep(orders.step, tokens[:total], states, metadata)
+        self._keep(orders.step, tokens[:total].clone(), states, metadata)
         return self._no_drafts(metadata)
 
     def propose(
@@ -137,7 +137,8 @@ class DrafterOnDemand:
             if orders.catch_up:
                 inputs = self._caught_up(orders.catch_up, *inputs)
             if orders.keep:
-                self._keep(orders.step, target_token_ids, hidden, metadata)
+                states = None if hidden is None else hidden.clone()
+                self._keep(orders.step, target_token_ids.clone(), states, metadata)
             if orders.skip:
                 return self._no_drafts(metadata)
         tokens, positions, states, to_sample, metadata = inputs
@@ -157,12 +158,11 @@ class DrafterOnDemand:
         return torch.empty(metadata.batch_size(), 0, device=metadata.query_start_loc.device, dtype=torch.int64)
 
     def _keep(self, step: int, tokens: torch.Tensor, hidden: torch.Tensor | None, metadata) -> None:
-        """Keep a step; its tensors are the runner's, which writes the next step's into them."""
+        """Keep a step: copies, because the runner writes the next step's into its own tensors."""
         starts = metadata.query_start_loc_cpu.tolist()
-        total = starts[-1]
         rows = {name: range(starts[row], starts[row + 1]) for row, name in enumerate(self._names)}
-        self._kept.append(_Kept(step, tokens[:total].clone(), None if hidden is None else hidden[:total].clone(), rows))
-        self._sum += total
+        self._kept.append(_Kept(step, tokens, hidden, rows))
+        self._sum += len(tokens)
         while self._sum > self._kept_tokens:
             self._sum -= len(self._kept.popleft().tokens)
 

@@ -94,20 +94,19 @@ class _Step:
 
 @dataclass(slots=True)
 class _Idle:
-    """A plan of no drafts that is good for some more steps of the same requests."""
+    """A plan of no drafts that is good for some more steps of the same requests, or those of them that are left."""
 
-    names: list[str]
-    known: Sequence[KnownRequest]
+    known: Mapping[str, KnownRequest]
     context_tokens: int
     steps: int
 
-    def goes_on(self, num_scheduled: Mapping[str, int], tokens: int) -> bool:
-        """Whether one more step of these requests runs on the plan; counts it."""
-        if self.steps == 0 or tokens != len(self.names) or [*num_scheduled] != self.names:
-            return False
+    def goes_on(self, num_scheduled: Mapping[str, int], tokens: int) -> list[KnownRequest] | None:
+        """The requests of one more step on the plan, which is counted; None where it needs a plan of its own."""
+        if self.steps == 0 or tokens != len(num_scheduled) or not num_scheduled.keys() <= self.known.keys():
+            return None
         self.steps -= 1
         self.context_tokens += tokens
-        return True
+        return [self.known[name] for name in num_scheduled]
 
 
 class VllmLoop:
@@ -161,12 +160,11 @@ class VllmLoop:
             the worker is to do with its drafter; None where that runs in every step.
         """
         tokens = sum(num_scheduled.values())
-        if self._idle is not None and self._idle.goes_on(num_scheduled, tokens):
-            idle = self._idle
+        if self._idle is not None and (idle := self._idle.goes_on(num_scheduled, tokens)) is not None:
             self._next_step += 1
-            self._steps.append(_Step(began, None, tokens, 0, idle.context_tokens))
-            orders = None if self._cache is None else self._cache.skip(idle.known, [1] * tokens)
-            return np.zeros(len(requests), np.int64), orders
+            self._steps.append(_Step(began, None, tokens, 0, self._idle.context_tokens))
+            orders = None if self._cache is None else self._cache.skip(idle, [1] * tokens)
+            return np.zeros(tokens, np.int64), orders
         known = [self.known.get(request) for request in requests]
         view, prefill_tokens = self._view(requests, known, num_scheduled, queue)
         names = [request.request_id for request in requests]
@@ -177,7 +175,7 @@ class VllmLoop:
             orders = self._cache.orders(known, names, num_scheduled, drafted, resumed, lengths)
         context_tokens = int(view.context_tokens.sum())
         idle = asked.steps > 1 and not lengths.any() and not prefill_tokens and (orders is None or orders.skip)
-        self._idle = _Idle(names, known, context_tokens, asked.steps - 1) if idle else None
+        self._idle = _Idle(dict(zip(names, known, strict=True)), context_tokens, asked.steps - 1) if idle else None
         plan = self._planned(view, names, lengths, tokens, orders)
         self._steps.append(_Step(began, plan, tokens, prefill_tokens, context_tokens))
         return lengths, orders

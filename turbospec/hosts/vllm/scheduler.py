@@ -27,6 +27,8 @@ from turbospec.telemetry.trace import DecisionTrace
 
 log = logging.getLogger("turbospec")
 
+MARK = "_turbospec_fetches_drafts_that_are_due"
+
 
 class _Adaptive(Scheduler):
     """What both schedulers share."""
@@ -167,8 +169,9 @@ def fetch_only_drafts_that_are_due() -> None:
     It asks after every step otherwise, which takes a message to each worker and back: 5 to 15 % of a step of 6 ms.
     """
     fetch = EngineCore.post_step
-    if hasattr(fetch, "__wrapped__"):
+    if hasattr(EngineCore, MARK):
         return
+    setattr(EngineCore, MARK, True)
 
     @functools.wraps(fetch)
     def post_step(core, model_executed: bool) -> None:
