@@ -70,8 +70,9 @@ class PlanBias:
         ratio, drafting = outcome.step_seconds / plan.predicted_seconds, bool(plan.draft_lengths.any())
         load = self._loads[_number(decoding, prefilling)]
         # While nothing is drafted only the sums fade: what was held against drafting is forgiven in time.
-        load.missing_tokens *= self._keep
-        load.slower *= self._keep
+        faded = self._keep ** (1 + outcome.unplanned_steps)
+        load.missing_tokens *= faded
+        load.slower *= faded
         if drafting:
             load.requests = load.requests * self._keep + decoding
             load.pairs *= self._keep

@@ -44,10 +44,10 @@ class HeldPlan:
     gate: SurvivalGate | None
     predicted_tokens: float
     predicted_seconds: float
+    last_step: int
+    """The last of the engine's steps that it is good for."""
     steps: int
-    """Times that it is still to be given."""
-    engine_steps: int
-    """`StepPlan.steps` of each of them."""
+    """`StepPlan.steps` of the plan."""
 
     @classmethod
     def of(cls, plan: StepPlan, view: StepView) -> HeldPlan | None:
@@ -59,14 +59,19 @@ class HeldPlan:
             return None
         gate = plan.gate if isinstance(plan.gate, SurvivalGate) else None
         return cls(
-            view.request_ids, plan.draft_lengths, gate, plan.predicted_tokens, plan.predicted_seconds, steps, plan.steps
+            view.request_ids,
+            plan.draft_lengths,
+            gate,
+            plan.predicted_tokens,
+            plan.predicted_seconds,
+            view.step + steps,
+            plan.steps,
         )
 
     def again(self, view: StepView) -> StepPlan | None:
         """The plan for one step more; None where it has served its time, or the batch is another."""
-        if self.steps <= 0 or view.prefill_tokens or not np.array_equal(view.request_ids, self.request_ids):
+        if view.step > self.last_step or view.prefill_tokens or not np.array_equal(view.request_ids, self.request_ids):
             return None
-        self.steps -= 1
         lengths = np.minimum(self.draft_lengths, view.draft_limits)
         return StepPlan(
             lengths,
@@ -74,5 +79,5 @@ class HeldPlan:
             self.predicted_seconds,
             "as in the step before",
             gate=self.gate.afresh(lengths) if self.gate is not None else None,
-            steps=self.engine_steps,
+            steps=self.steps,
         )

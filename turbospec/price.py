@@ -34,12 +34,13 @@ class TimePrice:
         self._request_seconds = [0.0] * BUCKETS
         self._steps = [0.0] * BUCKETS
 
-    def add(self, requests: int, tokens: int, seconds: float) -> None:
-        """Take in a step without prefill in which `requests` requests emitted `tokens` tokens."""
+    def add(self, requests: int, tokens: int, seconds: float, steps: int = 1) -> None:
+        """Take in steps without prefill, in which `requests` requests emitted `tokens` tokens in all."""
         bucket = load_bucket(requests)
-        self._tokens[bucket] = self._tokens[bucket] * self._keep + tokens
-        self._request_seconds[bucket] = self._request_seconds[bucket] * self._keep + requests * seconds
-        self._steps[bucket] = self._steps[bucket] * self._keep + 1.0
+        keep = self._keep**steps
+        self._tokens[bucket] = self._tokens[bucket] * keep + tokens
+        self._request_seconds[bucket] = self._request_seconds[bucket] * keep + requests * seconds
+        self._steps[bucket] = self._steps[bucket] * keep + steps
 
     def rate(self, requests: int) -> float | None:
         """Tokens a second of this many decoding requests; None where that load was hardly seen."""

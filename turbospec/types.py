@@ -163,8 +163,12 @@ class StepOutcome:
     """The target's pass with sampling; prefill chunks ride in it."""
     step_seconds: float = 0.0
     """The whole step, planning and host work included."""
+    unplanned_steps: int = 0
+    """Steps since the last outcome that ran on a plan of no drafts made before, and have no outcome of their own."""
+    unplanned_tokens: int = 0
+    """What they emitted."""
     unplanned_seconds: float = 0.0
-    """Steps since the last outcome that ran on an old plan and have no outcome of their own."""
+    """What they took."""
     waiting_requests: int = 0
     failures: int = 0
     """Requests that this step lost to an error."""

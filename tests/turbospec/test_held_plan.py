@@ -18,10 +18,15 @@ def held(view: StepView, *, seconds: float = 0.005, gate: SurvivalGate | None = 
 
 @pytest.mark.parametrize(("seconds", "steps"), [(0.030, 0), (0.015, 1), (0.010, 2), (0.001, 3)])
 def test_the_shorter_the_steps_the_longer(seconds: float, steps: int) -> None:
-    plan, again = held(make_view(), seconds=seconds), 0
-    while plan is not None and plan.again(make_view()) is not None:
-        again += 1
-    assert again == steps
+    plan = held(make_view(step=5), seconds=seconds)
+    again = [plan is not None and plan.again(make_view(step=5 + later)) is not None for later in range(1, 6)]
+    assert again == [later <= steps for later in range(1, 6)]
+
+
+def test_steps_that_the_engine_ran_by_itself_count() -> None:
+    plan = held(make_view(step=5), seconds=0.001)
+    assert plan is not None
+    assert plan.again(make_view(step=5 + 16)) is None
 
 
 def test_drafts_never_pass_the_limits_of_the_new_step() -> None:

@@ -33,3 +33,17 @@ def test_best_rate_is_the_best_ratio_of_tokens_to_time() -> None:
     rate = best_rate(gains, costs, 1.0)
     assert rate == pytest.approx(max(ratios), rel=1e-6)
     assert plan_draft_lengths(gains, costs, rate).draft_lengths[0] == int(np.argmax(ratios))
+
+
+def test_steps_that_come_in_one_report_count_as_many() -> None:
+    one_by_one, together = TimePrice(memory=20.0), TimePrice(memory=20.0)
+    for price in (one_by_one, together):
+        for _ in range(40):
+            price.add(1, 5, 0.01)
+    for _ in range(16):
+        one_by_one.add(1, 1, 0.01)
+    together.add(1, 16, 0.16, steps=16)
+    before, after = 500.0, one_by_one.rate(1)
+    assert after is not None
+    assert after < 0.8 * before
+    assert together.rate(1) == pytest.approx(after, rel=0.25)

@@ -177,6 +177,9 @@ class AdaptivePolicy:
             self._learn_step(opened, outcome)
 
     def _learn_step(self, opened: _Open, outcome: StepOutcome) -> None:
+        if outcome.unplanned_steps:
+            requests = round(outcome.unplanned_tokens / outcome.unplanned_steps)
+            self.price.add(requests, outcome.unplanned_tokens, outcome.unplanned_seconds, outcome.unplanned_steps)
         self.latency.learn(outcome, len(opened.rows))
         decoding_alone = outcome.prefill_tokens == 0 and opened.decoding > 0
         # Prompts that joined after the plan was made are not in what it promised.

@@ -134,6 +134,7 @@ class VllmLoop:
         self._last_output = 0.0
         self._next_step = 0
         self._idle: _Idle | None = None
+        self._unplanned_steps = self._unplanned_tokens = 0
         self._unplanned_seconds = 0.0
 
     def plan(
@@ -219,7 +220,10 @@ class VllmLoop:
             )
             seconds -= plan.draft_seconds
         if closing is None:
-            self._unplanned_seconds += seconds
+            if plan is None:
+                self._unplanned_steps += 1
+                self._unplanned_tokens += step.tokens
+                self._unplanned_seconds += seconds
         elif not verified.keys().isdisjoint(closing.names):
             self._close(closing, step, seconds, verified, queue)
 
@@ -256,10 +260,13 @@ class VllmLoop:
                 draft_seconds=draft_seconds,
                 verify_seconds=verify_seconds,
                 step_seconds=draft_seconds + verify_seconds,
+                unplanned_steps=self._unplanned_steps,
+                unplanned_tokens=self._unplanned_tokens,
                 unplanned_seconds=self._unplanned_seconds,
                 waiting_requests=queue.requests,
             )
         )
+        self._unplanned_steps = self._unplanned_tokens = 0
         self._unplanned_seconds = 0.0
 
     def _view(
