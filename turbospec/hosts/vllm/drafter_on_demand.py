@@ -107,12 +107,12 @@ class DrafterOnDemand:
         Returns:
             (n, 0) no drafts.
         """
-        drafter, orders = self._drafter, self._orders
+        orders = self._orders
         assert orders is not None
         self._orders = None
         total = int(metadata.query_start_loc_cpu[-1])
         states = None
-        if drafter.pass_hidden_states_to_model:
+        if self._drafter.pass_hidden_states_to_model:
             states = torch.cat([each[:total] for each in hidden], dim=-1)
         self._keep(orders.step, tokens[:total].clone(), states, metadata)
         return self._no_drafts(metadata)
@@ -131,14 +131,13 @@ class DrafterOnDemand:
         """As the drafter's own; (n, num_speculative_tokens) token ids."""
         drafter, orders, metadata = self._drafter, self._orders, common_attn_metadata
         self._orders = None
-        hidden = target_hidden_states if drafter.pass_hidden_states_to_model else None
         inputs = (target_token_ids, target_positions, target_hidden_states, token_indices_to_sample, metadata)
         if orders is not None:
             if orders.catch_up:
                 inputs = self._caught_up(orders.catch_up, *inputs)
             if orders.keep:
-                states = None if hidden is None else hidden.clone()
-                self._keep(orders.step, target_token_ids.clone(), states, metadata)
+                hidden = target_hidden_states.clone() if drafter.pass_hidden_states_to_model else None
+                self._keep(orders.step, target_token_ids.clone(), hidden, metadata)
             if orders.skip:
                 return self._no_drafts(metadata)
         tokens, positions, states, to_sample, metadata = inputs
@@ -201,13 +200,7 @@ class DrafterOnDemand:
             "max_query_len": int((lengths + added).max()),
             "slot_mapping": blocks * block_size + (all_positions % block_size).long(),
         }
-        forgotten = (
-            "positions",
-            "_num_computed_tokens_cache",
-            "_num_computed_tokens_cpu",
-            "_token_to_req_indices_cache",
-        )
-        changed |= {name: None for name in forgotten if hasattr(metadata, name)}
+        changed |= {name: None for name in DERIVED if hasattr(metadata, name)}
         states = hidden
         if self._drafter.pass_hidden_states_to_model:
             states = torch.cat([hidden[:total], *(kept.hidden for kept in sources if kept.hidden is not None)])[source]

@@ -237,9 +237,11 @@ class VllmLoop:
         emitted = np.array([row.emitted for row in rows], np.int64)
         view = plan.view
         # A pass for the cache alone, over prompts or after rejected drafts, is no drafting.
-        passes = plan.passes if plan.lengths.any() else 0
+        drafts = bool(plan.lengths.any())
+        passes = plan.passes if drafts else 0
         draft_seconds = plan.draft_seconds if passes else 0.0
-        some_drafts = passes > 0 or (self.limits.parallel_drafter and bool(plan.lengths.any()))
+        # Prompt look-up makes its drafts in none of vLLM's passes, and is reported as one.
+        reported = 1 if drafts and self.limits.parallel_drafter else passes
         self.controller.observe(
             StepOutcome(
                 step=view.step,
@@ -250,7 +252,7 @@ class VllmLoop:
                 # What ended the output at an accepted draft token kept the tokens after it from being judged.
                 truncated=(emitted > 0) & (emitted <= accepted),
                 proposed=drafted,
-                draft_rows=np.full(passes or int(some_drafts), view.size, np.int64),
+                draft_rows=np.full(reported, view.size, np.int64),
                 draft_context_tokens=passes * int(view.context_tokens.sum()),
                 catch_up_tokens=plan.catch_up_tokens,
                 tokens_batched=step.tokens,
