@@ -121,7 +121,7 @@ class StepPlan:
     probe: bool = False
     """True where some of these drafts are there to learn from, not because they pay."""
     steps: int = 1
-    """Steps that the plan is good for as long as no request joins; an engine may ask again sooner."""
+    """Steps that a plan of no drafts is good for as long as few requests join; an engine may ask again sooner."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -7,7 +7,8 @@ rate(turbospec_predicted_seconds_total[1m])`, acceptance at a position is accept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,18 +18,27 @@ from turbospec.controller import ControllerStats
 from turbospec.types import Phase, StepOutcome, StepPlan, StepView
 
 
+@dataclass(slots=True)
+class HostSeconds:
+    """Kept by an engine that plans for more than one step at a time."""
+
+    steps: float = 0.0
+    """All that its steps have taken."""
+    ours: float = 0.0
+    """What TurboSpec has taken of that, decisions included."""
+
+
 class StepMetrics(Collector):
     """A controller's listener, and a collector to be registered with a Prometheus registry.
 
     Args:
         stats: of the controller that is listened to.
-        host_seconds: gives what TurboSpec has added to the engine's steps so far, decisions included; None where the
-            engine does not measure that.
+        host: of an engine that measures it.
     """
 
-    def __init__(self, stats: ControllerStats, host_seconds: Callable[[], float] | None = None) -> None:
+    def __init__(self, stats: ControllerStats, host: HostSeconds | None = None) -> None:
         self._stats = stats
-        self._host_seconds = host_seconds
+        self._host = host
         self._draft_length = self._longest = 0.0
         self._drafted = np.zeros(0, np.int64)
         """Draft tokens verified, by position."""
@@ -88,9 +98,11 @@ class StepMetrics(Collector):
             "turbospec_decision_seconds": ("Time spent planning and learning.", self._stats.decision_seconds),
             "turbospec_guard_trips": ("Faults of the policy that cost it its plan.", self._stats.guard_trips),
         }
-        if self._host_seconds is not None:
-            text = "Time that all of TurboSpec has added to the engine's steps, decisions included."
-            counters["turbospec_host_seconds"] = text, self._host_seconds()
+        if self._host is not None:
+            text = "Duration of all of the engine's steps, on old plans too."
+            counters["turbospec_engine_seconds"] = text, self._host.steps
+            text = "Time that TurboSpec has taken of them, decisions included."
+            counters["turbospec_host_seconds"] = text, self._host.ours
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(name, text, value=value)
         for name, (text, value) in counters.items():

@@ -62,7 +62,7 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
         _first_token(cells),
         _varying(cells),
         _yardsticks(cells),
-        _controller_share(cells),
+        controller_share(cells),
         _order_of_emission(rows),
     ]
 
@@ -157,10 +157,12 @@ def _first_token(cells: dict[Cell, list[Row]]) -> Verdict:
     return at_most(bar, FIRST_TOKEN_LIMIT, ratios) if ratios else Verdict(bar, None, "needs adaptive")
 
 
-def _controller_share(cells: dict[Cell, list[Row]]) -> Verdict:
+def controller_share(cells: dict[Cell, list[Row]]) -> Verdict:
+    """Holds the time that adaptive takes of the steps to its limit."""
     bar = f"controller's share of step time: no cell above {CONTROLLER_SHARE_LIMIT:.0%}"
     own = {cell: row_of(rows, ADAPTIVE) for cell, rows in cells.items()}
-    shares = {cell: float(row["controller_time_share"]) for cell, row in own.items() if row is not None}
+    known = {cell: row.get("controller_time_share") for cell, row in own.items() if row is not None}
+    shares = {cell: float(share) for cell, share in known.items() if share is not None}
     if not shares:
         return Verdict(bar, None, "needs adaptive")
     worst = max(shares, key=lambda cell: shares[cell])

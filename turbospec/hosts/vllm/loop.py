@@ -10,7 +10,8 @@ The plan made while step t is scheduled is thus carried out by the end of step t
 closed by the output of step t + 1. Under async scheduling step t + 1 is scheduled before step t has ended; what is
 said here of order holds all the same.
 
-A plan of no drafts may be good for some steps: these run without a view, a plan or an outcome of their own.
+A plan of no drafts may be good for some steps: these run without a view, a plan or an outcome of their own, as long as
+few of their requests came after the plan.
 
 How long a step took is the time from when its scheduling began, or from when the step before gave its tokens, whichever
 was later, until it gave its own. While steps follow one another without a gap, as they do on a busy server,
@@ -22,8 +23,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +34,9 @@ from turbospec.hosts.vllm.drafter_orders import DrafterOrders
 from turbospec.hosts.vllm.requests import KnownRequest, KnownRequests, VllmRequest
 from turbospec.hosts.vllm.step_split import StepSplit
 from turbospec.types import IntArray, Phase, StepController, StepOutcome, StepView
+
+MIN_BATCH_PER_NEWCOMER = 4
+"""Requests in a step for each that a plan of no drafts, made before it came, is kept for."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -65,24 +70,25 @@ class Verified:
     emitted: int
 
 
-@dataclass(slots=True)
-class _Plan:
-    """A plan from its making to the output of the step after."""
+class _Passes(NamedTuple):
+    """Drafter passes of a step, without those that every step has."""
 
+    number: int = 0
+    tokens: int = 0
+    """In all of them."""
+    catch_up_tokens: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class _Plan:
     view: StepView
     names: Sequence[str]
     lengths: IntArray
-    passes: int
-    """Drafter passes that not every step has."""
-    pass_tokens: int
-    """In these."""
-    catch_up_tokens: int
-    draft_seconds: float = 0.0
 
 
 @dataclass(slots=True)
 class _Step:
-    """A step of vLLM on its way through the device."""
+    """A step of vLLM on its way through the device, and until the drafts of its plan are verified."""
 
     began: float
     plan: _Plan | None
@@ -90,23 +96,28 @@ class _Step:
     tokens: int
     prefill_tokens: int
     context_tokens: int
+    passes: _Passes
+    draft_seconds: float = 0.0
 
 
 @dataclass(slots=True)
 class _Idle:
-    """A plan of no drafts that is good for some more steps of the same requests, or those of them that are left."""
+    """A plan of no drafts that is good for some more steps."""
 
-    known: Mapping[str, KnownRequest]
-    context_tokens: int
+    names: Set[str]
+    """Requests that it was made for."""
     steps: int
 
-    def goes_on(self, num_scheduled: Mapping[str, int], tokens: int) -> list[KnownRequest] | None:
-        """The requests of one more step on the plan, which is counted; None where it needs a plan of its own."""
-        if self.steps == 0 or tokens != len(num_scheduled) or not num_scheduled.keys() <= self.known.keys():
-            return None
+    def goes_on(self, num_scheduled: Mapping[str, int]) -> bool:
+        """Whether a step may run on it; such a step is counted.
+
+        What did not pay for a batch does not pay for it and a few more, least while their first tokens wait.
+        """
+        newcomers = len(num_scheduled.keys() - self.names)
+        if self.steps == 0 or newcomers * MIN_BATCH_PER_NEWCOMER > len(num_scheduled):
+            return False
         self.steps -= 1
-        self.context_tokens += tokens
-        return [self.known[name] for name in num_scheduled]
+        return True
 
 
 class VllmLoop:
@@ -129,8 +140,8 @@ class VllmLoop:
         self._split = StepSplit()
         self._steps: deque[_Step] = deque()
         """Scheduled and not yet finished, oldest first."""
-        self._last: _Plan | None = None
-        """The plan of the step that finished last, whose drafts the next one verifies."""
+        self._last: _Step | None = None
+        """The step that finished last, whose drafts the next one verifies."""
         self._last_output = 0.0
         self._next_step = 0
         self._idle: _Idle | None = None
@@ -160,49 +171,46 @@ class VllmLoop:
             (n,) draft lengths. The drafter makes the longest for the whole batch; the others are to be cut. And what
             the worker is to do with its drafter; None where that runs in every step.
         """
-        tokens = sum(num_scheduled.values())
-        if self._idle is not None and (idle := self._idle.goes_on(num_scheduled, tokens)) is not None:
-            self._next_step += 1
-            self._steps.append(_Step(began, None, tokens, 0, self._idle.context_tokens))
-            orders = None if self._cache is None else self._cache.skip(idle, [1] * tokens)
-            return np.zeros(tokens, np.int64), orders
-        known = [self.known.get(request) for request in requests]
-        view, prefill_tokens = self._view(requests, known, num_scheduled, queue)
         names = [request.request_id for request in requests]
-        asked = self.controller.plan(view)
-        lengths = asked.draft_lengths.copy()
+        known = [self.known.get(request) for request in requests]
+        if self._idle is not None and self._idle.goes_on(num_scheduled):
+            plan, lengths = None, np.zeros(len(names), np.int64)
+            prefill_tokens = sum(tokens for tokens in num_scheduled.values() if tokens > 1)
+        else:
+            view, prefill_tokens = self._view(requests, known, num_scheduled, queue)
+            asked = self.controller.plan(view)
+            lengths = asked.draft_lengths.copy()
+            plan = _Plan(view, names, lengths)
+            idle = asked.steps > 1 and not lengths.any()
+            self._idle = _Idle(frozenset(names), asked.steps - 1) if idle else None
+        self._next_step += 1
         orders = None
         if self._cache is not None:
             orders = self._cache.orders(known, names, num_scheduled, drafted, resumed, lengths)
-        context_tokens = int(view.context_tokens.sum())
-        idle = asked.steps > 1 and not lengths.any() and not prefill_tokens and (orders is None or orders.skip)
-        self._idle = _Idle(dict(zip(names, known, strict=True)), context_tokens, asked.steps - 1) if idle else None
-        plan = self._planned(view, names, lengths, tokens, orders)
-        self._steps.append(_Step(began, plan, tokens, prefill_tokens, context_tokens))
+        tokens = sum(num_scheduled.values())
+        context_tokens = tokens + sum(request.num_computed_tokens for request in requests)
+        passes = self._passes(lengths, tokens, orders)
+        self._steps.append(_Step(began, plan, tokens, prefill_tokens, context_tokens, passes))
         return lengths, orders
 
-    def _planned(
-        self, view: StepView, names: Sequence[str], lengths: IntArray, tokens: int, orders: DrafterOrders | None
-    ) -> _Plan:
-        longest = int(lengths.max(initial=0))
-        if self.limits.parallel_drafter:
-            return _Plan(view, names, lengths, 0, 0, 0)
+    def _passes(self, lengths: IntArray, tokens: int, orders: DrafterOrders | None) -> _Passes:
+        longest, size = int(lengths.max(initial=0)), len(lengths)
+        if self.limits.parallel_drafter or (orders is not None and orders.skip):
+            return _Passes()
         if orders is None:
             passes = max(longest - 1, 0)
-            return _Plan(view, names, lengths, passes, passes * view.size, 0)
-        if orders.skip:
-            return _Plan(view, names, lengths, 0, 0, 0)
+            return _Passes(passes, passes * size)
         # The first pass takes all that the target's took, and what was missed.
         passes, catch_up = max(longest, 1), sum(missed.tokens for missed in orders.catch_up.values())
-        return _Plan(view, names, lengths, passes, tokens + catch_up + (passes - 1) * view.size, catch_up)
+        return _Passes(passes, tokens + catch_up + (passes - 1) * size, catch_up)
 
     @property
     def awaits_output(self) -> bool:
         """Whether the output that comes next closes a plan; otherwise `finish` needs nothing but its time."""
-        return self._last is not None
+        return self._last is not None and self._last.plan is not None
 
-    def finish(self, verified: Mapping[str, Verified], queue: Queue) -> None:
-        """Take in the output of the oldest scheduled step.
+    def finish(self, verified: Mapping[str, Verified], queue: Queue) -> float:
+        """Take in the output of the oldest scheduled step, and say how many seconds that took.
 
         Args:
             verified: what became of each request that got tokens; aborted ones are missing.
@@ -210,26 +218,33 @@ class VllmLoop:
         """
         now = time.perf_counter()
         step = self._steps.popleft()
-        seconds = now - max(step.began, self._last_output)
+        seconds = step_seconds = now - max(step.began, self._last_output)
         self._last_output = now
-        plan, closing = step.plan, self._last
-        self._last = plan
-        if plan is not None:
-            plan.draft_seconds = self._split.draft_seconds(
-                seconds, step.tokens, step.context_tokens, plan.passes, plan.pass_tokens
+        if step.plan is not None or step.passes.number:
+            step.draft_seconds = self._split.draft_seconds(
+                seconds, step.tokens, step.context_tokens, step.passes.number, step.passes.tokens
             )
-            seconds -= plan.draft_seconds
-        if closing is None:
-            if plan is None:
-                self._unplanned_steps += 1
-                self._unplanned_tokens += step.tokens
-                self._unplanned_seconds += seconds
-        elif not verified.keys().isdisjoint(closing.names):
-            self._close(closing, step, seconds, verified, queue)
+            seconds -= step.draft_seconds
+        closing, self._last = self._last, step
+        if closing is not None and closing.plan is not None:
+            if not verified.keys().isdisjoint(closing.plan.names):
+                self._close(closing, closing.plan, step, seconds, verified, queue)
+        elif step.plan is None and step.prefill_tokens == 0:
+            self._unplanned_steps += 1
+            self._unplanned_tokens += step.tokens
+            self._unplanned_seconds += seconds
+        return step_seconds
 
     def _close(
-        self, plan: _Plan, step: _Step, verify_seconds: float, verified: Mapping[str, Verified], queue: Queue
+        self,
+        drafted_in: _Step,
+        plan: _Plan,
+        step: _Step,
+        verify_seconds: float,
+        verified: Mapping[str, Verified],
+        queue: Queue,
     ) -> None:
+        """Report a plan whose drafts were made at the end of one step and verified in the next."""
         nothing = Verified(0, 0, 0)
         rows = [verified.get(name, nothing) for name in plan.names]
         drafted = np.array([row.drafted for row in rows], np.int64)
@@ -238,8 +253,8 @@ class VllmLoop:
         view = plan.view
         # A pass for the cache alone, over prompts or after rejected drafts, is no drafting.
         drafts = bool(plan.lengths.any())
-        passes = plan.passes if drafts else 0
-        draft_seconds = plan.draft_seconds if passes else 0.0
+        passes = drafted_in.passes.number if drafts else 0
+        draft_seconds = drafted_in.draft_seconds if drafts else 0.0
         # Prompt look-up makes its drafts in none of vLLM's passes, and is reported as one.
         reported = 1 if drafts and self.limits.parallel_drafter else passes
         self.controller.observe(
@@ -254,7 +269,7 @@ class VllmLoop:
                 proposed=drafted,
                 draft_rows=np.full(reported, view.size, np.int64),
                 draft_context_tokens=passes * int(view.context_tokens.sum()),
-                catch_up_tokens=plan.catch_up_tokens,
+                catch_up_tokens=drafted_in.passes.catch_up_tokens,
                 tokens_batched=step.tokens,
                 padded_tokens=step.tokens,
                 prefill_tokens=step.prefill_tokens,
@@ -326,5 +341,4 @@ class VllmLoop:
             batch_drafter=True,
             constant_first_pass=self._cache is None,
         )
-        self._next_step += 1
         return view, prefill_tokens

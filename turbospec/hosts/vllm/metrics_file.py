@@ -1,7 +1,9 @@
-"""Carries metrics from the engine core's process to the one that answers `/metrics`: a file, written once a second."""
+"""Carries metrics from the engine core's process to the one that answers `/metrics`, by a file."""
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +15,16 @@ from prometheus_client.registry import Collector
 
 from turbospec.types import StepOutcome, StepPlan, StepView
 
+log = logging.getLogger("turbospec")
+
 METRICS_FILE_KEY = "turbospec_metrics_file"
 """Key of vLLM's additional configuration that tells the engine core's process the file; set by the plugin."""
 EVERY_SECONDS = 1.0
+"""Between a step and the file that has it."""
 
 
 class MetricsFileWriter:
-    """A controller's listener that writes a collector's metrics out; give it after the collector.
+    """A controller's listener that has a thread write a collector's metrics out: steps do not wait for the file.
 
     Args:
         path: the file, replaced as a whole each time.
@@ -30,21 +35,21 @@ class MetricsFileWriter:
         self._path = path
         self._registry = CollectorRegistry()
         self._registry.register(collector)
-        self._next = 0.0
+        self._news = threading.Event()
+        threading.Thread(target=self._run, name="turbospec-metrics", daemon=True).start()
 
     def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + EVERY_SECONDS
-            self.write()
+        self._news.set()
 
-    def write(self) -> None:
-        """Write now.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        write_to_textfile(str(self._path), self._registry)
+    def _run(self) -> None:
+        while self._news.wait():
+            time.sleep(EVERY_SECONDS)
+            self._news.clear()
+            try:
+                write_to_textfile(str(self._path), self._registry)
+            except OSError as error:
+                log.warning("TurboSpec's metrics stand still from now on: %s", error)
+                return
 
 
 class MetricsFileReader(Collector):

@@ -22,7 +22,7 @@ from turbospec.hosts.vllm.loop import EngineLimits, Queue, Verified, VllmLoop
 from turbospec.hosts.vllm.metrics_file import METRICS_FILE_KEY, MetricsFileWriter
 from turbospec.hosts.vllm.settings import read_settings
 from turbospec.hosts.vllm.support import PARALLEL_METHODS, kept_tokens
-from turbospec.telemetry.metrics import StepMetrics
+from turbospec.telemetry.metrics import HostSeconds, StepMetrics
 from turbospec.telemetry.trace import DecisionTrace
 
 log = logging.getLogger("turbospec")
@@ -37,7 +37,7 @@ class _Adaptive(Scheduler):
         super().__init__(vllm_config, *args, **kwargs)
         fetch_only_drafts_that_are_due()
         self._trace: DecisionTrace | None = None
-        self._host_seconds = 0.0
+        self._seconds = HostSeconds()
         self._loop: VllmLoop | None = self._build_loop(vllm_config)
         self._began = 0.0
         self._lengths: dict[str, int] = {}
@@ -64,7 +64,7 @@ class _Adaptive(Scheduler):
             self._trace = DecisionTrace(settings.trace)
             controller.listeners.append(self._trace)
         if (path := vllm_config.additional_config.get(METRICS_FILE_KEY)) is not None:
-            metrics = StepMetrics(controller.stats, host_seconds=lambda: self._host_seconds)
+            metrics = StepMetrics(controller.stats, self._seconds)
             controller.listeners += [metrics, MetricsFileWriter(Path(path), metrics)]
         return VllmLoop(controller, limits)
 
@@ -81,7 +81,7 @@ class _Adaptive(Scheduler):
                     self._plan(self._loop, scheduler_output)
             except Exception:
                 self._fail()
-            self._host_seconds += time.perf_counter() - began
+            self._seconds.ours += time.perf_counter() - began
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output, model_runner_output):
@@ -96,7 +96,7 @@ class _Adaptive(Scheduler):
         except Exception:
             self._fail()
             return super().update_from_output(scheduler_output, model_runner_output)
-        self._host_seconds += time.perf_counter() - began
+        self._seconds.ours += time.perf_counter() - began
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         began = time.perf_counter()
         try:
@@ -104,10 +104,10 @@ class _Adaptive(Scheduler):
             done = {
                 name: Verified(drafted, accepted, len(tokens)) for name, (drafted, accepted, tokens) in verified.items()
             }
-            loop.finish(done, self._queue())
+            self._seconds.steps += loop.finish(done, self._queue())
         except Exception:
             self._fail()
-        self._host_seconds += time.perf_counter() - began
+        self._seconds.ours += time.perf_counter() - began
         return outputs
 
     def shutdown(self) -> None:

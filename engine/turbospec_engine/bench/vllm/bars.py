@@ -13,6 +13,7 @@ from turbospec_engine.bench.bars import (
     at_most,
     best_rival_in_each_cell,
     best_rival_of,
+    controller_share,
     overall,
     ratios_to,
 )
@@ -38,6 +39,7 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
         _every_other_overall(cells),
         _hopeless(cells),
         _first_token(cells),
+        controller_share(cells),
     ]
 
 

@@ -12,9 +12,10 @@ from turbospec_engine.bench.cells import Entry
 from turbospec_engine.bench.contender import Run
 from turbospec_engine.bench.text_quality import text_figures
 from turbospec_engine.bench.vllm.client_process import BenchClient
-from turbospec_engine.bench.vllm.figures import OPTIONS, bench_figures, bench_record
+from turbospec_engine.bench.vllm.figures import OPTIONS, bench_figures, bench_record, host_share
 from turbospec_engine.bench.vllm.loads import Tokenizer, VllmLoad
 from turbospec_engine.bench.vllm.server import Server
+from turbospec_engine.bench.vllm.table import is_turbospec
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,10 @@ class VllmContender:
     bench: Bench
 
     def serve(self, load: VllmLoad) -> Run:
+        before = self.server.metrics() if is_turbospec(self.entry) else ""
         document = self.bench.serve(self.server, load)
         texts = [self.bench.tokenizer.encode(text, add_special_tokens=False) for text in document["generated_texts"]]
-        return Run(bench_figures(document) | text_figures(texts), bench_record(document))
+        figures = bench_figures(document) | text_figures(texts)
+        if before:
+            figures |= host_share(before, self.server.metrics())
+        return Run(figures, bench_record(document))

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from turbospec_engine.bench.metrics import PERCENTILES
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
@@ -39,6 +41,26 @@ def bench_figures(document: Mapping[str, Any]) -> dict[str, float]:
         "mean_draft_length": drafted / max(1.0, decode_rows),
         "acceptance_rate": accepted / drafted if drafted else math.nan,
     }
+
+
+def host_share(before: str, after: str) -> dict[str, float]:
+    """TurboSpec's share of the steps' duration between two readings of a server's `/metrics`; empty without TurboSpec.
+
+    They are up to a second old, both of them as a whole.
+    """
+    then, now = _host_seconds(before), _host_seconds(after)
+    if now["engine"] <= then["engine"]:
+        return {}
+    return {"controller_time_share": (now["host"] - then["host"]) / (now["engine"] - then["engine"])}
+
+
+def _host_seconds(metrics: str) -> dict[str, float]:
+    seconds = {"engine": 0.0, "host": 0.0}
+    for family in text_string_to_metric_families(metrics):
+        for name in seconds:
+            if family.name == f"turbospec_{name}_seconds":
+                seconds[name] = family.samples[0].value
+    return seconds
 
 
 def bench_record(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,6 +64,18 @@ class Server:
                 return False
         raise UserError(f"vLLM ({self.name}) does not answer after {START_SECONDS:.0f} s: {self._said()}")
 
+    def metrics(self) -> str:
+        """What its `/metrics` says.
+
+        Raises:
+            UserError: it does not answer.
+        """
+        try:
+            with urlopen(f"{self.url}/metrics", timeout=HEALTH_SECONDS) as answer:
+                return answer.read().decode()
+        except OSError as error:
+            raise UserError(f"vLLM ({self.name}) does not show its metrics: {error}") from error
+
     def check(self) -> None:
         """Raise a UserError if the server has ended."""
         if (status := self._process.poll()) is not None:

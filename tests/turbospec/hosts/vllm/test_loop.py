@@ -229,18 +229,31 @@ def test_who_lacks_too_much_drafts_no_more() -> None:
 def test_a_plan_of_no_drafts_may_be_good_for_some_steps() -> None:
     controller = Recorder(steps=3)
     engine, a, b = FakeEngine(controller, ON_DEMAND), Request("a"), Request("b")
-    for _ in range(4):
+    for _ in range(3):
         engine.step([a])
-    # The prompt's plan is for itself; the next holds for three steps, the last of which nobody awaits.
-    assert [view.step for view in controller.views] == [0, 1]
-    assert [outcome.step for outcome in controller.outcomes] == [0, 1]
+    assert [view.step for view in controller.views] == [0]
+    assert [outcome.step for outcome in controller.outcomes] == [0]
     assert not engine.loop.awaits_output
-    assert engine.loop.known.get(a).missed_tokens == 4 + 3
-    engine.step([a, b])  # another batch
-    assert [view.step for view in controller.views] == [0, 1, 4]
+    assert engine.loop.known.get(a).missed_tokens == 4 + 2
+    engine.step([a])
+    engine.step([a, b])  # half of them came after the plan
+    assert [view.step for view in controller.views] == [0, 3, 4]
     engine.step([a, b])
-    assert controller.outcomes[-1].unplanned_seconds > 0.0
-    assert controller.outcomes[-1].context_tokens == int(controller.views[-1].context_tokens.sum())
+    assert controller.outcomes[1].unplanned_steps == 1
+    assert controller.outcomes[1].unplanned_tokens == 1
+    assert controller.outcomes[1].unplanned_seconds > 0.0
+    assert controller.outcomes[-1].context_tokens == int(controller.views[-1].context_tokens.sum()) + 2
+
+
+def test_a_plan_of_no_drafts_survives_few_newcomers() -> None:
+    controller = Recorder(steps=6)
+    engine, batch = FakeEngine(controller, ON_DEMAND), [Request(name, num_prompt_tokens=1) for name in "abcdef"]
+    engine.step(batch[:4])
+    engine.step(batch[:5])
+    engine.step(batch[1:5])
+    assert len(controller.views) == 1
+    engine.step(batch[2:])
+    assert len(controller.views) == 2
 
 
 def test_a_plan_with_drafts_is_for_one_step() -> None:

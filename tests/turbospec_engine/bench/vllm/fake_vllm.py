@@ -18,6 +18,10 @@ from urllib.request import urlopen
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
+SHARES = (("engine", 10.0), ("host", 0.05))
+"""Seconds that each reading of the metrics adds."""
+
+
 def serve(arguments: list[str]) -> None:
     behaviour = os.environ.get("FAKE_VLLM")
     if behaviour == "dies":
@@ -34,11 +38,18 @@ def serve(arguments: list[str]) -> None:
         if "TURBOSPEC_POLICY" in os.environ:
             speed = 200
 
+    readings = 0
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            nonlocal readings
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(str(speed).encode())
+            answer = str(speed)
+            if self.path == "/metrics":
+                readings += 1
+                answer = "".join(f"turbospec_{name}_seconds_total {share * readings}\n" for name, share in SHARES)
+            self.wfile.write(answer.encode())
 
     HTTPServer(("127.0.0.1", int(arguments[arguments.index("--port") + 1])), Handler).serve_forever()
 

@@ -13,7 +13,7 @@ from turbospec_engine.bench.vllm.bars import best_other_line, judge
 
 TENS = dict.fromkeys(RATIOS, 10.0)
 ALONE, BUSY = Cell("text", "good", 1), Cell("text", "good", 32)
-NAMES = ("best other", "overall", "hopeless", "first token")
+NAMES = ("best other", "overall", "hopeless", "first token", "share")
 
 Policies = dict[str, dict[str, float]]
 
@@ -41,11 +41,15 @@ def late(policies: Policies, **times: float) -> Policies:
     return {name: figures | named.get(name, {}) for name, figures in policies.items()}
 
 
+def shared(policies: Policies, share: float) -> Policies:
+    return policies | {"adaptive": policies["adaptive"] | {"controller_time_share": share}}
+
+
 def test_all_met() -> None:
     judged = verdicts(
         (ALONE, tokens(adaptive=13)),
         (BUSY, late(tokens(adaptive=11.7), static_15=20.0, adaptive=10.9)),
-        (Cell("text", "mismatched", 8), tokens(adaptive=9.8, vllm_table=9)),
+        (Cell("text", "mismatched", 8), shared(tokens(adaptive=9.8, vllm_table=9), 0.009)),
     )
 
     assert {name: verdict.met for name, verdict in judged.items()} == dict.fromkeys(NAMES, True)
@@ -77,6 +81,10 @@ def test_first_tokens_count_only_where_a_long_draft_makes_them_late() -> None:
     slow = tokens(adaptive=12)
     assert verdicts((BUSY, late(slow, adaptive=15.0)))["first token"].met is None
     assert verdicts((BUSY, late(slow, adaptive=15.0, static_15=20.0)))["first token"].met is False
+
+
+def test_the_controller_takes_a_hundredth_at_most() -> None:
+    assert verdicts((BUSY, shared(tokens(adaptive=12), 0.011)))["share"].met is False
 
 
 def test_what_was_not_measured_is_not_judged() -> None:

@@ -57,7 +57,9 @@ def test_rows_table_report_and_logs(arguments: list[str]) -> None:
     assert rows[6]["ratio_to_off"]["output_throughput"]["value"] == 2
     meta = document()["meta"]
     assert meta["vllm_tables"] == {"good": [[1, 2, 15], [3, 8, 15]]}
-    assert [verdict["met"] for verdict in meta["verdicts"]] == [False, False, None, None]
+    assert [verdict["met"] for verdict in meta["verdicts"]] == [False, False, None, None, True]
+    shares = [row.get("controller_time_share") for row in rows if row["policy"] in ("vllm-table", "adaptive")]
+    assert shares[:2] == [None, pytest.approx(0.005)]
     assert "[[1, 2, 15], [3, 8, 15]]" in done.stdout
     assert "static-15; adaptive × 0.800" in done.stdout
     assert "text/good/c8" in Path("out.html").read_text()
