@@ -56,10 +56,11 @@ def host_share(before: str, after: str) -> dict[str, float]:
 
 def _host_seconds(metrics: str) -> dict[str, float]:
     seconds = {"engine": 0.0, "host": 0.0}
-    for family in text_string_to_metric_families(metrics):
+    samples = [sample for family in text_string_to_metric_families(metrics) for sample in family.samples]
+    for sample in samples:
         for name in seconds:
-            if family.name == f"turbospec_{name}_seconds":
-                seconds[name] = family.samples[0].value
+            if sample.name == f"turbospec_{name}_seconds_total":
+                seconds[name] = sample.value
     return seconds
 
 
