@@ -37,6 +37,8 @@ class _Load:
     """Duration over promise of the last steps, all of one kind."""
     drafting: bool | None = None
     """Which kind; None before the first step."""
+    promised: float = 0.0
+    """Duration of the last step without drafts, as it was promised."""
 
 
 class PlanBias:
@@ -77,6 +79,13 @@ class PlanBias:
             load.requests = load.requests * self._keep + decoding
             load.pairs *= self._keep
             load.missing_tokens += plan.predicted_tokens - decoding - int(outcome.accepted.sum())
+        steps = outcome.unplanned_steps
+        if steps and load.drafting is False and load_bucket(outcome.unplanned_tokens // steps) == load_bucket(decoding):
+            # Plain steps on an old plan, quicker than those that were planned for.
+            unplanned = min(outcome.unplanned_seconds / (steps * load.promised), STALL)
+            load.pace += (1.0 - (1.0 - PACE) ** steps) * (unplanned - load.pace)
+        if not drafting:
+            load.promised = plan.predicted_seconds
         if load.drafting == drafting:
             load.pace += PACE * (ratio - load.pace)
             return

@@ -22,10 +22,10 @@ DECISION_SHARE = 0.01
 MAX_STEPS = 4
 """Most steps that run on one decision."""
 
-IDLE_SECONDS = 1e-3
+IDLE_SECONDS = 2e-3
 """What a step's planning and learning take of an engine that asks for a plan less often where nothing is drafted, the
 engine's side included."""
-MAX_IDLE_STEPS = 16
+MAX_IDLE_STEPS = 32
 
 
 def steps_without_drafts(step_seconds: float) -> int:

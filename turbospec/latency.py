@@ -241,6 +241,12 @@ class LatencyModel:
             step.step_seconds - step.draft_seconds - step.verify_seconds,
         )  # fmt: skip
         self.verify_observations += 1
+        if isinstance(step, StepOutcome) and step.unplanned_steps:
+            tokens, seconds = (
+                step.unplanned_tokens / step.unplanned_steps,
+                step.unplanned_seconds / step.unplanned_steps,
+            )
+            verify.learn(step_features(tokens, float(step.context_tokens)), seconds - self.host_seconds(requests))
         # Drafts may come without a pass of their own: see `StepView.constant_first_pass`.
         self.draft_observations += len(rows) > 0 or (isinstance(step, StepOutcome) and bool(step.drafted.any()))
 

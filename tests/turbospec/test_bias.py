@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,23 @@ def test_what_is_held_against_drafting_is_forgiven_while_nothing_is_drafted() ->
         step(bias, drafting=False)
     assert bias.missing_tokens(32, False) < 0.1 * missing
     assert bias.slowness(32, False) < 0.1 * slowness
+
+
+def test_drafting_is_compared_with_steps_on_an_old_plan_too() -> None:
+    lengths, view = np.full(32, 3), make_view(32)
+    slowness: list[float] = []
+    for idle in (1.0, 0.8):
+        bias = PlanBias()
+        for _ in range(50):
+            step(bias, drafting=False)
+            drafting = make_outcome(view, lengths, lengths - 1, step_seconds=PROMISED)
+            stretch = replace(
+                drafting, unplanned_steps=4, unplanned_tokens=4 * 32, unplanned_seconds=4 * idle * PROMISED
+            )
+            bias.learn(StepPlan(lengths, 96.0, PROMISED), 32, False, stretch)
+        slowness.append(bias.slowness(32, False))
+    assert slowness[0] == pytest.approx(0.0, abs=1e-9)
+    assert slowness[1] > 0.01
 
 
 def test_a_stall_is_no_lesson() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from tests.turbospec.factories import make_outcome, make_view
 from turbospec.latency import LatencyModel, OnlineRegression, verify_features
 from turbospec.profile import LatencySample
 
@@ -75,6 +78,15 @@ def test_a_machine_that_slows_down_is_followed() -> None:
         model.learn(measured(rng, 8, step % 4, slow=1.6), 8)
     later = [measured(rng, 8, k, slow=1.6) for k in (0, 1, 2, 3)]
     assert np.abs(relative_errors(model, later)).mean() < 0.08
+
+
+def test_steps_on_an_old_plan_are_learnt_from() -> None:
+    rng = np.random.default_rng(7)
+    model, view = LatencyModel.fit(grid(rng)), make_view(8)
+    outcome = make_outcome(view, 0, 0, draft_seconds=0.0, verify_seconds=0.0, step_seconds=0.0)
+    for _ in range(300):
+        model.learn(replace(outcome, unplanned_steps=10, unplanned_tokens=80, unplanned_seconds=0.1), 8)
+    assert model.verify_curve(8, 0, 0.0, 8)[0] == pytest.approx(0.01, rel=0.05)
 
 
 def test_a_stall_hardly_moves_the_model() -> None:

@@ -40,13 +40,18 @@ class DrafterCache:
     def can_draft(self, request: KnownRequest) -> bool:
         return request.missed_tokens == 0 or request.missed_since >= self._first
 
-    def skip(self, requests: Sequence[KnownRequest], tokens: Sequence[int]) -> DrafterOrders:
-        """A step of so many tokens for each of these requests that drafts nothing."""
-        orders = DrafterOrders(self._next, skip=True, keep=True)
-        for request, number in zip(requests, tokens, strict=True):
-            self._miss(request, number)
-        self._keep(sum(tokens))
-        return orders
+    def idle(self, requests: Sequence[KnownRequest]) -> DrafterOrders | None:
+        """Decide for a step of one token for each of these requests, without drafts, and take it that it is done; None
+        where somebody is to be caught up."""
+        if any(request.owes_prompt for request in requests):
+            return None
+        step = self._next
+        for request in requests:
+            if request.missed_tokens == 0:
+                request.missed_since = step
+            request.missed_tokens += 1
+        self._keep(len(requests))
+        return DrafterOrders(step, skip=True, keep=True)
 
     def orders(
         self,
@@ -73,7 +78,11 @@ class DrafterCache:
                 request.missed_tokens = 0
         idle = not lengths.any() and not any(drafted.values())
         if idle and all(map(self._may_wait, requests, tokens)):
-            return self.skip(requests, tokens)
+            orders = DrafterOrders(self._next, skip=True, keep=True)
+            for request, number in zip(requests, tokens, strict=True):
+                self._miss(request, number)
+            self._keep(sum(tokens))
+            return orders
         # Drafters that take the next token along need a place more for each request.
         room = self._max_batched_tokens - sum(tokens) - len(names)
         orders = DrafterOrders(self._next)

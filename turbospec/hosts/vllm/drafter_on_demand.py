@@ -49,7 +49,7 @@ def install(model_runner, kept_tokens: int) -> None:
         kept_tokens: most tokens that are kept.
     """
     on_demand = DrafterOnDemand(model_runner.drafter, kept_tokens)
-    propose_drafts, sample = model_runner.propose_draft_token_ids, model_runner._sample
+    propose_drafts, prepare_inputs = model_runner.propose_draft_token_ids, model_runner._prepare_inputs
 
     def propose_draft_token_ids(
         scheduler_output, sampled, params, hidden, sample_hidden, aux_hidden, drafts, metadata, *others
@@ -63,16 +63,23 @@ def install(model_runner, kept_tokens: int) -> None:
         given = sampled, params, hidden, sample_hidden, aux_hidden, drafts, metadata
         return propose_drafts(scheduler_output, *given, *others)
 
-    def sample_plainly(logits, spec_decode_metadata):
-        # Without drafts the rejection sampler gives what the sampler gives, and takes longer.
-        if spec_decode_metadata is not None and spec_decode_metadata.max_spec_len == 0:
-            spec_decode_metadata = None
-        return sample(logits, spec_decode_metadata)
+    def prepare_inputs_without_drafts(scheduler_output, *others):
+        if scheduler_output.scheduled_spec_decode_tokens:
+            return prepare_inputs(scheduler_output, *others)
+        # vLLM takes every step of a runner with this setting for one that verifies drafts: it builds what says where
+        # they are and samples by rejection, which takes longer and gives the same.
+        setting, model_runner.speculative_config = model_runner.speculative_config, None
+        try:
+            return prepare_inputs(scheduler_output, *others)
+        finally:
+            model_runner.speculative_config = setting
 
     model_runner.propose_draft_token_ids = propose_draft_token_ids
     model_runner.drafter.propose = on_demand.propose
-    if not model_runner.use_async_scheduling:
-        model_runner._sample = sample_plainly
+    # Layers with a recurrent state must know of rows that could have had drafts.
+    recurrent = model_runner.model_config.is_hybrid or model_runner.model_config.is_attention_free
+    if not (model_runner.use_async_scheduling or recurrent):
+        model_runner._prepare_inputs = prepare_inputs_without_drafts
     log.info("TurboSpec runs the drafter on demand")
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -79,6 +79,9 @@ class _Passes(NamedTuple):
     catch_up_tokens: int = 0
 
 
+_NO_PASSES = _Passes()
+
+
 @dataclass(slots=True, frozen=True)
 class _Plan:
     view: StepView
@@ -104,8 +107,9 @@ class _Step:
 class _Idle:
     """A plan of no drafts that is good for some more steps."""
 
-    names: Set[str]
+    known: Mapping[str, KnownRequest]
     """Requests that it was made for."""
+    context_tokens: int
     steps: int
 
     def goes_on(self, num_scheduled: Mapping[str, int]) -> bool:
@@ -113,7 +117,7 @@ class _Idle:
 
         What did not pay for a batch does not pay for it and a few more, least while their first tokens wait.
         """
-        newcomers = len(num_scheduled.keys() - self.names)
+        newcomers = len(num_scheduled.keys() - self.known.keys())
         if self.steps == 0 or newcomers * MIN_BATCH_PER_NEWCOMER > len(num_scheduled):
             return False
         self.steps -= 1
@@ -147,6 +151,25 @@ class VllmLoop:
         self._idle: _Idle | None = None
         self._unplanned_steps = self._unplanned_tokens = 0
         self._unplanned_seconds = 0.0
+
+    def idle(self, num_scheduled: Mapping[str, int], began: float) -> tuple[bool, DrafterOrders | None]:
+        """Whether a step is one more on a plan of no drafts, of a token for each of requests that the plan was made
+        for; and if so, what `plan` would tell the worker. Such a step is only counted: `plan` is not to be called.
+        """
+        idle, tokens = self._idle, len(num_scheduled)
+        if idle is None or idle.steps == 0 or sum(num_scheduled.values()) != tokens:
+            return False, None
+        if not num_scheduled.keys() <= idle.known.keys():
+            return False, None
+        known = [idle.known[name] for name in num_scheduled]
+        orders = None
+        if self._cache is not None and (orders := self._cache.idle(known)) is None:
+            return False, None
+        idle.steps -= 1
+        idle.context_tokens += tokens
+        self._next_step += 1
+        self._steps.append(_Step(began, None, tokens, 0, idle.context_tokens, _NO_PASSES))
+        return True, orders
 
     def plan(
         self,
@@ -182,13 +205,15 @@ class VllmLoop:
             lengths = asked.draft_lengths.copy()
             plan = _Plan(view, names, lengths)
             idle = asked.steps > 1 and not lengths.any()
-            self._idle = _Idle(frozenset(names), asked.steps - 1) if idle else None
+            self._idle = _Idle(dict(zip(names, known, strict=True)), 0, asked.steps - 1) if idle else None
         self._next_step += 1
         orders = None
         if self._cache is not None:
             orders = self._cache.orders(known, names, num_scheduled, drafted, resumed, lengths)
         tokens = sum(num_scheduled.values())
         context_tokens = tokens + sum(request.num_computed_tokens for request in requests)
+        if self._idle is not None:
+            self._idle.context_tokens = context_tokens
         passes = self._passes(lengths, tokens, orders)
         self._steps.append(_Step(began, plan, tokens, prefill_tokens, context_tokens, passes))
         return lengths, orders
@@ -196,7 +221,7 @@ class VllmLoop:
     def _passes(self, lengths: IntArray, tokens: int, orders: DrafterOrders | None) -> _Passes:
         longest, size = int(lengths.max(initial=0)), len(lengths)
         if self.limits.parallel_drafter or (orders is not None and orders.skip):
-            return _Passes()
+            return _NO_PASSES
         if orders is None:
             passes = max(longest - 1, 0)
             return _Passes(passes, passes * size)

@@ -17,7 +17,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 
-from turbospec.hosts.vllm.drafter_orders import ORDERS_ATTRIBUTE
+from turbospec.hosts.vllm.drafter_orders import ORDERS_ATTRIBUTE, DrafterOrders
 from turbospec.hosts.vllm.loop import EngineLimits, Queue, Verified, VllmLoop
 from turbospec.hosts.vllm.metrics_file import METRICS_FILE_KEY, MetricsFileWriter
 from turbospec.hosts.vllm.settings import read_settings
@@ -104,7 +104,7 @@ class _Adaptive(Scheduler):
             done = {
                 name: Verified(drafted, accepted, len(tokens)) for name, (drafted, accepted, tokens) in verified.items()
             }
-            self._seconds.steps += loop.finish(done, self._queue())
+            self._seconds.steps += loop.finish(done, self._queue() if done else Queue())
         except Exception:
             self._fail()
         self._seconds.ours += time.perf_counter() - began
@@ -117,16 +117,25 @@ class _Adaptive(Scheduler):
 
     def _plan(self, loop: VllmLoop, scheduler_output) -> None:
         scheduled = scheduler_output.num_scheduled_tokens
+        idle, orders = loop.idle(scheduled, self._began)
+        if idle:
+            self._order(scheduler_output, orders, 0)
+            return
         requests = [self.requests[name] for name in scheduled]
         drafted = {name: len(tokens) for name, tokens in scheduler_output.scheduled_spec_decode_tokens.items()}
         resumed = scheduler_output.scheduled_cached_reqs.resumed_req_ids
         lengths, orders = loop.plan(requests, scheduled, drafted, resumed, self._queue(), self._began)
+        longest = int(lengths.max(initial=0))
+        self._order(scheduler_output, orders, longest)
+        if longest:
+            self._lengths = dict(zip(scheduled, lengths.tolist(), strict=True))
+
+    def _order(self, scheduler_output, orders: DrafterOrders | None, longest: int) -> None:
         if orders is not None:
             setattr(scheduler_output, ORDERS_ATTRIBUTE, orders)
-        longest = int(lengths.max(initial=0))
         scheduler_output.num_spec_tokens_to_schedule = longest
-        self._lengths = dict(zip(scheduled, lengths.tolist(), strict=True)) if longest else {}
         self.drafts_are_due = longest > 0
+        self._lengths = {}
 
     def _cut_drafts(self) -> None:
         """Shorten the drafts of the last scheduled step, or what stands for them, to their requests' lengths."""

@@ -58,16 +58,22 @@ class Drafter:
 class Runner:
     """Runs steps of requests whose token at position p is 100·number + p."""
 
-    def __init__(self, drafter: Drafter, *, on_demand: bool, asynchronous: bool = False) -> None:
+    def __init__(
+        self, drafter: Drafter, *, on_demand: bool, asynchronous: bool = False, is_hybrid: bool = False
+    ) -> None:
         self.drafter = drafter
         self.input_batch = SimpleNamespace(req_ids=[])
         self.input_ids = SimpleNamespace(gpu=torch.zeros(16, dtype=torch.int64))
         self.use_async_scheduling = asynchronous
+        self.model_config = SimpleNamespace(is_hybrid=is_hybrid, is_attention_free=False)
+        self.speculative_config: str | None = "set"
         if on_demand:
             install(self, kept_tokens=64)
 
-    def _sample(self, logits: Any, spec_decode_metadata: Any) -> Any:
-        return spec_decode_metadata
+    def _prepare_inputs(self, output: Any, num_scheduled: Any) -> str | None:
+        if num_scheduled is None:
+            raise ValueError("nothing is scheduled")
+        return self.speculative_config
 
     def propose_draft_token_ids(self, output: Any, *given: Any) -> Any:
         _, _, _, _, aux_hidden, _, metadata, length, positions, to_sample = given
@@ -178,11 +184,17 @@ def test_no_more_is_kept_than_there_is_room_for() -> None:
     assert len(runner.drafter.calls[-1]["target_positions"]) == 9
 
 
-def test_without_drafts_tokens_are_drawn_by_the_sampler() -> None:
-    drafts, none = SimpleNamespace(max_spec_len=2), SimpleNamespace(max_spec_len=0)
+def prepared(runner: Runner, **drafts: list[int]) -> str | None:
+    return runner._prepare_inputs(SimpleNamespace(scheduled_spec_decode_tokens=drafts), [1])
+
+
+def test_a_step_without_drafts_is_prepared_as_one_of_a_server_that_does_not_speculate() -> None:
     runner = Runner(Drafter(False), on_demand=True)
-    assert runner._sample(None, drafts) is drafts
-    assert runner._sample(None, none) is None
-    assert runner._sample(None, None) is None
+    assert prepared(runner) is None
+    assert prepared(runner, a=[7]) == "set"
+    with pytest.raises(ValueError, match="nothing"):
+        runner._prepare_inputs(SimpleNamespace(scheduled_spec_decode_tokens={}), None)
+    assert runner.speculative_config == "set"
     # Where penalties need the drafts of the step before, async scheduling brings them to the sampler.
-    assert Runner(Drafter(False), on_demand=True, asynchronous=True)._sample(None, none) is none
+    assert prepared(Runner(Drafter(False), on_demand=True, asynchronous=True)) == "set"
+    assert prepared(Runner(Drafter(False), on_demand=True, is_hybrid=True)) == "set"

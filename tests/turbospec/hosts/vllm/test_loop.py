@@ -63,7 +63,11 @@ class FakeEngine:
             r.request_id: min(r.num_tokens + verified[r.request_id] - r.num_computed_tokens, chunk) for r in requests
         }
         drafted = {name: length for name, length in verified.items() if length}
-        lengths, self.orders = self.loop.plan(requests, scheduled, drafted, (), Queue(), began=0.0)
+        idle, self.orders = self.loop.idle(scheduled, began=0.0)
+        if idle:
+            lengths = np.zeros(len(requests), np.int64)
+        else:
+            lengths, self.orders = self.loop.plan(requests, scheduled, drafted, (), Queue(), began=0.0)
         for request, length in zip(requests, lengths.tolist(), strict=True):
             request.num_computed_tokens += scheduled[request.request_id]
             self.drafts[request.request_id] = length
