@@ -28,7 +28,7 @@ class DrafterCache:
         self._max_batched_tokens = max_batched_tokens
         self._prefix_caching = prefix_caching
         self._kept: deque[int] = deque()
-        """Tokens of each step that the worker keeps, oldest first; the same as there."""
+        """Tokens of each step that the worker keeps, oldest first."""
         self._sum = 0
         self._first = 0
         """Number of the first of them."""
@@ -45,13 +45,13 @@ class DrafterCache:
         where somebody is to be caught up."""
         if any(request.owes_prompt for request in requests):
             return None
-        step = self._next
+        orders = DrafterOrders(self._next, self._first, skip=True)
         for request in requests:
             if request.missed_tokens == 0:
-                request.missed_since = step
+                request.missed_since = orders.step
             request.missed_tokens += 1
         self._keep(len(requests))
-        return DrafterOrders(step, skip=True, keep=True)
+        return orders
 
     def orders(
         self,
@@ -78,14 +78,14 @@ class DrafterCache:
                 request.missed_tokens = 0
         idle = not lengths.any() and not any(drafted.values())
         if idle and all(map(self._may_wait, requests, tokens)):
-            orders = DrafterOrders(self._next, skip=True, keep=True)
+            orders = DrafterOrders(self._next, self._first, skip=True)
             for request, number in zip(requests, tokens, strict=True):
                 self._miss(request, number)
             self._keep(sum(tokens))
             return orders
         # Drafters that take the next token along need a place more for each request.
         room = self._max_batched_tokens - sum(tokens) - len(names)
-        orders = DrafterOrders(self._next)
+        orders = DrafterOrders(self._next, self._first)
         for row, (name, request, number) in enumerate(zip(names, requests, tokens, strict=True)):
             missed = request.missed_tokens
             if missed == 0:

@@ -41,14 +41,9 @@ class _Kept:
     """Each request's places in it."""
 
 
-def install(model_runner, kept_tokens: int) -> None:
-    """Have a worker's model runner heed the orders in the scheduler's output.
-
-    Args:
-        model_runner: vLLM's, with a drafter that has a `propose`.
-        kept_tokens: most tokens that are kept.
-    """
-    on_demand = DrafterOnDemand(model_runner.drafter, kept_tokens)
+def install(model_runner) -> None:
+    """Have a worker's model runner, with a drafter that has a `propose`, heed the orders in the scheduler's output."""
+    on_demand = DrafterOnDemand(model_runner.drafter)
     propose_drafts, prepare_inputs = model_runner.propose_draft_token_ids, model_runner._prepare_inputs
 
     def propose_draft_token_ids(
@@ -88,21 +83,20 @@ class DrafterOnDemand:
 
     Args:
         drafter: one of vLLM's that runs a model.
-        kept_tokens: as for `install`.
     """
 
-    def __init__(self, drafter, kept_tokens: int) -> None:
+    def __init__(self, drafter) -> None:
         self._drafter = drafter
         self._propose = drafter.propose
-        self._kept_tokens = kept_tokens
         self._kept: deque[_Kept] = deque()
-        self._sum = 0
         self._orders: DrafterOrders | None = None
         self._names: Sequence[str] = ()
 
     def take(self, orders: DrafterOrders | None, names: Sequence[str]) -> None:
         """What the scheduler wants of the next call, and the requests of its rows; None for what vLLM would do."""
         self._orders, self._names = orders, names
+        while self._kept and (orders is None or self._kept[0].step < orders.oldest):
+            self._kept.popleft()
 
     def skip(self, tokens: torch.Tensor, hidden: Sequence[torch.Tensor], metadata) -> torch.Tensor:
         """In place of a call in a step that leaves the drafter out.
@@ -142,7 +136,7 @@ class DrafterOnDemand:
         if orders is not None:
             if orders.catch_up:
                 inputs = self._caught_up(orders.catch_up, *inputs)
-            if orders.keep:
+            if orders.keep or orders.skip:
                 hidden = target_hidden_states.clone() if drafter.pass_hidden_states_to_model else None
                 self._keep(orders.step, target_token_ids.clone(), hidden, metadata)
             if orders.skip:
@@ -168,9 +162,6 @@ class DrafterOnDemand:
         starts = metadata.query_start_loc_cpu.tolist()
         rows = {name: range(starts[row], starts[row + 1]) for row, name in enumerate(self._names)}
         self._kept.append(_Kept(step, tokens, hidden, rows))
-        self._sum += len(tokens)
-        while self._sum > self._kept_tokens:
-            self._sum -= len(self._kept.popleft().tokens)
 
     def _caught_up(self, catch_up: Mapping[str, Missed], tokens, positions, hidden, to_sample, metadata):
         """The inputs of a first pass with kept tokens before those of their requests' rows.

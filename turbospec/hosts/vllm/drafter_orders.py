@@ -23,8 +23,10 @@ class DrafterOrders:
 
     step: int
     """Counts the steps of which something was kept."""
+    oldest: int
+    """The first of them that may still be asked for, now or later."""
     skip: bool = False
-    """Run no pass at all."""
+    """Run no pass at all, and keep the step's tokens: all of its requests will have missed theirs."""
     keep: bool = False
     """Keep the step's tokens, because some requests will have missed theirs."""
     catch_up: dict[str, Missed] = field(default_factory=dict[str, Missed])

@@ -87,10 +87,10 @@ def _with_drafter_on_demand(init):
         if config.speculative_config is not None and config.scheduler_config.scheduler_cls is not None:
             from turbospec.hosts.vllm.support import kept_tokens
 
-            if tokens := kept_tokens(config):
+            if kept_tokens(config):
                 from turbospec.hosts.vllm.drafter_on_demand import install
 
-                install(wrapper.worker.model_runner, tokens)
+                install(wrapper.worker.model_runner)
 
     return init_device
 

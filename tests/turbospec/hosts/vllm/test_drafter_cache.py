@@ -41,38 +41,38 @@ class Steps:
 
 def test_a_step_that_drafts_nothing_needs_no_drafter() -> None:
     steps = Steps("ab")
-    assert steps.step() == DrafterOrders(0, skip=True, keep=True)
-    assert steps.step(prompts={"b": 9}) == DrafterOrders(1, skip=True, keep=True)
+    assert steps.step() == DrafterOrders(0, 0, skip=True)
+    assert steps.step(prompts={"b": 9}) == DrafterOrders(1, 0, skip=True)
     assert steps.missed == [2, 10]
 
 
 def test_who_drafts_is_caught_up_and_the_others_go_on_missing() -> None:
     steps = Steps("ab")
     steps.step()
-    assert steps.step(a=3) == DrafterOrders(1, keep=True, catch_up={"a": Missed(1, since=0)})
+    assert steps.step(a=3) == DrafterOrders(1, 0, keep=True, catch_up={"a": Missed(1, since=0)})
     assert steps.missed == [0, 2]
     # Rejected drafts go through the drafter with what was accepted: nobody knows yet how many.
-    assert steps.step(drafted={"a": 3}) == DrafterOrders(2, keep=True)
+    assert steps.step(drafted={"a": 3}) == DrafterOrders(2, 0, keep=True)
     assert steps.missed == [0, 3]
-    assert steps.step(b=1) == DrafterOrders(3, catch_up={"b": Missed(3, since=0)})
+    assert steps.step(b=1) == DrafterOrders(3, 0, catch_up={"b": Missed(3, since=0)})
     steps.step()
-    assert steps.step(a=1) == DrafterOrders(4, keep=True, catch_up={"a": Missed(1, since=3)})
+    assert steps.step(a=1) == DrafterOrders(4, 0, keep=True, catch_up={"a": Missed(1, since=3)})
 
 
 def test_a_prompt_that_others_may_share_is_caught_up_when_its_first_token_has_left() -> None:
     steps = Steps("ab", prefix_caching=True)
     assert steps.step(prompts={"b": 20}).skip
-    assert steps.step() == DrafterOrders(1, keep=True, catch_up={"b": Missed(20, since=0)})
+    assert steps.step() == DrafterOrders(1, 0, keep=True, catch_up={"b": Missed(20, since=0)})
     assert steps.missed == [2, 0]
     assert steps.step().skip
 
 
 def test_a_prompt_too_long_to_be_caught_up_goes_through_the_drafter() -> None:
     steps = Steps("ab")
-    assert steps.step(prompts={"b": 40}) == DrafterOrders(0)
+    assert steps.step(prompts={"b": 40}) == DrafterOrders(0, 0)
     assert steps.missed == [0, 0]
     steps.step()
-    assert steps.step(prompts={"b": 40}) == DrafterOrders(1, keep=True)
+    assert steps.step(prompts={"b": 40}) == DrafterOrders(1, 0, keep=True)
     assert steps.missed == [2, 41]
 
 
@@ -95,7 +95,9 @@ def test_who_lacks_what_is_no_longer_kept_cannot_draft() -> None:
     assert steps.can_draft("a")
     steps.step()
     assert not steps.can_draft("a")
-    assert steps.step(a=1).catch_up == {}
+    orders = steps.step(a=1)
+    assert orders.catch_up == {}
+    assert orders.oldest == 1
     assert steps.lengths.tolist() == [0, 0]
     steps.step(resumed="a", prompts={"a": 9})
     assert steps.missed[0] == 0

@@ -68,7 +68,7 @@ class Runner:
         self.model_config = SimpleNamespace(is_hybrid=is_hybrid, is_attention_free=False)
         self.speculative_config: str | None = "set"
         if on_demand:
-            install(self, kept_tokens=64)
+            install(self)
 
     def _prepare_inputs(self, output: Any, num_scheduled: Any) -> str | None:
         if num_scheduled is None:
@@ -115,17 +115,21 @@ class Runner:
 
 
 def skip(step: int) -> DrafterOrders:
-    return DrafterOrders(step, skip=True, keep=True)
+    return DrafterOrders(step, 0, skip=True)
 
 
 PLAN: list[tuple[DrafterOrders, int, dict[str, range]]] = [
     (skip(0), 0, {"a": range(3), "b": range(5)}),
     (skip(1), 0, {"a": range(3, 4), "b": range(5, 6)}),
     (skip(2), 0, {"b": range(6, 7), "a": range(4, 5)}),
-    (DrafterOrders(3, keep=True, catch_up={"a": Missed(5, 0)}), 2, {"b": range(7, 8), "a": range(5, 6)}),
-    (DrafterOrders(4, keep=True), 0, {"b": range(8, 9), "a": range(6, 9)}),
+    (DrafterOrders(3, 0, keep=True, catch_up={"a": Missed(5, 0)}), 2, {"b": range(7, 8), "a": range(5, 6)}),
+    (DrafterOrders(4, 0, keep=True), 0, {"b": range(8, 9), "a": range(6, 9)}),
     (skip(5), 0, {"a": range(9, 10), "b": range(9, 10)}),
-    (DrafterOrders(6, catch_up={"a": Missed(1, 5), "b": Missed(10, 0)}), 1, {"a": range(10, 11), "b": range(10, 11)}),
+    (
+        DrafterOrders(6, 0, catch_up={"a": Missed(1, 5), "b": Missed(10, 0)}),
+        1,
+        {"a": range(10, 11), "b": range(10, 11)},
+    ),
 ]
 
 
@@ -170,18 +174,18 @@ def test_what_was_not_kept_is_not_made_up() -> None:
     """The runner leaves the drafter out by itself where a request is at the end of its room."""
     runner = Runner(Drafter(False), on_demand=True)
     runner.step(skip(0), a=range(3))
-    runner.step(DrafterOrders(2, catch_up={"a": Missed(4, 0)}), 1, a=range(4, 5))
+    runner.step(DrafterOrders(2, 0, catch_up={"a": Missed(4, 0)}), 1, a=range(4, 5))
     assert runner.drafter.calls[-1]["target_positions"].tolist() == [4]
 
 
-def test_no_more_is_kept_than_there_is_room_for() -> None:
+def test_no_more_is_kept_than_is_asked_for() -> None:
     runner = Runner(Drafter(False), on_demand=True)
-    for step in range(70):
-        runner.step(skip(step), a=range(step % 16, step % 16 + 1))
-    runner.step(DrafterOrders(70, catch_up={"a": Missed(70, 0)}), 1, a=range(10, 11))
-    assert runner.drafter.calls[-1]["target_positions"].tolist() == [10]
-    runner.step(DrafterOrders(70, catch_up={"a": Missed(8, 62)}), 1, a=range(10, 11))
-    assert len(runner.drafter.calls[-1]["target_positions"]) == 9
+    for step in range(9):
+        runner.step(skip(step), a=range(step, step + 1))
+    runner.step(DrafterOrders(9, 3, catch_up={"a": Missed(6, 3)}), 1, a=range(9, 10))
+    assert len(runner.drafter.calls[-1]["target_positions"]) == 7
+    runner.step(DrafterOrders(9, 0, catch_up={"a": Missed(9, 0)}), 1, a=range(9, 10))
+    assert runner.drafter.calls[-1]["target_positions"].tolist() == [9]
 
 
 def prepared(runner: Runner, **drafts: list[int]) -> str | None:
