@@ -125,6 +125,8 @@ class PassTimes:
         """Seconds of the step, for each draft length given to the whole batch."""
         lengths = np.minimum(candidates[:, None], view.draft_limits)  # (candidate, request)
         passes = np.minimum(lengths, 1) if view.parallel_drafter else lengths
+        if view.batch_drafter:
+            passes = np.broadcast_to(passes.max(axis=1, initial=0, keepdims=True), passes.shape)
         draft = np.column_stack([passes @ view.context_tokens, passes.sum(axis=1), passes.max(axis=1, initial=0)])
         batched = int((view.phase != Phase.PREFILL).sum()) + view.prefill_tokens + lengths.sum(axis=1)
         context = np.full(len(candidates), view.context_tokens.sum())

@@ -76,6 +76,12 @@ def test_predicts_the_time_of_a_ragged_batch(parallel):
     assert seconds == pytest.approx([measured(view, length).step_seconds for length in range(5)])
 
 
+def test_a_batch_drafter_runs_every_row_to_the_longest_draft():
+    view = make_view(3, max_draft=4, draft_limits=np.array([0, 1, 4]), batch_drafter=True)
+    few, many = PassTimes(np.array([0.0, 1.0, 0.0]), np.zeros(3)).predict(view, np.array([1, 4]))
+    assert (few, many) == (3.0, 12.0)
+
+
 def test_chooses_the_best_ratio_of_tokens_to_seconds():
     policy = build(profile(), initial_acceptance=0.8)
     view = make_view(1, max_draft=7)

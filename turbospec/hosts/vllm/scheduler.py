@@ -145,9 +145,10 @@ class _Adaptive(Scheduler):
                 request.spec_token_ids = request.spec_token_ids[:length]
 
     def _queue(self) -> Queue:
-        if not self.waiting:
-            return Queue()
-        return Queue(len(self.waiting), max(time.time() - self.waiting.peek_request().arrival_time, 0.0))
+        _, requests = self.get_request_counts()
+        # Those that wait for something else than their turn are in queues of their own.
+        arrived = self.waiting.peek_request().arrival_time if self.waiting else time.time()
+        return Queue(requests, max(time.time() - arrived, 0.0))
 
     def _verified(self, scheduler_output, model_runner_output) -> dict[str, tuple[int, int, list[int]]]:
         """Of each request that is still served: drafts verified, those accepted, and the list of tokens sampled, which

@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 from turbospec.errors import UserError
 from turbospec.telemetry.cell import Cell
 from turbospec_engine.bench.vllm.table import TEXT
-from turbospec_engine.bench.workloads import PROMPT_TOKENS, read_texts
+from turbospec_engine.bench.workloads import PROMPT_TOKENS, Shape, read_texts
 
 LENGTH_VARIATION = 0.25
 """Outputs are this much longer or shorter than their mean; random prompts too."""
@@ -44,18 +44,10 @@ def load_tokenizer(target: str) -> Tokenizer:
         raise UserError(f"{target}: no target checkpoint; name the folder of the models with --models") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How many requests a run has and how long their outputs are: some seconds of load on two cores."""
-
-    requests: int
-    output_tokens: int
-    """Mean."""
-
-    @classmethod
-    def of(cls, cell: Cell) -> Shape:
-        busy = cell.concurrency or 1
-        return cls(6, 128) if busy < 4 else cls(4 * busy, 96) if busy < 16 else cls(2 * busy, 64)
+def shape_of(cell: Cell) -> Shape:
+    """Some seconds of load on two cores."""
+    busy = cell.concurrency or 1
+    return Shape(6, 128) if busy < 4 else Shape(4 * busy, 96) if busy < 16 else Shape(2 * busy, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +74,7 @@ class LoadSource:
     def draw(self, cell: Cell, number: int) -> VllmLoad:
         """The load of a cell's round, counted from the first uncounted one; the same for every competitor."""
         rng = np.random.default_rng((self._seed, zlib.crc32(cell.name.encode()), number))
-        shape = Shape.of(cell)
+        shape = shape_of(cell)
         dataset = self._text(shape, rng) if cell.workload == TEXT else _random(shape, int(rng.integers(2**31)))
         return VllmLoad(
             shape.requests,

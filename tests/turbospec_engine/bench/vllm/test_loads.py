@@ -7,7 +7,7 @@ import pytest
 
 from turbospec import UserError
 from turbospec.telemetry.cell import Cell
-from turbospec_engine.bench.vllm.loads import LoadSource, Shape, VllmLoad, load_tokenizer
+from turbospec_engine.bench.vllm.loads import LoadSource, VllmLoad, load_tokenizer, shape_of
 
 CELL = Cell("text", "good", 8)
 
@@ -28,7 +28,7 @@ def requests(load: VllmLoad) -> list[dict[str, object]]:
 def test_half_is_code_and_every_output_has_a_length_of_its_own(source: LoadSource) -> None:
     load = source.draw(CELL, 0)
     drawn = requests(load)
-    shape = Shape.of(CELL)
+    shape = shape_of(CELL)
 
     assert len(drawn) == load.requests == int(option(load, "--num-prompts")) == shape.requests
     assert sum("c o d e" in str(request["prompt"]) for request in drawn) == shape.requests // 2
