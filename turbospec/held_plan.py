@@ -22,17 +22,17 @@ DECISION_SHARE = 0.01
 MAX_STEPS = 4
 """Most steps that run on one decision."""
 
-IDLE_SECONDS = 2e-3
+IDLE_SECONDS = 5e-4
 """What a step's planning and learning take of an engine that asks for a plan less often where nothing is drafted, the
 engine's side included."""
-MAX_IDLE_STEPS = 32
+MAX_IDLE_STEPS = 64
 
 
-def steps_without_drafts(step_seconds: float) -> int:
-    """Steps that a plan of no drafts is good for."""
+def steps_without_drafts(step_seconds: float, in_a_row: int = 0) -> int:
+    """Steps that a plan of no drafts is good for: the longer, the more of them came before it."""
     if not step_seconds > 0.0:
         return 1
-    return min(math.ceil(IDLE_SECONDS / (DECISION_SHARE * step_seconds)), MAX_IDLE_STEPS)
+    return min(math.ceil(2 ** min(in_a_row, 4) * IDLE_SECONDS / (DECISION_SHARE * step_seconds)), MAX_IDLE_STEPS)
 
 
 @dataclass(slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from tests.turbospec.factories import make_view
 from turbospec.confidence import SurvivalGate
-from turbospec.held_plan import HeldPlan
+from turbospec.held_plan import HeldPlan, steps_without_drafts
 from turbospec.types import StepPlan, StepView
 
 
@@ -59,3 +61,15 @@ def test_every_step_has_a_gate_of_its_own() -> None:
         assert again.gate is not None
         more = [bool(again.gate.advance(np.array([0]), np.array([0.9]))[1][0]) for _ in range(3)]
         assert more == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "in_a_row", "steps"), [(0.005, 0, 10), (0.005, 2, 40), (0.020, 1, 5), (0.020, 99, 40)]
+)
+def test_nothing_is_drafted_for_longer_the_longer_nothing_was(seconds: float, in_a_row: int, steps: int) -> None:
+    assert steps_without_drafts(seconds, in_a_row) == steps
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(1e-6, 64), (0.0, 1), (math.nan, 1)])
+def test_nothing_is_drafted_for_a_while_at_most(seconds: float, steps: int) -> None:
+    assert steps_without_drafts(seconds) == steps

@@ -108,6 +108,8 @@ class AdaptivePolicy:
         self._waiting: list[tuple[_Open, StepOutcome]] = []
         """Outcomes not yet learnt from: that is done when the next decision is due."""
         self._held: tuple[HeldPlan, _Open] | None = None
+        self._off_in_a_row = 0
+        """Plans of no drafts since the last one that drafted because it pays."""
         self._drafted_at = -1
         """The last step whose drafts were learnt from."""
 
@@ -153,9 +155,14 @@ class AdaptivePolicy:
         if plan.probe:
             return plan
         opened.plan = plan
+        delays_first_tokens = self._delays_first_tokens(view, batch)
+        if plan.draft_lengths.any():
+            self._off_in_a_row = 0
+        elif not delays_first_tokens:
+            self._off_in_a_row += 1
         # A promised time per token is kept step by step. First tokens have a price, and catching up a cost, of this
         # step alone.
-        alike = self.slo is None and not self._delays_first_tokens(view, batch)
+        alike = self.slo is None and not delays_first_tokens
         if alike and problem.invested_seconds(plan.draft_lengths) == 0.0:
             held = HeldPlan.of(plan, view)
             self._held = None if held is None else (held, opened)
@@ -283,7 +290,7 @@ class AdaptivePolicy:
             problem.batch.decoding,
             problem.plain_seconds,
             f"no draft pays at {problem.price:.0f} tok/s",
-            steps=1 if self._delays_first_tokens(view, problem.batch) else steps_without_drafts(problem.plain_seconds),
+            steps=self._steps_without_drafts(view, problem.batch, problem.plain_seconds),
         )
 
     def _probe(self, problem: StepProblem, models: DrafterModels, opened: _Open) -> StepPlan | None:
@@ -317,8 +324,12 @@ class AdaptivePolicy:
 
     def _nothing_to_draft(self, view: StepView, batch: Batch) -> StepPlan:
         seconds = float(self._costs(view, batch).verify[0]) if self.latency.calibrated and view.size else math.nan
-        steps = 1 if self._delays_first_tokens(view, batch) else steps_without_drafts(seconds)
+        steps = self._steps_without_drafts(view, batch, seconds)
         return StepPlan(np.zeros(view.size, np.int64), batch.decoding, seconds, "no request can draft", steps=steps)
+
+    def _steps_without_drafts(self, view: StepView, batch: Batch, seconds: float) -> int:
+        # What does not pay while first tokens wait may pay when they have left.
+        return 1 if self._delays_first_tokens(view, batch) else steps_without_drafts(seconds, self._off_in_a_row)
 
     def _explore(self, limits: IntArray) -> StepPlan:
         length = EXPLORATION[self._explored % len(EXPLORATION)]

@@ -93,6 +93,18 @@ def test_a_hopeless_drafter_costs_no_more_than_its_probes() -> None:
     assert all(step.plan.probe for step in served.steps if step.outcome.drafted.any())
 
 
+def test_plans_without_drafts_are_for_longer_the_longer_nothing_drafts() -> None:
+    server, policy = SyntheticEngine(concurrency=4), adaptive()
+
+    def steps_of_plans_without_drafts(guess: Guess) -> list[int]:
+        served = server.serve(policy, guess, 24, seed=3)
+        return [step.plan.steps for step in served.steps if step.plan.steps > 1 and not step.plan.draft_lengths.any()]
+
+    before, _, after = (steps_of_plans_without_drafts(guess) for guess in (hopeless, GOOD, hopeless))
+    assert max(before) > 8 * min(before)
+    assert after[0] < max(before) / 4
+
+
 def test_without_a_probe_share_drafting_ends_for_good() -> None:
     served = serve(adaptive(probe_share=0.0), hopeless, 8)
     assert served.draft_seconds == 0.0
