@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from numba import njit
+
+PACKAGE = Path(__file__).parent
+STAMP = "kernels"
+
+
+def drop_stale_kernels(package: Path = PACKAGE) -> None:
+    """Remove compiled kernels that are older than the sources.
+
+    Numba looks at the file that a function is in, and not at those of the functions that are compiled into it.
+    """
+    stamp = hashlib.sha256()
+    for source in sorted(package.rglob("*.py")):
+        state = source.stat()
+        stamp.update(f"{source.name} {state.st_size} {state.st_mtime_ns}\n".encode())
+    caches = package / "__pycache__"
+    with suppress(OSError):  # where nothing can be written, numba keeps its own cache elsewhere, by the package's path
+        before = caches / STAMP
+        if before.exists() and before.read_text() == stamp.hexdigest():
+            return
+        for kernel in package.rglob("__pycache__/*.nb[ic]"):
+            kernel.unlink(missing_ok=True)
+        caches.mkdir(exist_ok=True)
+        before.write_text(stamp.hexdigest())
+
+
+drop_stale_kernels()
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

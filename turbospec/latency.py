@@ -78,6 +78,16 @@ class OnlineRegression:
 
 
 @compiled
+def _times(matrix: FloatArray, vector: FloatArray) -> FloatArray:
+    # Plain loops: a dozen features are too few to be worth a call into BLAS.
+    out = np.zeros(len(vector))
+    for i in range(len(vector)):
+        for j in range(len(vector)):
+            out[i] += matrix[i, j] * vector[j]
+    return out
+
+
+@compiled
 def learn_online(
     weights: FloatArray,
     covariance: FloatArray,
@@ -86,7 +96,6 @@ def learn_online(
     target: float,
     forgetting: float,
 ) -> None:
-    # Plain loops: a dozen features are too few to be worth a call into BLAS.
     size = len(weights)
     predicted = 0.0
     for i in range(size):
@@ -94,12 +103,19 @@ def learn_online(
     # Measured against the larger of the two, so that neither a stall nor a wild prediction gets undue weight.
     scale = max(target, predicted, 1e-9)
     error = (target - predicted) / scale
-    gain = np.zeros(size)
+    seen = features / scale
+    gain = _times(covariance, seen)
+    # A weight at 0 that would go below it is left out of what is measured: it adds nothing to the prediction. Were it
+    # not, the others would make up for weights that no prediction is made with.
+    held = False
+    for i in range(size):
+        if weights[i] <= 0.0 and gain[i] * error < 0.0 and seen[i] != 0.0:
+            seen[i], held = 0.0, True
+    if held:
+        gain = _times(covariance, seen)
     spread = 0.0
     for i in range(size):
-        for j in range(size):
-            gain[i] += covariance[i, j] * features[j] / scale
-        spread += features[i] / scale * gain[i]
+        spread += seen[i] * gain[i]
     sigma = np.sqrt(noise[0] ** 2 + spread)
     clipped = min(max(error, -OUTLIER_SIGMAS * sigma), OUTLIER_SIGMAS * sigma)
     denominator = noise[0] ** 2 + spread
@@ -111,7 +127,7 @@ def learn_online(
     if 1e-12 < spread_after < floor:
         change += (noise[0] ** 2 / denominator) ** 2 * (floor - spread_after) / spread_after**2
     for i in range(size):
-        weights[i] += gain[i] * clipped / denominator
+        weights[i] = max(weights[i] + gain[i] * clipped / denominator, 0.0)
         for j in range(size):
             covariance[i, j] += gain[i] * gain[j] * change
     noise[0] = min(max(0.98 * noise[0] + 0.02 * abs(clipped) * 1.25, 0.01), 0.5)

@@ -8,7 +8,8 @@ whose terms are independent Gaussians, updated by an extended Kalman filter with
 w = p(1 − p) and V the sum of the terms' variances, a term of variance P moves by P·(hit − p) / (1 + w·V) and its
 variance falls by P²·w / (1 + w·V) (the update of Glicko ratings; Glickman, Applied Statistics 48, 1999). That the
 terms are fitted jointly matters: at deep positions, and where a drafter is sure of itself, mostly requests that are
-easy are seen, and it is the requests' own terms that get the credit, not the position's.
+easy are seen, and it is the requests' own terms that get the credit, not the position's. What requests have in common
+learns from each of them chiefly while little is known of it.
 
 Old observations fade, so that the model follows a server whose text changes. How much requests differ, the variance of
 their terms, is itself learnt (`between`). Predictions allow for what is not known of a request by MacKay's
@@ -145,21 +146,25 @@ def learn(
     variance = level[1] + offsets[1, feature] + class_variance + request_variance
     shrink = 1.0 / (1.0 + w * variance)
     step = (hit - p) * shrink
-    fade = 1.0 + 1.0 / memory
 
-    level[0] += level[1] * step
-    level[1] = min((level[1] - level[1] * level[1] * w * shrink) * fade, LEVEL_VARIANCE)
+    # However often a request is observed, what it has in common with the others it tells once: of its n-th observation
+    # 1 / (1 + n·w·spread) is news of them. (To take the terms for independent is wrong here; exactly it would be the
+    # square of that, which follows a server of few long requests too slowly.) Without this all requests would be taken
+    # to be like those that were drafted for most.
+    news = request_variance / spread
+    level[0] += news * level[1] * step
+    level[1] = min((level[1] - news * level[1] * level[1] * w * shrink) * (1.0 + news / memory), LEVEL_VARIANCE)
     own = offsets[1, feature]
-    offsets[0, feature] += own * step
-    offsets[1, feature] = min((own - own * own * w * shrink) * fade, OFFSET_VARIANCE)
-    for natural, row_of, mean, own, keep in (
-        (classes, class_id, of_class, class_variance, memory),
-        (requests, row, of_request, request_variance, request_memory),
+    offsets[0, feature] += news * own * step
+    offsets[1, feature] = min((own - news * own * own * w * shrink) * (1.0 + news / memory), OFFSET_VARIANCE)
+    for natural, row_of, mean, own, part, keep in (
+        (classes, class_id, of_class, class_variance, news, memory),
+        (requests, row, of_request, request_variance, 1.0, request_memory),
     ):
-        gained = w / (1.0 + w * (variance - own))
+        gained = part * w / (1.0 + w * (variance - own))
         precision = 1.0 / own + gained
-        natural[row_of, 0] = (mean + own * step) * precision * (1.0 - 1.0 / keep)
-        natural[row_of, 1] = (natural[row_of, 1] + gained) * (1.0 - 1.0 / keep)
+        natural[row_of, 0] = (mean + part * own * step) * precision * (1.0 - part / keep)
+        natural[row_of, 1] = (natural[row_of, 1] + gained) * (1.0 - part / keep)
     return p
 
 

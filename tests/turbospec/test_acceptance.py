@@ -85,6 +85,21 @@ def test_a_new_request_starts_from_the_server_and_a_long_one_follows_its_own_tex
     assert survival(model, 10_001, 4)[0] > 0.7, "another request must not inherit it"
 
 
+def test_requests_that_end_in_loops_do_not_make_new_ones_look_easy() -> None:
+    rng = np.random.default_rng(5)
+    model = AcceptanceModel(8)
+    fresh: list[float] = []
+    for request in range(60):
+        fresh.append(class_mean(model)[0])
+        emitted = 0
+        while emitted < 100:
+            accepted = min(int(rng.geometric(0.02 if emitted > 40 else 0.4)) - 1, 8)
+            feed(model, request, drafted=8, accepted=accepted)
+            emitted += accepted + 1
+    # 0.6 at their beginnings, and 0.98 over three quarters of what was observed.
+    assert np.mean(fresh[20:]) < 0.78
+
+
 def test_survival_never_increases_and_ends_at_the_limit() -> None:
     model = AcceptanceModel(6)
     for step in range(50):

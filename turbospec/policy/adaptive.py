@@ -238,12 +238,13 @@ class AdaptivePolicy:
         start, each_pass, row = self.latency.draft_costs(batch.context_tokens / view.size)
         if view.parallel_drafter and view.constant_first_pass:
             return StepCosts(verify)
-        if view.batch_drafter:
-            # A row costs the same drafted for or not.
-            whole_batch = each_pass + row * view.size
-            return StepCosts(verify, -whole_batch if view.constant_first_pass else start, whole_batch)
+        # In a pass over the whole batch a row costs the same drafted for or not.
+        rows = view.size if view.batch_drafter else batch.decoding
         if view.parallel_drafter:
-            return StepCosts(verify, draft_start=start + each_pass + row * batch.decoding)
+            return StepCosts(verify, draft_start=start + each_pass + row * rows)
+        if view.batch_drafter:
+            whole_batch = each_pass + row * rows
+            return StepCosts(verify, -whole_batch if view.constant_first_pass else start, whole_batch)
         return StepCosts(verify, start, each_pass, row)
 
     def _price(self, view: StepView, batch: Batch, conditional: FloatArray, costs: StepCosts) -> float:
