@@ -9,23 +9,21 @@ import numpy as np
 from turbospec.acceptance import survival
 from turbospec.compiled import compiled
 from turbospec.planner import StepCosts
-from turbospec.policy.adaptive import AdaptiveConfig
 from turbospec.price import TimePrice, best_rate
-from turbospec.step_problem import Batch, StepProblem, catch_up_charges, fixed_lengths
+from turbospec.step_problem import Batch, StepProblem, fixed_lengths
 from turbospec.types import FloatArray, IntArray, StepOutcome, StepPlan, StepView
 from turbospec_sim.records import Records
 from turbospec_sim.state import EngineState
 from turbospec_sim.step_time import padded, pass_seconds
 from turbospec_sim.text import acceptance
 
-FIRST_TOKEN_WEIGHT = float(AdaptiveConfig.model_fields["first_token_weight"].default)
-
 
 class OraclePolicy:
     """Plans each step exactly under the true acceptance of every draft token and the true cost of the step.
 
     It does not know which tokens will be accepted, only how probable that is (where acceptance is recorded as 0 and 1,
-    these are the same), and nothing of requests to come. The price of time is learnt as `adaptive` learns it.
+    these are the same), and nothing of requests to come. A second is worth the tokens that decoding brings in one;
+    a first token that waits does not make it dearer, as this is a yardstick for throughput.
     """
 
     def __init__(self, state: EngineState) -> None:
@@ -49,20 +47,23 @@ class OraclePolicy:
         catch_up = charges = None
         if batch.stale_tokens:
             catch_up = view.stale_tokens * state.times.catch_up_token
-            charges = catch_up_charges(catch_up, view.tokens_left, conditional[:, 0])
+            # Each step earns its share of what catching up is good for: all that the request still has to emit.
+            charges = catch_up * (1.0 + conditional[:, 0]) / np.maximum(view.tokens_left, 1)
         rate = self._price.rate(batch.decoding)
         if rate is None:
             rate = best_rate(survival(conditional), costs, float(batch.decoding))
-        delayed = batch.prefilling + (batch.starting if view.draft_before_emit else 0)
-        price = rate * (1.0 + FIRST_TOKEN_WEIGHT * delayed / batch.decoding)
         rows = state.view_slots
-        problem = StepProblem(batch, rows, view.draft_limits, conditional, costs, price, catch_up, charges)
+        problem = StepProblem(batch, rows, view.draft_limits, conditional, costs, rate, catch_up, charges)
         return fixed_lengths(problem, math.inf) or nothing
 
     def observe(self, outcome: StepOutcome) -> None:
         decoding = self._decoding.pop(outcome.step, 0)
-        if decoding and outcome.prefill_tokens == 0:
-            self._price.add(decoding, int(outcome.emitted.sum()), outcome.step_seconds)
+        if not decoding:
+            return
+        # Prompts are owed whatever is drafted. What they added to the step is known here, and is no time of decoding.
+        curve, without = self._state.times.curve, outcome.padded_tokens - outcome.prefill_tokens
+        prompts = pass_seconds(curve, outcome.padded_tokens) - pass_seconds(curve, without)
+        self._price.add(decoding, int(outcome.emitted.sum()), outcome.step_seconds - prompts)
 
     def _costs(self, view: StepView, batch: Batch) -> StepCosts:
         times, size, decoding = self._state.times, view.size, batch.decoding

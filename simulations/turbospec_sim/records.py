@@ -30,6 +30,7 @@ REQUEST = np.dtype(
         ("output_tokens", "i8"),
         ("max_tokens", "i8"),  # what the engine knows of the output's end
         ("cached_tokens", "i8"),  # of the prompt, found in the prefix cache
+        ("shared_tokens", "i8"),  # of these, in blocks that are not the request's own
         ("emitted", "i8"),
         ("computed", "i8"),  # tokens in the target's KV cache
         ("draft_computed", "i8"),  # tokens in the drafter's
@@ -119,6 +120,7 @@ CLASS = np.dtype(
         ("first_line", "i8"),  # recorded acceptance: lines in the table of lines
         ("lines", "i8"),  # 0 for other processes
         ("cached_share", "f8"),
+        ("cached_in_common", "i8"),
         ("max_tokens", "i8"),  # 0: the output's own length
         ("told_class", "i8"),
     ],

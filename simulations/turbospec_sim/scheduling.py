@@ -86,7 +86,7 @@ def schedule(
 def hold(engine: Records, request: Records, tokens: int) -> bool:
     """Give a request the blocks to hold so many tokens; False, and no change, where blocks lack."""
     state = engine[0]
-    lacking = -(-tokens // state.block_size) - request.blocks
+    lacking = -(-(tokens - request.shared_tokens) // state.block_size) - request.blocks
     if lacking > state.free_blocks:
         return False
     if lacking > 0:
@@ -172,6 +172,7 @@ def _head(engine: Records, requests: Records, queues: IntArray, offered: Records
     request.prompt_tokens, request.output_tokens, request.max_tokens = asked.prompt_tokens, output, limit
     cached = min(int(asked.prompt_tokens * kind.cached_share), asked.prompt_tokens - 1)
     request.cached_tokens = cached // state.block_size * state.block_size
+    request.shared_tokens = request.cached_tokens if kind.cached_in_common else 0
     request.emitted = request.computed = request.draft_computed = request.blocks = 0
     request.decode_steps = request.drafts = 0
     request.step = -1

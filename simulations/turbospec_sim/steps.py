@@ -175,7 +175,7 @@ def _reserved(engine: Records, requests: Records, slots: IntArray, lengths: IntA
             continue
         request = requests[slots[i]]
         known = request.prompt_tokens + request.emitted
-        room = (request.blocks + state.free_blocks) * state.block_size - known
+        room = (request.blocks + state.free_blocks) * state.block_size + request.shared_tokens - known
         lengths[i] = min(lengths[i], room)
         hold(engine, request, known + lengths[i])
     return lengths

@@ -53,7 +53,7 @@ class Texts:
         lines: list[FloatArray] = []
         for number, kind in enumerate(kinds):
             record = classes[number]
-            record["cached_share"] = kind.cached_share
+            record["cached_share"], record["cached_in_common"] = kind.cached_share, kind.cached_in_common
             record["max_tokens"] = kind.max_tokens or 0
             record["told_class"] = 0 if kind.hidden else number
             match kind.acceptance:

@@ -41,7 +41,8 @@ def view_columns(engine: Records, requests: Records, batch: IntArray, size: int)
             limit = min(state.max_draft, left - 1)
             if not state.draft_before_emit:
                 # Drafts preempt nobody: they take what room there is.
-                room = request.blocks * state.block_size + free - request.prompt_tokens - request.emitted
+                held = request.blocks * state.block_size + request.shared_tokens
+                room = held + free - request.prompt_tokens - request.emitted
                 limit = min(limit, room)
         columns[0, rows] = slot
         columns[1, rows] = request.index

@@ -21,7 +21,9 @@ class RequestClass(Settings):
     """Needed unless arrivals come from a trace."""
     output_tokens: Lengths | None = None
     cached_share: float = Field(default=0.0, ge=0, lt=1)
-    """Part of each prompt that the prefix cache holds already; it takes room in the KV cache and no time."""
+    """Part of each prompt that the prefix cache holds already, in whole blocks, and that is not computed."""
+    cached_in_common: bool = False
+    """Whether that part's blocks are held by all who use them, so that no request needs them for itself."""
     max_tokens: int | None = Field(default=None, ge=1)
     """What requests allow the server to emit; none: exactly their output, as with `ignore_eos`."""
     acceptance: Acceptance
