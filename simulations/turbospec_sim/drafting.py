@@ -11,7 +11,7 @@ import numpy as np
 
 from turbospec.compiled import compiled
 from turbospec.types import IntArray
-from turbospec_sim.records import Records
+from turbospec_sim.records import Record, Records
 
 ORDINARY_TOKENS = 2
 """Most tokens that a first pass feeds for a request that drafted in the step before: the target's own token, and the
@@ -19,19 +19,19 @@ last draft token if it was accepted."""
 
 
 @compiled
-def known_tokens(request: Records) -> int:
+def known_tokens(request: Record) -> int:
     """Tokens of a request that its drafter could have seen: those in the target's cache and, past the prompt, the one
     that was emitted last."""
     return min(request.computed + 1, request.prompt_tokens + request.emitted)
 
 
 @compiled
-def is_prefilling(request: Records) -> bool:
+def is_prefilling(request: Record) -> bool:
     return request.emitted == 0 or request.prompt_tokens + request.emitted - request.computed > 1
 
 
 @compiled
-def stale_tokens(engine: Records, request: Records) -> int:
+def stale_tokens(engine: Records, request: Record) -> int:
     """Tokens that the drafter missed beyond those that any pass feeds it."""
     state = engine[0]
     if state.constant_first_pass:

@@ -59,7 +59,7 @@ class SimulatedEngine:
         step = self._step_drafting_last if state.draft_before_emit else self._step_drafting_first
         self._begin_measuring_if_warm()
         while True:
-            size = steps.schedule_step(*state.scheduling, self.now)
+            size = steps.schedule_step(self.now, *state.scheduling)
             if size:
                 step(size)
                 seen += 1
@@ -109,14 +109,14 @@ class SimulatedEngine:
     def _step_drafting_first(self, size: int) -> None:
         """Draft, verify, emit: tokens leave before any drafting for the next step."""
         state = self.state
-        columns, prefill_tokens, waiting, waiting_seconds = steps.open_step(*state.viewing, size, self.now)
+        columns, prefill_tokens, waiting, waiting_seconds = steps.open_step(size, self.now, *state.viewing)
         view = self._view(columns, prefill_tokens, waiting, waiting_seconds)
         state.view_slots = columns[0]
         plan = self.controller.plan(view)
         (
             self.now, drafted, rows, draft_seconds, draft_context, catch_up,
             verify_seconds, step_seconds, tokens, with_padding, context,
-        ) = steps.draft_and_verify(*state.running, size, columns[0], plan.draft_lengths, self.now)  # fmt: skip
+        ) = steps.draft_and_verify(size, columns[0], plan.draft_lengths, self.now, *state.running)  # fmt: skip
         self.controller.observe(
             StepOutcome(
                 step=view.step,
@@ -152,7 +152,7 @@ class SimulatedEngine:
         (
             columns, announced, waiting, waiting_seconds, verified,
             verify_seconds, host_seconds, tokens, with_padding, prefill_tokens, context,
-        ) = steps.verify_batch(*state.running, size, slots, began)  # fmt: skip
+        ) = steps.verify_batch(size, slots, began, *state.running)  # fmt: skip
         if before is not None:
             self.controller.observe(
                 StepOutcome(
@@ -178,14 +178,14 @@ class SimulatedEngine:
             )
         self._drafted = None
         self.now = began + host_seconds + verify_seconds
-        lengths, slots = NO_TOKENS, columns[0]
+        lengths, slots, view = NO_TOKENS, columns[0], None
         if len(slots):
             view = self._view(columns, announced, waiting, waiting_seconds)
             state.view_slots = slots
             lengths = self.controller.plan(view).draft_lengths
         self.now, rows, draft_seconds, draft_context, catch_up = steps.draft_and_emit(
-            *state.running, size, slots, lengths, self.now
+            size, slots, lengths, self.now, *state.running
         )
-        if len(slots):
+        if view is not None:
             self._drafted = _Drafted(view, slots, draft_seconds, rows, draft_context, catch_up)
         self._step += 1

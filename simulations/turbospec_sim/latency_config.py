@@ -88,8 +88,7 @@ class GivenLatency(_Latency):
         """The coefficients of a step's time."""
         if self.verify_curve is not None:
             return self._times(np.array(self.verify_curve, np.float64).T.copy())
-        assert self.verify_floor_seconds is not None and self.verify_token_seconds is not None
-        floor, token = self.verify_floor_seconds, self.verify_token_seconds
+        floor, token = self.verify_floor_seconds or 0.0, self.verify_token_seconds or 0.0
         return self._times(floor_and_slope(floor, token, combined=self.verify_combined))
 
     def profile(self) -> Profile | None:

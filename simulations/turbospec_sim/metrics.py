@@ -37,7 +37,11 @@ def summarise(state: EngineState, duration: float) -> dict[str, Any]:
         "max_concurrent_requests": max_concurrent_requests(done["sent"], done["latency"]),
     }
     per_token = time_per_output_token(done)
-    for name, seconds in (("ttft", done["ttft"]), ("tpot", per_token[np.isfinite(per_token)]), ("e2el", done["latency"])):
+    for name, seconds in (
+        ("ttft", done["ttft"]),
+        ("tpot", per_token[np.isfinite(per_token)]),
+        ("e2el", done["latency"]),
+    ):
         figures |= _distribution(name, seconds)
     return figures | _gaps(state) | _steps(state)
 

@@ -44,9 +44,10 @@ class OraclePolicy:
             state.view_slots, view.draft_limits, view.max_draft,
         )  # fmt: skip
         costs = self._costs(view, batch)
-        catch_up = charges = None
+        catch_up: FloatArray | None = None
+        charges: FloatArray | None = None
         if batch.stale_tokens:
-            catch_up = view.stale_tokens * state.times.catch_up_token
+            catch_up = view.stale_tokens.astype(np.float64) * state.times.catch_up_token
             # Each step earns its share of what catching up is good for: all that the request still has to emit.
             charges = catch_up * (1.0 + conditional[:, 0]) / np.maximum(view.tokens_left, 1)
         rate = self._price.rate(batch.decoding)

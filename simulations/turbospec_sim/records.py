@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
-Records = NDArray[np.void]
+import numpy as np
+
+Records = Any
+"""A numpy array of records; type checkers do not know records' fields."""
+Record = Any
+"""One of them: a view into its array."""
 
 OFFERED = np.dtype(
     [

@@ -39,9 +39,7 @@ class Run:
     draft_length: int | None = None
 
 
-def simulate(
-    run: Run, *, listeners: tuple[StepListener, ...] = (), progress: Progress | None = None
-) -> dict[str, Any]:
+def simulate(run: Run, *, listeners: tuple[StepListener, ...] = (), progress: Progress | None = None) -> dict[str, Any]:
     """Simulate a run.
 
     Args:

@@ -88,7 +88,9 @@ class Scenario(Settings):
             raise ValueError("`rates` is missing; name at least one, in requests/s")
         if self.rates and not self.workload.has_rates:
             instead = "`concurrency`" if isinstance(self.workload.arrivals, ClosedLoop) else "its file's times"
-            raise ValueError(f"`rates` has no meaning for {self.workload.arrivals.process} arrivals, which go by {instead}")
+            raise ValueError(
+                f"`rates` has no meaning for {self.workload.arrivals.process} arrivals, which go by {instead}"
+            )
         return self
 
     def engine(self, seed: int) -> Records:

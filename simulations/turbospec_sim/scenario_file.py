@@ -124,7 +124,10 @@ def _explain(document: Any, problem: ErrorDetails) -> tuple[Location, str]:
             return [*location, tag], f"missing; add `{tag}: <{'|'.join(_tags(fields))}>`"
         case "union_tag_invalid":
             tag, known = str(context["discriminator"]).strip("'"), str(context["expected_tags"]).replace("'", "")
-            return [*location, tag], f"unknown {tag} `{context['tag']}`; {nearest(str(context['tag']), known.split(', '))}"
+            return [
+                *location,
+                tag,
+            ], f"unknown {tag} `{context['tag']}`; {nearest(str(context['tag']), known.split(', '))}"
         case "value_error":
             return location, str(context["error"])
         case _:
@@ -150,7 +153,7 @@ def _walk(document: Any, places: Sequence[str | int]) -> tuple[Location, dict[st
         inner = fields.get(str(part)) or node.get("items", {})
         node = _resolved(schema, inner)
     kinds = node.get("discriminator", {}).get("mapping", {})
-    return location, fields if not kinds else dict.fromkeys(kinds, {})
+    return location, fields if not kinds else {kind: {} for kind in kinds}
 
 
 def _resolved(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:

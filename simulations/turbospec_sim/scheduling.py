@@ -15,7 +15,7 @@ import math
 from turbospec.compiled import compiled
 from turbospec.types import IntArray
 from turbospec_sim.randomness import key
-from turbospec_sim.records import FREE_ROWS, PREEMPTED, RUNNING, SLOT, TOKENS, Records
+from turbospec_sim.records import FREE_ROWS, PREEMPTED, RUNNING, SLOT, TOKENS, Record, Records
 from turbospec_sim.text import begin_text
 
 
@@ -83,7 +83,7 @@ def schedule(
 
 
 @compiled
-def hold(engine: Records, request: Records, tokens: int) -> bool:
+def hold(engine: Records, request: Record, tokens: int) -> bool:
     """Give a request the blocks to hold so many tokens; False, and no change, where blocks lack."""
     state = engine[0]
     lacking = -(-(tokens - request.shared_tokens) // state.block_size) - request.blocks
@@ -96,7 +96,7 @@ def hold(engine: Records, request: Records, tokens: int) -> bool:
 
 
 @compiled
-def release(engine: Records, request: Records) -> None:
+def release(engine: Records, request: Record) -> None:
     """Take a request's blocks back."""
     engine[0].free_blocks += request.blocks
     request.blocks = 0

@@ -10,7 +10,7 @@ import numpy as np
 
 from turbospec.types import IntArray
 from turbospec_sim.emission import GAP_BINS
-from turbospec_sim.records import ENGINE, FREE_ROWS, REQUEST, TOTALS, Records
+from turbospec_sim.records import FREE_ROWS, REQUEST, TOTALS, Records
 from turbospec_sim.step_time import StepTimes
 from turbospec_sim.text import Texts
 

@@ -48,7 +48,7 @@ class StepTimes:
     """Coefficients of a step's time, in seconds."""
 
     curve: FloatArray
-    """(2, knots) tokens of the target's pass, rising from 0, and its seconds there; past the last, its slope goes on."""
+    """(2, knots) tokens of the target's pass, rising from 0, and its seconds there; past the last the slope goes on."""
     host: float = 0.0
     host_request: float = 0.0
     decision: float = 0.0

@@ -25,13 +25,13 @@ TARGET, DRAFTER = 0, 1
 
 @compiled
 def schedule_step(
+    now: float,
     engine: Records,
     requests: Records,
     queues: IntArray,
     offered: Records,
     classes: Records,
     batch: IntArray,
-    now: float,
 ) -> int:
     """Take in what has arrived and fill the batch; the requests in it."""
     receive(engine, offered, now)
@@ -40,7 +40,7 @@ def schedule_step(
 
 @compiled
 def open_step(
-    engine: Records, requests: Records, queues: IntArray, offered: Records, batch: IntArray, size: int, now: float
+    size: int, now: float, engine: Records, requests: Records, queues: IntArray, offered: Records, batch: IntArray
 ) -> tuple[IntArray, int, int, float]:
     """Columns of the view of a step that drafts first, its prompt tokens, and who waits for how long."""
     columns, prefill_tokens = view_columns(engine, requests, batch, size)
@@ -50,6 +50,10 @@ def open_step(
 
 @compiled
 def draft_and_verify(
+    size: int,
+    slots: IntArray,
+    lengths: IntArray,
+    now: float,
     engine: Records,
     totals: Records,
     times: Records,
@@ -64,10 +68,6 @@ def draft_and_verify(
     lines: IntArray,
     values: FloatArray,
     batch: IntArray,
-    size: int,
-    slots: IntArray,
-    lengths: IntArray,
-    now: float,
 ) -> tuple[float, IntArray, IntArray, float, int, int, float, float, int, int, int]:
     """Carry a plan out. The clock after it, outcome columns, and the outcome's figures in the order of its fields."""
     lengths = _reserved(engine, requests, slots, lengths)
@@ -93,6 +93,9 @@ def draft_and_verify(
 
 @compiled
 def verify_batch(
+    size: int,
+    drafted_slots: IntArray,
+    now: float,
     engine: Records,
     totals: Records,
     times: Records,
@@ -107,9 +110,6 @@ def verify_batch(
     lines: IntArray,
     values: FloatArray,
     batch: IntArray,
-    size: int,
-    drafted_slots: IntArray,
-    now: float,
 ) -> tuple[IntArray, int, int, float, IntArray, float, float, int, int, int, int]:
     """The first half of a step that drafts last: verify what the step before drafted.
 
@@ -138,6 +138,10 @@ def verify_batch(
 
 @compiled
 def draft_and_emit(
+    size: int,
+    slots: IntArray,
+    lengths: IntArray,
+    now: float,
     engine: Records,
     totals: Records,
     times: Records,
@@ -152,10 +156,6 @@ def draft_and_emit(
     lines: IntArray,
     values: FloatArray,
     batch: IntArray,
-    size: int,
-    slots: IntArray,
-    lengths: IntArray,
-    now: float,
 ) -> tuple[float, IntArray, float, int, int]:
     """The second half: draft for the next step, then emit. The clock after it, and what was drafted."""
     draft_seconds, rows, draft_context, catch_up = draft(engine, times, requests, slots, lengths)

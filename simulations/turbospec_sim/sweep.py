@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 from joblib import Parallel, delayed
 
@@ -51,9 +51,10 @@ def run_all(runs: Sequence[Run], jobs: int = 1) -> Iterator[Row]:
         runs: independent of one another.
         jobs: processes to run them in.
     """
-    size = max(1, -(-len(runs) // (CHUNKS_PER_JOB * jobs)))
+    size = 1 if jobs == 1 else -(-len(runs) // (CHUNKS_PER_JOB * jobs))
     chunks = [runs[place : place + size] for place in range(0, len(runs), size)]
-    for rows in Parallel(n_jobs=jobs, return_as="generator")(delayed(_simulate_all)(chunk) for chunk in chunks):
+    parallel = Parallel(n_jobs=jobs, return_as="generator")
+    for rows in cast(Iterator[list[Row]], parallel(delayed(_simulate_all)(chunk) for chunk in chunks)):
         yield from rows
 
 

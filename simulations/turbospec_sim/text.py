@@ -12,7 +12,7 @@ from turbospec.compiled import compiled
 from turbospec.errors import UserError
 from turbospec.types import FloatArray, IntArray
 from turbospec_sim.randomness import uniform
-from turbospec_sim.records import CLASS, Records
+from turbospec_sim.records import CLASS, Record, Records
 from turbospec_sim.workload.acceptance import (
     MAX_POSITIONS,
     CollapsingAcceptance,
@@ -87,7 +87,7 @@ class Texts:
 
 
 @compiled
-def begin_text(request: Records, kind: Records, arrival: float) -> None:
+def begin_text(request: Record, kind: Record, arrival: float) -> None:
     """Set a request up whose text is of this class; `arrival` in seconds of the measured part."""
     request.mix, request.bad, request.switches = 0.0, 0, 0
     request.switch_at = np.iinfo(np.int64).max
@@ -101,7 +101,7 @@ def begin_text(request: Records, kind: Records, arrival: float) -> None:
 
 
 @compiled
-def advance_text(request: Records, kind: Records, position: int) -> None:
+def advance_text(request: Record, kind: Record, position: int) -> None:
     """Go on to an output position, not before the last."""
     while position >= request.switch_at:
         request.bad = 1 - request.bad
@@ -111,8 +111,8 @@ def advance_text(request: Records, kind: Records, position: int) -> None:
 
 @compiled
 def acceptance(
-    request: Records,
-    kind: Records,
+    request: Record,
+    kind: Record,
     rates: FloatArray,
     lines: IntArray,
     values: FloatArray,
@@ -140,7 +140,7 @@ def acceptance(
 
 
 @compiled
-def _stretch(request: Records, kind: Records, bad: int, number: int) -> int:
+def _stretch(request: Record, kind: Record, bad: int, number: int) -> int:
     """Length of a stretch: geometric, at least 1."""
     mean = kind.bad_tokens if bad else kind.good_tokens
     if mean <= 1.0:

@@ -17,7 +17,7 @@ from turbospec_sim.text import acceptance, advance_text
 def target_seconds(
     times: Records, curve: FloatArray, padding: IntArray, requests: Records, batch: IntArray, size: int
 ) -> tuple[float, int, int, int, int]:
-    """Seconds of a pass over the batch and its drafts, noise not included; its tokens, padded, of prompts, and KV read."""
+    """Seconds of a pass over the batch and its drafts, without noise; its tokens, padded, of prompts, and KV read."""
     cost = times[0]
     tokens, prefill, context, pairs = 0, 0, 0, 0.0
     for place in range(size):

@@ -50,6 +50,8 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror}); paths are relative to the scenario file") from error
+        raise UserError(
+            f"{path}: cannot read it ({error.strerror}); paths are relative to the scenario file"
+        ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not a text file in UTF-8") from error

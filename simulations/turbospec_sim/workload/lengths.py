@@ -76,8 +76,8 @@ class LogNormalLength(Settings):
         if self.mean is not None and self.sigma is not None:
             median, sigma = self.mean * math.exp(-(self.sigma**2) / 2.0), self.sigma
         else:
-            assert self.p50 is not None and self.p99 is not None
-            median, sigma = self.p50, math.log(self.p99 / self.p50) / P99_SIGMAS
+            median = self.p50 or 1.0
+            sigma = math.log((self.p99 or 1.0) / median) / P99_SIGMAS
         lengths = np.rint(median * np.exp(sigma * rng.standard_normal(size)))
         return np.clip(lengths, self.low, self.high).astype(np.int64)
 

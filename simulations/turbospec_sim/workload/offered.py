@@ -43,7 +43,8 @@ def offered_requests(workload: Workload, rate: float | None, seed: int) -> Recor
     for number, kind in enumerate(workload.classes):
         mine = requests["class_id"] == number
         rng = np.random.default_rng([seed, LENGTHS, number])
-        assert kind.prompt_tokens is not None and kind.output_tokens is not None
+        assert kind.prompt_tokens is not None
+        assert kind.output_tokens is not None
         # Drawn for all requests, so that what one class is given does not depend on how many others there are.
         requests["prompt_tokens"][mine] = kind.prompt_tokens.draw(rng, len(requests))[mine]
         requests["output_tokens"][mine] = kind.output_tokens.draw(rng, len(requests))[mine]
