@@ -25,8 +25,8 @@ COLUMNS = (
     "peak requests",
     "K",
     "SLO",
-    "regret, oracle",
-    "regret, best static",
+    "regret: oracle",
+    "best static",
 )
 
 
@@ -97,6 +97,7 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
     """A table for each scenario; figures are means over the seeds."""
     for name in dict.fromkeys(row["scenario"] for row in rows):
         shown = table(name, *COLUMNS)
+        shown.columns[0].no_wrap = True
         groups: dict[tuple[str, Any], list[dict[str, Any]]] = {}
         for row in rows:
             if row["scenario"] == name:
