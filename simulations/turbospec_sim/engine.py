@@ -7,7 +7,6 @@ read, so that a run is a function of its scenario, its policy and its seed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +14,10 @@ import numpy as np
 from turbospec.controller import Controller
 from turbospec.types import IntArray, StepOutcome, StepView
 from turbospec_sim import steps
+from turbospec_sim.interrupts import deferred_interrupts
 from turbospec_sim.state import EngineState
 
 NO_TOKENS = np.zeros(0, np.int64)
-
-Progress = Callable[[int], None]
-"""Called now and then with the requests finished since the last call."""
-PROGRESS_STEPS = 4096
 
 
 @dataclass(slots=True)
@@ -53,27 +49,23 @@ class SimulatedEngine:
         self._step = 0
         self._drafted: _Drafted | None = None
 
-    def run(self, progress: Progress | None = None) -> None:
+    def run(self) -> None:
         """Serve every request."""
-        state, reported, seen = self.state, 0, 0
+        state = self.state
         step = self._step_drafting_last if state.draft_before_emit else self._step_drafting_first
         self._begin_measuring_if_warm()
-        while True:
-            size = steps.schedule_step(self.now, *state.scheduling)
-            if size:
-                step(size)
-                seen += 1
-                if progress is not None and seen % PROGRESS_STEPS == 0:
-                    progress(state.finished - reported)
-                    reported = state.finished
-                continue
-            arrival = steps.next_arrival(state.engine, state.offered)
-            if arrival < math.inf:
-                self.now = max(self.now, arrival)
-            elif not self._begin_measuring_if_warm():
-                break
-        if progress is not None:
-            progress(state.finished - reported)
+        with deferred_interrupts() as interrupts:
+            while not interrupts:
+                size = steps.schedule_step(self.now, *state.scheduling)
+                if size:
+                    step(size)
+                    continue
+                arrival = steps.next_arrival(state.engine, state.offered)
+                if arrival < math.inf:
+                    self.now = max(self.now, arrival)
+                elif not self._begin_measuring_if_warm():
+                    return
+        raise KeyboardInterrupt
 
     def _begin_measuring_if_warm(self) -> bool:
         """Let the measured requests come once all before them are served; False where they have come already."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from turbospec.policy import find_policy, read_policy
 from turbospec.policy.static import StaticPolicy
 from turbospec.telemetry.cell import ALL_AT_ONCE
 from turbospec.types import StepController
-from turbospec_sim.engine import Progress, SimulatedEngine
+from turbospec_sim.engine import SimulatedEngine
 from turbospec_sim.metrics import judged, summarise
 from turbospec_sim.oracle import OraclePolicy
 from turbospec_sim.scenario import Scenario
@@ -39,13 +40,12 @@ class Run:
     draft_length: int | None = None
 
 
-def simulate(run: Run, *, listeners: tuple[StepListener, ...] = (), progress: Progress | None = None) -> dict[str, Any]:
+def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, Any]:
     """Simulate a run.
 
     Args:
         run: what to simulate.
         listeners: see every step, as with any engine; traces and timelines are such.
-        progress: told of finished requests now and then.
 
     Returns:
         A row of results. All but `wall_seconds` is a function of `run` alone.
@@ -67,7 +67,7 @@ def simulate(run: Run, *, listeners: tuple[StepListener, ...] = (), progress: Pr
     guard = guard.model_copy(update={"max_decision_seconds": math.inf})
     controller = Controller(policy, guard=guard, listeners=listeners)
     engine = SimulatedEngine(state, controller)
-    engine.run(progress)
+    engine.run()
     figures = summarise(state, max(engine.now - engine.measured_from, 1e-9))
     return {
         "scenario": run.name,

@@ -71,11 +71,6 @@ class EngineState:
             setattr(self, name, bool(engine[name][0]))
         self.max_draft = int(engine["max_draft"][0])
 
-    @property
-    def finished(self) -> int:
-        """Requests that were served."""
-        return int(self.engine["finished"][0])
-
     def begin_measuring(self, now: float) -> bool:
         """Make the requests that are measured known, as of now; False where that was done.
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import numpy as np
@@ -269,3 +270,18 @@ def test_a_closed_loop_keeps_its_clients_busy_and_no_more() -> None:
     done = np.sort(state.offered["sent"] + state.offered["latency"])
     assert np.allclose(np.sort(state.offered["sent"])[6:], done[: len(done) - 6])
     assert max(view.size for view, _, _ in steps.seen) == 6
+
+
+def test_an_interruption_is_kept_until_the_step_is_over() -> None:
+    steps = Steps()
+
+    class Interrupts:
+        def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
+            if len(steps.seen) == 5:
+                signal.raise_signal(signal.SIGINT)
+
+    state, handler = state_of(scenario()), signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        serve(state, StaticPolicy(3), steps, Interrupts())
+    assert len(steps.seen) == 5
+    assert signal.getsignal(signal.SIGINT) is handler
