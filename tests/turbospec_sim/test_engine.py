@@ -262,6 +262,8 @@ def test_warm_up_comes_before_the_clock_starts() -> None:
     engine = serve(state, StaticPolicy(0))
     assert engine.measured_from == pytest.approx(float(state.offered["latency"][:5].max()))
     assert (state.offered["sent"][5:] >= engine.measured_from).all()
+    # Without drafts every token after a request's first is an emission of its own.
+    assert state.gaps.sum() == state.totals["gaps"][0] == (state.offered["output_tokens"][5:] - 1).sum()
 
 
 def test_a_closed_loop_keeps_its_clients_busy_and_no_more() -> None:
