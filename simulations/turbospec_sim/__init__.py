@@ -1,1 +1,1 @@
-"""The discrete-event simulator of batching with speculation; not written yet, see CHANGELOG.md."""
+"""The offline simulator: the real controller in front of a simulated engine with continuous batching."""

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers", "vllm", "turbospec_engine")
+HEAVY = ("torch", "transformers", "vllm", "turbospec_engine", "turbospec_sim", "joblib", "matplotlib")
 
 
 @pytest.mark.parametrize("module", ["turbospec", "turbospec.policy", "turbospec.controller", "turbospec.cli.policy"])

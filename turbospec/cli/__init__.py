@@ -22,12 +22,17 @@ COMMANDS = {
     "generate": ("turbospec.cli.generate:generate", "Stream one prompt and watch the controller choose."),
     "bench": ("turbospec.cli.bench:app", "Compare policies over the same requests, side by side."),
     "profile": ("turbospec.cli.profile:profile", "Measure step times and fit the latency model to them."),
+    "simulate": ("turbospec.cli.simulate:simulate", "Try policies offline, on simulated servers and traffic."),
     "policy": ("turbospec.cli.policy:app", "Check, show and describe policy files."),
     "doctor": ("turbospec.cli.doctor:doctor", "Say whether speculation pays on a vLLM server, and what to check."),
     "trace": ("turbospec.cli.trace:trace", "Summarise a decision trace."),
 }
 
-ENGINE_MODULES = ("torch", "transformers", "safetensors", "tokenizers", "matplotlib", "turbospec_engine")
+EXTRAS = {
+    "engine": ("torch", "transformers", "safetensors", "tokenizers", "matplotlib", "turbospec_engine"),
+    "sim": ("joblib",),
+}
+"""Modules that come with an extra of the package."""
 
 QUIET_LOADING = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Keeps the model loaders' own bars and remarks off the terminal; the user's environment goes before."""
@@ -43,9 +48,12 @@ def main() -> None:
     except typer.TyperException as error:
         status = _fail(f"{error.format_message()} Options and arguments are listed by --help.")
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ENGINE_MODULES:
+        module = (error.name or "").partition(".")[0]
+        extra = next((name for name, modules in EXTRAS.items() if module in modules), None)
+        if extra is None:
             raise
-        status = _fail(f"{error.name} is not installed; get the engine with: pip install 'turbospec[engine]'")
+        what = "the engine" if extra == "engine" else "the simulator"
+        status = _fail(f"{error.name} is not installed; get {what} with: pip install 'turbospec[{extra}]'")
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     if status == 130:

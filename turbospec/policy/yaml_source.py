@@ -45,13 +45,17 @@ class _PlainLoader(yaml.SafeLoader):
 class YamlSource:
     """One YAML document that holds a mapping, as data and as nodes with their lines (counted from 0).
 
+    Args:
+        path: the file.
+        kind: what kind of file it is, in the words of errors.
+
     Raises:
         UserError: the file cannot be read, or is not one YAML mapping with each key given once.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: str = "policy") -> None:
         self.path = path
-        text = _read(path)
+        text = _read(path, kind)
         try:
             root = _PlainLoader(text).get_single_node()
             self.data: Any = _PlainLoader(text).get_single_data()
@@ -61,10 +65,11 @@ class YamlSource:
         except yaml.YAMLError as error:
             raise self.error(0, "", f"not valid YAML ({' '.join(str(error).split())})") from error
         if root is None:
-            raise self.error(0, "", "the file is empty; start it with `policy: <kind>`")
+            start = "policy: <kind>" if kind == "policy" else "version: 1"
+            raise self.error(0, "", f"the file is empty; start it with `{start}`")
         if not isinstance(root, yaml.MappingNode):
             found = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
-            raise self.error(_line(root), "", f"this is {found}; a policy file holds `field: value` lines")
+            raise self.error(_line(root), "", f"this is {found}; a {kind} file holds `field: value` lines")
         self._root = root
         self._check_keys(root)
 
@@ -113,14 +118,14 @@ def _pairs(node: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
     return cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, kind: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such policy file") from error
+        raise UserError(f"{path}: no such {kind} file") from error
     except IsADirectoryError as error:
-        raise UserError(f"{path}: this is a folder; name a policy file in it") from error
+        raise UserError(f"{path}: this is a folder; name a {kind} file in it") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not a text file in UTF-8; a policy file is YAML") from error
+        raise UserError(f"{path}: not a text file in UTF-8; a {kind} file is YAML") from error
     except OSError as error:
-        raise UserError(f"{path}: cannot read the policy file ({error.strerror})") from error
+        raise UserError(f"{path}: cannot read the {kind} file ({error.strerror})") from error

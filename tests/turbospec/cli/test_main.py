@@ -38,6 +38,7 @@ ENGINE = {"torch", "transformers", "matplotlib"}
         (["trace", "--help"], ENGINE | {"numba", "scipy"}),
         (["profile", "--help"], ENGINE | {"numba", "scipy"}),
         (["bench", "--help"], ENGINE),
+        (["simulate", "--help"], ENGINE | {"numba", "scipy", "joblib", "turbospec_sim"}),
         (["policy", "show", "adaptive"], ENGINE),
     ],
 )

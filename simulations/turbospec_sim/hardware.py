@@ -1,0 +1,96 @@
+"""Public figures of GPUs and models, for step times by the roofline model."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from turbospec.policy.config import Settings
+
+GIGA, TERA = 1e9, 1e12
+
+
+class Gpu(Settings):
+    """One GPU's peak rates."""
+
+    bandwidth_gb_s: float = Field(gt=0)
+    """Memory, in 10⁹ bytes a second."""
+    tflops_16bit: float = Field(gt=0)
+    """Dense tensor-core rate in float16 or bfloat16."""
+    tflops_8bit: float | None = Field(default=None, gt=0)
+    """In FP8 or INT8; none: weights of 8 bits are computed with in 16."""
+
+
+class ModelShape(Settings):
+    """What a decoder's time depends on, by the names of its configuration."""
+
+    layers: int = Field(ge=1)
+    hidden_size: int = Field(ge=1)
+    heads: int = Field(ge=1)
+    kv_heads: int = Field(ge=1)
+    head_dim: int = Field(ge=1)
+    intermediate_size: int = Field(ge=1)
+    vocab_size: int = Field(ge=1)
+    """Rows of the output head; of an EAGLE-3 head, its draft vocabulary."""
+    eagle3_target_hidden_size: int | None = Field(default=None, ge=1)
+    """Hidden size of the target where this is an EAGLE-3 head: it fuses three of the target's hidden states, and its
+    attention reads the token's embedding beside them."""
+
+    @property
+    def layer_parameters(self) -> int:
+        """Weights of one layer: the attention's four projections and a gated MLP's three."""
+        read = self.hidden_size * (2 if self.eagle3_target_hidden_size else 1)
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return read * (queries + 2 * keys) + queries * self.hidden_size + 3 * self.hidden_size * self.intermediate_size
+
+    @property
+    def head_parameters(self) -> int:
+        """Weights of the output head."""
+        return self.hidden_size * self.vocab_size
+
+    @property
+    def fusion_parameters(self) -> int:
+        """Weights that an EAGLE-3 head's first pass alone needs."""
+        return 3 * (self.eagle3_target_hidden_size or 0) * self.hidden_size
+
+    @property
+    def kv_values(self) -> int:
+        """Numbers that a token leaves in the KV cache."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+
+GPUS = {
+    # Peak rates of the SXM modules, without sparsity: NVIDIA's data sheets.
+    "v100": Gpu(bandwidth_gb_s=900, tflops_16bit=125),
+    "a100": Gpu(bandwidth_gb_s=2039, tflops_16bit=312),
+    "h100": Gpu(bandwidth_gb_s=3350, tflops_16bit=989, tflops_8bit=1979),
+    "h200": Gpu(bandwidth_gb_s=4800, tflops_16bit=989, tflops_8bit=1979),
+}
+
+
+def _shape(
+    layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int, intermediate: int, vocab: int, eagle: int = 0
+) -> ModelShape:
+    return ModelShape(
+        layers=layers,
+        hidden_size=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=intermediate,
+        vocab_size=vocab,
+        eagle3_target_hidden_size=eagle or None,
+    )
+
+
+MODELS = {
+    # The models' own config.json; EAGLE-3 heads keep 32,000 tokens of the vocabulary.
+    "llama-3.3-70b": _shape(80, 8192, 64, 8, 128, 28672, 128256),
+    "llama-3.3-70b-eagle3": _shape(1, 6144, 48, 8, 128, 16384, 32000, eagle=8192),
+    "llama-3.2-1b": _shape(16, 2048, 32, 8, 64, 8192, 128256),
+    "qwen3-32b": _shape(64, 5120, 64, 8, 128, 25600, 151936),
+    "qwen3-8b": _shape(36, 4096, 32, 8, 128, 12288, 151936),
+    "qwen3-8b-eagle3": _shape(1, 4096, 32, 8, 128, 12288, 32000, eagle=4096),
+    "qwen3-4b": _shape(36, 2560, 32, 8, 128, 9728, 151936),
+    "qwen3-1.7b": _shape(28, 2048, 16, 8, 128, 6144, 151936),
+    "qwen3-0.6b": _shape(28, 1024, 16, 8, 128, 3072, 151936),
+}

@@ -1,0 +1,205 @@
+"""Where a scenario's step times come from: given, fitted to a profile, or derived from a roofline."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
+
+from turbospec.latency import VERIFY_KNOTS, LatencyModel
+from turbospec.policy.config import Settings
+from turbospec.policy.schema import nearest
+from turbospec.profile import Profile
+from turbospec.types import FloatArray
+from turbospec_sim.hardware import GIGA, GPUS, MODELS, TERA, Gpu, ModelShape
+from turbospec_sim.step_time import StepTimes, floor_and_slope
+from turbospec_sim.workload.files import InputFile
+
+Seconds = Annotated[float, Field(ge=0)]
+Dtype = Literal["float32", "float16", "bfloat16", "fp8", "int8", "int4"]
+BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
+
+
+class _Latency(Settings):
+    """What every source has in common. A coefficient that is given goes before what the source says of it."""
+
+    host_seconds: Seconds | None = None
+    """A step's work outside the models."""
+    host_request_seconds: Seconds | None = None
+    """The same for each request of the step."""
+    kv_token_seconds: Seconds | None = None
+    """Each token of KV cache that the target's pass reads."""
+    attention_pair_seconds: Seconds | None = None
+    """Each pair of a prompt's token and one that it attends to."""
+    draft_start_seconds: Seconds | None = None
+    draft_pass_seconds: Seconds | None = None
+    draft_row_seconds: Seconds | None = None
+    draft_kv_token_seconds: Seconds | None = None
+    catch_up_token_seconds: Seconds | None = None
+    """Each token of a prompt, or of output that it has missed, that the drafter computes."""
+    decision_seconds: Seconds = 0.0
+    """Each decision of the controller."""
+    noise: Seconds = 0.0
+    """Standard deviation of the logarithm of the target's and of the drafter's time in a step."""
+    graph_sizes: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """Tokens to which CUDA graphs pad the target's pass; none for no padding."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> _Latency:
+        if list(self.graph_sizes) != sorted(set(self.graph_sizes)):
+            raise ValueError("`graph_sizes` must rise from one to the next")
+        return self
+
+    def _times(self, curve: FloatArray, **derived: float) -> StepTimes:
+        names = ("host", "host_request", "kv_token", "attention_pair", "draft_start", "draft_pass", "draft_row")
+        given = {name: getattr(self, f"{name}_seconds") for name in (*names, "draft_kv_token", "catch_up_token")}
+        chosen = derived | {name: value for name, value in given.items() if value is not None}
+        return StepTimes(
+            curve=curve, decision=self.decision_seconds, noise=self.noise, graph_sizes=self.graph_sizes, **chosen
+        )
+
+
+class GivenLatency(_Latency):
+    """Coefficients as they are given; those left out are 0."""
+
+    source: Literal["coefficients"]
+    verify_floor_seconds: Seconds | None = None
+    """Reading the target's weights."""
+    verify_token_seconds: Seconds | None = None
+    """Computing one token in the target."""
+    verify_combined: Literal["max", "plus"] = "max"
+    """Whether the longer of the two hides the other."""
+    verify_curve: tuple[tuple[Annotated[int, Field(ge=0)], Seconds], ...] | None = Field(default=None, min_length=2)
+    """[tokens, seconds] points of the target's pass in place of floor and slope, rising from 0 tokens."""
+
+    @model_validator(mode="after")
+    def _one_form(self) -> GivenLatency:
+        parts = (self.verify_floor_seconds, self.verify_token_seconds)
+        if (self.verify_curve is None) == (parts == (None, None)) or (parts.count(None) == 1):
+            raise ValueError("give either `verify_floor_seconds` and `verify_token_seconds` or `verify_curve`")
+        if self.verify_curve is not None:
+            tokens = [point[0] for point in self.verify_curve]
+            if tokens[0] != 0 or tokens != sorted(set(tokens)):
+                raise ValueError("the points of `verify_curve` must begin at 0 tokens and rise")
+        return self
+
+    def step_times(self) -> StepTimes:
+        """The coefficients of a step's time."""
+        if self.verify_curve is not None:
+            return self._times(np.array(self.verify_curve, np.float64).T.copy())
+        floor, token = self.verify_floor_seconds or 0.0, self.verify_token_seconds or 0.0
+        return self._times(floor_and_slope(floor, token, combined=self.verify_combined))
+
+    def profile(self) -> Profile | None:
+        """Measured step times for policies that predict."""
+        return None
+
+
+class ProfiledLatency(_Latency):
+    """Fitted to what `turbospec profile` measured; policies are given the same profile."""
+
+    source: Literal["profile"]
+    file: InputFile
+
+    def step_times(self) -> StepTimes:
+        """Raises:
+        UserError: the profile cannot be read.
+        """
+        model = LatencyModel.fit(self.profile().samples)
+        floor, kv_token, *slopes = np.maximum(model.verify.weights, 0.0).tolist()
+        knots = np.array([0.0, *VERIFY_KNOTS[:-1], 2.0 * VERIFY_KNOTS[-2]])
+        curve = np.array([knots, np.concatenate([[floor, floor], floor + np.cumsum(slopes * np.diff(knots[1:]))])])
+        start, each_pass, row, draft_kv_token, catch_up_token = np.maximum(model.draft.weights, 0.0).tolist()
+        host, host_request = np.maximum(model.host.weights, 0.0).tolist()
+        return self._times(
+            curve,
+            host=host,
+            host_request=host_request,
+            kv_token=kv_token,
+            draft_start=start,
+            draft_pass=each_pass,
+            draft_row=row,
+            draft_kv_token=draft_kv_token,
+            catch_up_token=catch_up_token,
+        )
+
+    def profile(self) -> Profile:
+        """Measured step times for policies that predict."""
+        return Profile.load(self.file)
+
+
+def _preset(known: dict[str, Any], what: str) -> BeforeValidator:
+    def look_up(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value not in known:
+            raise ValueError(f"no {what} is called `{value}`; {nearest(value, known)} (or give its figures)")
+        return known[value]
+
+    return BeforeValidator(look_up)
+
+
+GpuChoice = Annotated[Gpu, _preset(GPUS, "GPU")]
+ModelChoice = Annotated[ModelShape, _preset(MODELS, "model")]
+
+
+class RooflineLatency(_Latency):
+    """Derived from the models' shapes and the GPU's rates.
+
+    A pass reads all weights and computes two operations a weight and token; it takes the longer of both (Williams,
+    Waterman, Patterson, CACM 52(4), 2009). What kernels' launches and communication take comes on top: `host_seconds`
+    for a step, `draft_overhead_seconds` for each of the drafter's passes.
+    """
+
+    source: Literal["roofline"]
+    gpu: GpuChoice
+    gpus: int = Field(default=1, ge=1)
+    """GPUs that share the target and the drafter evenly (tensor parallelism)."""
+    bandwidth_efficiency: float = Field(default=0.8, gt=0, le=1)
+    """Part of the peak bandwidth that is reached."""
+    flops_efficiency: float = Field(default=0.6, gt=0, le=1)
+    """Part of the peak rate of computing that is reached."""
+    target: ModelChoice
+    target_dtype: Dtype = "bfloat16"
+    kv_dtype: Dtype = "bfloat16"
+    drafter: ModelChoice | None = None
+    """None: drafts cost nothing, as prompt look-up's nearly do."""
+    drafter_dtype: Dtype = "bfloat16"
+    draft_overhead_seconds: Seconds = 0.0
+
+    def step_times(self) -> StepTimes:
+        """The coefficients of a step's time."""
+        target, bandwidth = self.target, self.gpu.bandwidth_gb_s * GIGA * self.bandwidth_efficiency * self.gpus
+        weights = target.layers * target.layer_parameters
+        floor = (weights + target.head_parameters) * BYTES[self.target_dtype] / bandwidth
+        # The head runs for the tokens that are sampled from; of a prompt that is one.
+        token = 2.0 * weights / self._flops(self.target_dtype)
+        derived = {
+            "kv_token": target.kv_values * BYTES[self.kv_dtype] / bandwidth,
+            "attention_pair": 4.0 * target.layers * target.heads * target.head_dim / self._flops("bfloat16"),
+        }
+        if self.drafter is not None:
+            model, width = self.drafter, BYTES[self.drafter_dtype]
+            weights, rate = model.layers * model.layer_parameters, self._flops(self.drafter_dtype)
+            derived |= {
+                "draft_start": model.fusion_parameters * width / bandwidth,
+                "draft_pass": (weights + model.head_parameters) * width / bandwidth + self.draft_overhead_seconds,
+                "draft_row": 2.0 * (weights + model.head_parameters) / rate,
+                "draft_kv_token": model.kv_values * BYTES[self.kv_dtype] / bandwidth,
+                "catch_up_token": 2.0 * (weights + model.fusion_parameters) / rate,
+            }
+        return self._times(floor_and_slope(floor, token, combined="max"), **derived)
+
+    def profile(self) -> Profile | None:
+        """Measured step times for policies that predict."""
+        return None
+
+    def _flops(self, dtype: Dtype) -> float:
+        rate = self.gpu.tflops_16bit
+        if BYTES[dtype] == 1.0 and self.gpu.tflops_8bit is not None:
+            rate = self.gpu.tflops_8bit
+        return rate * TERA * self.flops_efficiency * self.gpus
+
+
+Latency = Annotated[GivenLatency | ProfiledLatency | RooflineLatency, Field(discriminator="source")]

@@ -1,0 +1,119 @@
+"""The policy that knows what others must learn; possible in simulation only."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from turbospec.acceptance import survival
+from turbospec.compiled import compiled
+from turbospec.planner import StepCosts
+from turbospec.price import TimePrice, best_rate
+from turbospec.step_problem import Batch, StepProblem, fixed_lengths
+from turbospec.types import FloatArray, IntArray, StepOutcome, StepPlan, StepView
+from turbospec_sim.records import Records
+from turbospec_sim.state import EngineState
+from turbospec_sim.step_time import padded, pass_seconds
+from turbospec_sim.text import acceptance
+
+
+class OraclePolicy:
+    """Plans each step exactly under the true acceptance of every draft token and the true cost of the step.
+
+    It does not know which tokens will be accepted, only how probable that is (where acceptance is recorded as 0 and 1,
+    these are the same), and nothing of requests to come. A second is worth the tokens that decoding brings in one;
+    a first token that waits does not make it dearer, as this is a yardstick for throughput.
+    """
+
+    def __init__(self, state: EngineState) -> None:
+        self._state = state
+        self._times = state.times.record
+        self._price = TimePrice()
+        self._decoding: dict[int, int] = {}
+
+    def plan(self, view: StepView) -> StepPlan:
+        batch = Batch.of(view, view.draft_limits)
+        self._decoding[view.step] = batch.decoding
+        nothing = StepPlan(np.zeros(view.size, np.int64), reason="no draft pays")
+        if batch.draft_room == 0:
+            return nothing
+        state = self._state
+        conditional = _conditional(
+            state.requests, state.texts.classes, state.texts.rates, state.texts.lines, state.texts.values,
+            state.view_slots, view.draft_limits, view.max_draft,
+        )  # fmt: skip
+        costs = self._costs(view, batch)
+        catch_up: FloatArray | None = None
+        charges: FloatArray | None = None
+        if batch.stale_tokens:
+            catch_up = view.stale_tokens.astype(np.float64) * state.times.catch_up_token
+            # Each step earns its share of what catching up is good for: all that the request still has to emit.
+            charges = catch_up * (1.0 + conditional[:, 0]) / np.maximum(view.tokens_left, 1)
+        rate = self._price.rate(batch.decoding)
+        if rate is None:
+            rate = best_rate(survival(conditional), costs, float(batch.decoding))
+        rows = state.view_slots
+        problem = StepProblem(batch, rows, view.draft_limits, conditional, costs, rate, catch_up, charges)
+        return fixed_lengths(problem, math.inf) or nothing
+
+    def observe(self, outcome: StepOutcome) -> None:
+        decoding = self._decoding.pop(outcome.step, 0)
+        if not decoding:
+            return
+        # Prompts are owed whatever is drafted. What they added to the step is known here, and is no time of decoding.
+        curve, without = self._state.times.curve, outcome.padded_tokens - outcome.prefill_tokens
+        prompts = pass_seconds(curve, outcome.padded_tokens) - pass_seconds(curve, without)
+        self._price.add(decoding, int(outcome.emitted.sum()), outcome.step_seconds - prompts)
+
+    def _costs(self, view: StepView, batch: Batch) -> StepCosts:
+        times, size, decoding = self._state.times, view.size, batch.decoding
+        context = batch.context_tokens
+        verify = _verify_table(
+            self._times, times.curve, times.padding, decoding + view.prefill_tokens, batch.draft_room, context, size
+        )
+        mean_context = context / size
+        row = times.draft_row + times.draft_kv_token * mean_context
+        if view.parallel_drafter:
+            if view.constant_first_pass:
+                return StepCosts(verify)
+            start = times.draft_start + times.draft_pass + times.draft_kv_token * context
+            if view.batch_drafter:
+                return StepCosts(verify, start, draft_pass=times.draft_row * size)
+            return StepCosts(verify, start, draft_token=times.draft_row)
+        if view.batch_drafter:
+            whole_batch = times.draft_pass + row * size
+            return StepCosts(verify, -whole_batch if view.constant_first_pass else times.draft_start, whole_batch)
+        return StepCosts(verify, times.draft_start, times.draft_pass, row)
+
+
+@compiled
+def _conditional(
+    requests: Records,
+    classes: Records,
+    rates: FloatArray,
+    lines: IntArray,
+    values: FloatArray,
+    slots: IntArray,
+    limits: IntArray,
+    depth: int,
+) -> FloatArray:
+    """(n, K) acceptance of each draft token given that those before it were accepted; 0 beyond a request's limit."""
+    out = np.zeros((len(slots), depth))
+    for i in range(len(slots)):
+        request = requests[slots[i]]
+        acceptance(request, classes[request.class_id], rates, lines, values, limits[i], out[i])
+    return out
+
+
+@compiled
+def _verify_table(
+    times: Records, curve: FloatArray, padding: IntArray, tokens: int, room: int, context: int, size: int
+) -> FloatArray:
+    """(room + 1,) host and target seconds with 0 … room draft tokens in the pass."""
+    cost = times[0]
+    seconds = np.empty(room + 1)
+    fixed = cost.host + cost.host_request * size + cost.decision + cost.kv_token * (context + tokens)
+    for m in range(room + 1):
+        seconds[m] = fixed + pass_seconds(curve, padded(tokens + m, padding)) + cost.kv_token * m
+    return seconds

@@ -1,0 +1,111 @@
+"""One run: a scenario under a policy, a rate and a seed, and the row of figures that it gives."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turbospec.controller import Controller, GuardConfig, StepListener
+from turbospec.policy import find_policy, read_policy
+from turbospec.policy.static import StaticPolicy
+from turbospec.telemetry.cell import ALL_AT_ONCE
+from turbospec.types import StepController
+from turbospec_sim.engine import SimulatedEngine
+from turbospec_sim.metrics import judged, summarise
+from turbospec_sim.oracle import OraclePolicy
+from turbospec_sim.scenario import Scenario
+from turbospec_sim.state import EngineState
+from turbospec_sim.text import Texts
+from turbospec_sim.workload.offered import offered_requests
+
+ORACLE, BEST_STATIC = "oracle", "best_static"
+"""Policies that only a simulation can have: one that knows what others learn, and one that is chosen in hindsight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is simulated at once."""
+
+    name: str
+    """The scenario's name."""
+    scenario: Scenario
+    policy: str
+    """Name or file of a policy, or `oracle`, or `best_static` with the draft length that is tried."""
+    rate: float | None
+    """Requests a second; None where the scenario has no rates."""
+    seed: int
+    draft_length: int | None = None
+
+
+def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, Any]:
+    """Simulate a run.
+
+    Args:
+        run: what to simulate.
+        listeners: see every step, as with any engine; traces and timelines are such.
+
+    Returns:
+        A row of results. All but `wall_seconds` is a function of `run` alone.
+
+    Raises:
+        UserError: the policy, or a file that the scenario names, cannot be read.
+    """
+    began = time.perf_counter()
+    scenario = run.scenario
+    state = EngineState(
+        engine=scenario.engine(run.seed),
+        offered=offered_requests(scenario.workload, run.rate, run.seed),
+        texts=Texts.of(scenario.workload.classes),
+        times=scenario.latency.step_times(),
+        concurrency=scenario.workload.concurrency,
+    )
+    policy, guard = _policy(run, state)
+    # The simulated clock does not see how long a decision takes, and a decision must not depend on this machine.
+    guard = guard.model_copy(update={"max_decision_seconds": math.inf})
+    controller = Controller(policy, guard=guard, listeners=listeners)
+    engine = SimulatedEngine(state, controller)
+    engine.run()
+    figures = summarise(state, max(engine.now - engine.measured_from, 1e-9))
+    return {
+        "scenario": run.name,
+        "policy": run.policy,
+        "request_rate": _shown_rate(run, state),
+        "concurrency": scenario.workload.concurrency,
+        "seed": run.seed,
+        "emit": scenario.server.emit,
+        **figures,
+        **judged(state, figures, scenario.slo),
+        "draft_length": run.draft_length,
+        "guard_trips": controller.stats.guard_trips,
+        "wall_seconds": time.perf_counter() - began,
+    }
+
+
+def check_policy(name: str) -> None:
+    """Raises:
+    UserError: there is no such policy, or its file is wrong.
+    """
+    if name not in (ORACLE, BEST_STATIC):
+        read_policy(find_policy(name))
+
+
+def _policy(run: Run, state: EngineState) -> tuple[StepController, GuardConfig]:
+    if run.draft_length is not None:
+        return StaticPolicy(run.draft_length), GuardConfig()
+    if run.policy == ORACLE:
+        return OraclePolicy(state), GuardConfig()
+    config = read_policy(find_policy(run.policy))
+    return config.build(run.scenario.latency.profile(), run.seed), config.guard
+
+
+def _shown_rate(run: Run, state: EngineState) -> float | str:
+    """As `vllm bench serve` has it; of a trace, its mean."""
+    if run.rate is not None:
+        return run.rate
+    if run.scenario.workload.concurrency is not None:
+        return ALL_AT_ONCE
+    span = float(state.offered["sent"].max())
+    return len(state.offered) / span if span > 0.0 else ALL_AT_ONCE

@@ -1,0 +1,111 @@
+"""What a scenario file says."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from turbospec.policy.config import Settings
+from turbospec_sim.latency_config import Latency
+from turbospec_sim.records import ENGINE, Records
+from turbospec_sim.workload.acceptance import MAX_POSITIONS
+from turbospec_sim.workload.arrivals import ClosedLoop
+from turbospec_sim.workload.config import Workload
+
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NO_THRESHOLD = np.iinfo(np.int64).max
+
+
+class Slo(Settings):
+    """The objectives that a run is judged by; each is a limit that must not be reached."""
+
+    p99_ttft_ms: float | None = Field(default=None, gt=0)
+    p99_tpot_ms: float | None = Field(default=None, gt=0)
+
+
+class Server(Settings):
+    """The engine's settings, by vLLM's names where it has one."""
+
+    max_num_seqs: int = Field(default=256, ge=1)
+    """Most requests served at once."""
+    max_num_batched_tokens: int = Field(default=8192, ge=1)
+    """Most tokens of a step, prompts and drafts included."""
+    long_prefill_token_threshold: int = Field(default=0, ge=0)
+    """Most tokens of one prompt in a step; 0 for no limit of its own."""
+    kv_cache_tokens: int = Field(ge=1)
+    """What the KV cache holds, over all requests."""
+    block_size: int = Field(default=16, ge=1)
+    """Tokens in a KV block."""
+    frontend_seconds: float = Field(default=0.0, ge=0)
+    """From when a client sends a request until the scheduler has it."""
+    emit: Literal["before_draft", "after_draft"] = "after_draft"
+    """Whether a step's tokens leave before the next drafts are made, or after, as vLLM's do."""
+
+    @model_validator(mode="after")
+    def _holds_a_block(self) -> Server:
+        if self.kv_cache_tokens < self.block_size:
+            raise ValueError(f"`kv_cache_tokens` ({self.kv_cache_tokens}) is less than a block ({self.block_size})")
+        return self
+
+
+class Drafter(Settings):
+    """How drafts are made; what that takes is in `latency`."""
+
+    max_draft: int = Field(ge=0, le=MAX_POSITIONS)
+    """The engine's K, which no policy exceeds; 0 for an engine without a drafter."""
+    kind: Literal["sequential", "parallel"] = "sequential"
+    """Whether each token of a draft takes a pass, or one pass makes them all."""
+    batch: bool = True
+    """Whether each pass runs over the whole batch, up to the longest draft, as vLLM's does."""
+    constant_first_pass: bool = False
+    """Whether the first pass runs in every step, drafts or not, as vLLM's does without TurboSpec's scheduler."""
+
+
+class Scenario(Settings):
+    """A server, what is asked of it, and the run of it that the file describes."""
+
+    version: Literal[1]
+    """Version of the scenario file format."""
+    description: str = ""
+    """For people; the simulator ignores it."""
+    policy: str
+    """Name or file of the policy of this run; `oracle` and `best_static` are known too."""
+    rates: tuple[Rate, ...] = ()
+    """Requests a second, one run each; none for closed loops and traces."""
+    slo: Slo | None = None
+    seed: int = Field(default=0, ge=0)
+    """Of the first run; further seeds count up from it."""
+    server: Server
+    drafter: Drafter
+    latency: Latency
+    workload: Workload
+
+    @model_validator(mode="after")
+    def _rates_fit(self) -> Scenario:
+        if self.workload.has_rates and not self.rates:
+            raise ValueError("`rates` is missing; name at least one, in requests/s")
+        if self.rates and not self.workload.has_rates:
+            instead = "`concurrency`" if isinstance(self.workload.arrivals, ClosedLoop) else "its file's times"
+            raise ValueError(
+                f"`rates` has no meaning for {self.workload.arrivals.process} arrivals, which go by {instead}"
+            )
+        return self
+
+    def engine(self, seed: int) -> Records:
+        """(1,) `ENGINE` record with the engine's settings."""
+        server, drafter = self.server, self.drafter
+        engine = np.zeros(1, ENGINE)
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "frontend_seconds"):
+            engine[name] = getattr(server, name)
+        engine["long_prefill_token_threshold"] = server.long_prefill_token_threshold or NO_THRESHOLD
+        engine["num_blocks"] = server.kv_cache_tokens // server.block_size
+        engine["max_draft"] = drafter.max_draft
+        engine["draft_before_emit"] = server.emit == "after_draft"
+        engine["parallel_drafter"] = drafter.kind == "parallel"
+        engine["batch_drafter"] = drafter.batch
+        engine["constant_first_pass"] = drafter.constant_first_pass and drafter.max_draft > 0
+        engine["seed"] = seed
+        engine["first_measured"] = self.workload.warmup_requests
+        return engine

@@ -1,0 +1,169 @@
+"""Finds and reads scenario files. What is wrong with one is said in one line: file, line, field, and how to mend it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from turbospec.errors import UserError
+from turbospec.policy.schema import nearest
+from turbospec.policy.yaml_source import YamlSource
+from turbospec_sim.scenario import Scenario
+
+Location = list[str | int]
+
+_MISSING = ("missing", "too_short")
+
+
+def shipped_scenarios() -> dict[str, Path]:
+    """The scenario files that come with TurboSpec, by name (the file's name without `.yaml`)."""
+    package = Path(str(resources.files("turbospec_sim")))
+    in_wheel, in_repository = package / "scenarios", package.parent / "scenarios"
+    folder = in_wheel if in_wheel.is_dir() else in_repository
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_scenario(source: str) -> Path:
+    """Path of a scenario file, given its path or the name of a shipped one.
+
+    Raises:
+        UserError: a bare name that is neither shipped nor a file.
+    """
+    path = Path(source)
+    if path.suffix or path.parent != Path():
+        return path
+    shipped = shipped_scenarios()
+    if path.name in shipped:
+        return shipped[path.name]
+    if path.exists():
+        return path
+    raise UserError(f"no scenario is called `{source}`; {nearest(path.name, shipped)} (or give a file's path)")
+
+
+def read_scenario(path: Path, settings: Sequence[str] = ()) -> Scenario:
+    """Read and check a scenario file.
+
+    Args:
+        path: the file.
+        settings: `field.field=value` for fields that are to have another value than the file gives; values as in
+            JSON, or text.
+
+    Raises:
+        UserError: one line that names the file, the line and the field, or the setting, and says how to mend it.
+    """
+    source = YamlSource(path, "scenario")
+    document = source.data
+    given = [_set(document, setting) for setting in settings]
+    try:
+        # Through JSON, because only there is pydantic strict about scalars while it still takes a list for a tuple.
+        text = json.dumps(document, default=str)
+        return Scenario.model_validate_json(text, strict=True, context={"folder": path.parent})
+    except ValidationError as error:
+        # Of several problems say the first, but what is missing last: it may be there, misspelt or refused itself.
+        problems = sorted(error.errors(), key=lambda problem: problem["type"] in _MISSING)
+        location, message = _explain(document, problems[0])
+        field = ".".join(map(str, location))
+        for place, setting in given:
+            if place[: len(location)] == location or location[: len(place)] == place:
+                raise UserError(f"--set {setting}: {field}: {message}") from error
+        raise source.error(source.line(location), field, message) from error
+
+
+def _set(document: Any, setting: str) -> tuple[Location, str]:
+    """Give a field another value, in place; where it is, and the setting."""
+    field, equals, text = setting.partition("=")
+    if not equals or not all(field.split(".")):
+        raise UserError(f"--set {setting}: write it as field=value, with dots between nested fields")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    place: Location = []
+    node = document
+    *parents, last = field.split(".")
+    for part in parents:
+        key = _key(node, part, setting, place)
+        place.append(key)
+        node = node.setdefault(key, {}) if isinstance(node, dict) else node[key]
+    key = _key(node, last, setting, place)
+    node[key] = value
+    return [*place, key], setting
+
+
+def _key(node: Any, part: str, setting: str, place: Location) -> str | int:
+    """A field's name, or a number in a list."""
+    if isinstance(node, dict):
+        return part
+    where = ".".join(map(str, place))
+    if not isinstance(node, list):
+        raise UserError(f"--set {setting}: `{where}` is a single value and has no field `{part}`")
+    if not part.isdecimal() or int(part) >= len(node):
+        raise UserError(f"--set {setting}: `{where}` has {len(node)} entries; name one from 0 to {len(node) - 1}")
+    return int(part)
+
+
+def _explain(document: Any, problem: ErrorDetails) -> tuple[Location, str]:
+    """Where a validation error is, and its words."""
+    context = problem.get("ctx", {})
+    location, fields = _walk(document, problem["loc"])
+    match problem["type"]:
+        case "extra_forbidden":
+            return location, f"unknown field; {nearest(str(location[-1]), fields)}"
+        case "missing":
+            expected = fields.get(str(problem["loc"][-1]), {})
+            value = expected.get("const", f"<{expected.get('type', 'value')}>")
+            return [*location[:-1], str(problem["loc"][-1])], f"missing; add `{problem['loc'][-1]}: {value}`"
+        case "union_tag_not_found":
+            tag = str(context["discriminator"]).strip("'")
+            return [*location, tag], f"missing; add `{tag}: <{'|'.join(_tags(fields))}>`"
+        case "union_tag_invalid":
+            tag, known = str(context["discriminator"]).strip("'"), str(context["expected_tags"]).replace("'", "")
+            return [
+                *location,
+                tag,
+            ], f"unknown {tag} `{context['tag']}`; {nearest(str(context['tag']), known.split(', '))}"
+        case "value_error":
+            return location, str(context["error"])
+        case _:
+            said = problem["msg"]
+            return location, f"{said[0].lower()}{said[1:]} (got {json.dumps(problem['input'], default=str)[:60]})"
+
+
+def _walk(document: Any, places: Sequence[str | int]) -> tuple[Location, dict[str, Any]]:
+    """An error's location without the names of union members, and the fields known at its innermost mapping."""
+    schema = Scenario.model_json_schema()
+    node, location, fields = _resolved(schema, schema), Location(), {}
+    for part in places:
+        kinds = node.get("discriminator", {}).get("mapping", {})
+        if part in kinds and not (isinstance(document, dict) and part in document):
+            node = _resolved(schema, {"$ref": kinds[part]})
+            continue
+        fields = node.get("properties", {})
+        location.append(part)
+        if isinstance(document, dict):
+            document = document.get(part)
+        elif isinstance(document, list) and isinstance(part, int):
+            document = document[part]
+        inner = fields.get(str(part)) or node.get("items", {})
+        node = _resolved(schema, inner)
+    kinds = node.get("discriminator", {}).get("mapping", {})
+    return location, fields if not kinds else {kind: {} for kind in kinds}
+
+
+def _resolved(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    """A schema's node with its reference followed, and `null` taken out of what it may be."""
+    if "anyOf" in node:
+        node = next((member for member in node["anyOf"] if member.get("type") != "null"), node)
+    if "$ref" in node:
+        node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
+    return node
+
+
+def _tags(fields: dict[str, Any]) -> list[str]:
+    return sorted(fields)

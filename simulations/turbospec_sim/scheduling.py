@@ -1,0 +1,180 @@
+"""Continuous batching as vLLM V1 does it: which requests run in a step, and with how many tokens.
+
+Running requests come first, oldest first, each with what it lacks of its own tokens and the drafts it brings; then
+waiting ones are admitted in order, as far as places, the step's token budget and KV blocks go. Prompts are cut to what
+is left of the budget. When a running request finds no KV block, the latest arrival is preempted: it loses its blocks,
+goes to the head of the queue, and computes its tokens anew. A step that preempted admits nobody.
+
+Source: vLLM 0.14, `vllm/v1/core/sched/scheduler.py`, with prefix caching reduced to a share of each prompt.
+"""
+
+from __future__ import annotations
+
+import math
+
+from turbospec.compiled import compiled
+from turbospec.types import IntArray
+from turbospec_sim.randomness import key
+from turbospec_sim.records import FREE_ROWS, PREEMPTED, RUNNING, SLOT, TOKENS, Record, Records
+from turbospec_sim.text import begin_text
+
+
+@compiled
+def receive(engine: Records, offered: Records, now: float) -> None:
+    """Let the queue take in what clients have sent by now."""
+    state = engine[0]
+    while state.tail < state.sent and offered[state.tail].sent + state.frontend_seconds <= now:
+        state.tail += 1
+
+
+@compiled
+def next_arrival(engine: Records, offered: Records) -> float:
+    """When the next request reaches the queue; infinite if none was sent."""
+    state = engine[0]
+    if state.tail < state.sent:
+        return offered[state.tail].sent + state.frontend_seconds
+    return math.inf
+
+
+@compiled
+def schedule(
+    engine: Records, requests: Records, queues: IntArray, offered: Records, classes: Records, batch: IntArray
+) -> int:
+    """Fill the batch with the next step's requests and their tokens, make room for them, and return their number."""
+    state = engine[0]
+    budget, size, place, preempted = state.max_num_batched_tokens, 0, 0, False
+    while place < state.running and budget > 0:
+        slot = queues[RUNNING, place]
+        request = requests[slot]
+        missing = request.prompt_tokens + request.emitted - request.computed
+        tokens = min(missing, budget, state.long_prefill_token_threshold)
+        request.drafts = min(request.drafts, budget - tokens)
+        while not hold(engine, request, request.computed + tokens + request.drafts):
+            preempted = True
+            if _preempt_latest(engine, requests, queues) == slot:
+                return size
+        batch[SLOT, size], batch[TOKENS, size] = slot, tokens
+        budget -= tokens + request.drafts
+        size += 1
+        place += 1
+    if preempted:
+        return size
+    while budget > 0 and state.running < state.max_num_seqs:
+        slot = _head(engine, requests, queues, offered, classes)
+        if slot < 0:
+            break
+        request = requests[slot]
+        missing = request.prompt_tokens + request.emitted - request.cached_tokens
+        tokens = min(missing, budget, state.long_prefill_token_threshold)
+        if not hold(engine, request, request.cached_tokens + tokens):
+            break
+        request.computed = request.draft_computed = request.cached_tokens
+        if state.preempted > 0:
+            state.preempted -= 1
+        else:
+            state.head += 1
+            state.free_rows -= 1
+        queues[RUNNING, state.running] = slot
+        state.running += 1
+        batch[SLOT, size], batch[TOKENS, size] = slot, tokens
+        budget -= tokens
+        size += 1
+    return size
+
+
+@compiled
+def hold(engine: Records, request: Record, tokens: int) -> bool:
+    """Give a request the blocks to hold so many tokens; False, and no change, where blocks lack."""
+    state = engine[0]
+    lacking = -(-(tokens - request.shared_tokens) // state.block_size) - request.blocks
+    if lacking > state.free_blocks:
+        return False
+    if lacking > 0:
+        state.free_blocks -= lacking
+        request.blocks += lacking
+    return True
+
+
+@compiled
+def release(engine: Records, request: Record) -> None:
+    """Take a request's blocks back."""
+    engine[0].free_blocks += request.blocks
+    request.blocks = 0
+
+
+@compiled
+def drop_finished(engine: Records, requests: Records, queues: IntArray) -> None:
+    """Take out of the running queue who has emitted all output, and free rows and blocks."""
+    state = engine[0]
+    kept = 0
+    for place in range(state.running):
+        slot = queues[RUNNING, place]
+        request = requests[slot]
+        if request.emitted < request.output_tokens:
+            queues[RUNNING, kept] = slot
+            kept += 1
+            continue
+        release(engine, request)
+        queues[FREE_ROWS, state.free_rows] = slot
+        state.free_rows += 1
+    state.running = kept
+
+
+@compiled
+def send_next(engine: Records, offered: Records, now: float) -> None:
+    """A client of a closed loop has its answer and sends the next request."""
+    state = engine[0]
+    if state.closed_loop and state.head > state.first_measured and state.sent < len(offered):
+        offered[state.sent].sent = now
+        state.sent += 1
+
+
+@compiled
+def _preempt_latest(engine: Records, requests: Records, queues: IntArray) -> int:
+    state = engine[0]
+    state.running -= 1
+    slot = queues[RUNNING, state.running]
+    request = requests[slot]
+    release(engine, request)
+    request.computed = request.draft_computed = request.drafts = 0
+    queues[PREEMPTED, state.preempted] = slot
+    state.preempted += 1
+    state.preemptions += 1
+    return slot
+
+
+@compiled
+def _head(engine: Records, requests: Records, queues: IntArray, offered: Records, classes: Records) -> int:
+    """Row of the request that is next to be admitted; -1 where nobody waits.
+
+    Requests that could never be held, because the cache is too small for them, are refused on the way.
+    """
+    state = engine[0]
+    if state.preempted > 0:
+        return queues[PREEMPTED, state.preempted - 1]
+    while state.head < state.tail:
+        asked = offered[state.head]
+        kind = classes[asked.class_id]
+        limit = kind.max_tokens if kind.max_tokens > 0 else asked.output_tokens
+        output = min(asked.output_tokens, limit)
+        if asked.prompt_tokens + limit <= state.num_blocks * state.block_size:
+            break
+        state.failed += state.head >= state.first_measured
+        state.head += 1
+        send_next(engine, offered, asked.sent + state.frontend_seconds)
+    else:
+        return -1
+    slot = queues[FREE_ROWS, state.free_rows - 1]
+    request = requests[slot]
+    request.index = state.head
+    request.key = key(state.seed, state.head)
+    request.class_id, request.told_class = asked.class_id, kind.told_class
+    request.prompt_tokens, request.output_tokens, request.max_tokens = asked.prompt_tokens, output, limit
+    cached = min(int(asked.prompt_tokens * kind.cached_share), asked.prompt_tokens - 1)
+    request.cached_tokens = cached // state.block_size * state.block_size
+    request.shared_tokens = request.cached_tokens if kind.cached_in_common else 0
+    request.emitted = request.computed = request.draft_computed = request.blocks = 0
+    request.decode_steps = request.drafts = 0
+    request.step = -1
+    begin_text(request, kind, asked.sent - state.origin)
+    return slot

@@ -1,0 +1,90 @@
+"""A simulated batch in the controller's terms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turbospec.compiled import compiled
+from turbospec.types import IntArray, Phase
+from turbospec_sim.drafting import is_prefilling, stale_tokens
+from turbospec_sim.records import PREEMPTED, SLOT, TOKENS, Records
+
+PREFILL, FIRST_DECODE, DECODE = Phase.PREFILL.value, Phase.FIRST_DECODE.value, Phase.DECODE.value
+
+COLUMNS = 9
+"""Row number in the engine, then as in `StepView`: ids, phase, context, emitted, left, stale, class, draft limit."""
+
+
+@compiled
+def view_columns(engine: Records, requests: Records, batch: IntArray, size: int) -> tuple[IntArray, int]:
+    """(COLUMNS, n) what a view says of the unfinished requests of a batch, and the prompt tokens that it announces.
+
+    Before a step that drafts first, these are the step's own. Where a step has just been verified and drafts are made
+    for the next, it is what that step can take of the prompts begun.
+    """
+    state = engine[0]
+    columns = np.empty((COLUMNS, size), np.int64)
+    rows, prompt_tokens = 0, 0
+    free = state.free_blocks * state.block_size
+    for place in range(size):
+        slot = batch[SLOT, place]
+        request = requests[slot]
+        if request.emitted >= request.output_tokens:
+            continue
+        left = request.max_tokens - request.emitted
+        phase, limit = PREFILL, 0
+        if is_prefilling(request):
+            missing = request.prompt_tokens + request.emitted - request.computed
+            prompt_tokens += missing if state.draft_before_emit else batch[TOKENS, place]
+        else:
+            phase = DECODE if request.decode_steps else FIRST_DECODE
+            limit = min(state.max_draft, left - 1)
+            if not state.draft_before_emit:
+                # Drafts preempt nobody: they take what room there is.
+                held = request.blocks * state.block_size + request.shared_tokens
+                room = held + free - request.prompt_tokens - request.emitted
+                limit = min(limit, room)
+        columns[0, rows] = slot
+        columns[1, rows] = request.index
+        columns[2, rows] = phase
+        columns[3, rows] = request.computed
+        columns[4, rows] = request.emitted
+        columns[5, rows] = left
+        columns[6, rows] = stale_tokens(engine, request)
+        columns[7, rows] = request.told_class
+        columns[8, rows] = max(limit, 0)
+        rows += 1
+    if state.draft_before_emit:
+        prompt_tokens = min(prompt_tokens, state.max_num_batched_tokens)
+    return columns[:, :rows], prompt_tokens
+
+
+@compiled
+def waiting(engine: Records, requests: Records, queues: IntArray, offered: Records, now: float) -> tuple[int, float]:
+    """Requests that wait, and for how long the first of them has."""
+    state = engine[0]
+    number = state.preempted + state.tail - state.head
+    if number == 0:
+        return 0, 0.0
+    first = state.head
+    if state.preempted > 0:
+        first = requests[queues[PREEMPTED, state.preempted - 1]].index
+    return number, now - offered[first].sent
+
+
+@compiled
+def outcome_columns(requests: Records, slots: IntArray, step: int) -> IntArray:
+    """(4, n) drafted, accepted, emitted and truncated for the rows of a view that a step has verified.
+
+    Rows of zeros for requests that were not in the step: preempted, or out of its token budget.
+    """
+    columns = np.zeros((4, len(slots)), np.int64)
+    for i in range(len(slots)):
+        request = requests[slots[i]]
+        if request.step == step:
+            columns[0, i] = request.step_drafted
+            columns[1, i] = min(request.step_accepted, request.step_emitted)
+            columns[2, i] = request.step_emitted
+            # Whatever ended the output at an accepted draft token kept the tokens after it from being judged.
+            columns[3, i] = request.step_emitted > 0 and request.step_emitted <= request.step_accepted
+    return columns

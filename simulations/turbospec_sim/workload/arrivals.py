@@ -1,0 +1,113 @@
+"""When requests arrive: processes that are drawn, closed loops, and recorded traces."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from turbospec.policy.config import Settings
+from turbospec.types import FloatArray
+from turbospec_sim.workload.files import InputFile
+
+
+class PoissonArrivals(Settings):
+    """Independent arrivals at a steady rate, as `vllm bench serve` sends them at its default burstiness of 1."""
+
+    process: Literal["poisson"]
+
+    def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:
+        """(size,) seconds, rising, at `rate` requests a second."""
+        return _gamma_times(rng, rate, size, 1.0)
+
+
+class GammaArrivals(Settings):
+    """Gamma-distributed gaps, as `vllm bench serve --burstiness`."""
+
+    process: Literal["gamma"]
+    burstiness: float = Field(gt=0)
+    """Shape of the gaps' distribution: below 1 more bursty than Poisson, above 1 more even."""
+
+    def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:
+        """(size,) seconds, rising, at `rate` requests a second."""
+        return _gamma_times(rng, rate, size, self.burstiness)
+
+
+class BurstArrivals(Settings):
+    """Poisson arrivals whose rate changes between busy and quiet spells."""
+
+    process: Literal["bursts"]
+    on_seconds: float = Field(gt=0)
+    off_seconds: float = Field(gt=0)
+    off_share: float = Field(default=0.0, ge=0, le=1)
+    """Rate of the quiet spells as a part of the busy ones'; 0 is silence."""
+
+    def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:
+        """(size,) seconds, rising, at `rate` requests a second averaged over both kinds of spell."""
+        return _modulated_times(rng, rate, size, [self.on_seconds, self.off_seconds], [1.0, self.off_share])
+
+
+class DayArrivals(Settings):
+    """Poisson arrivals whose rate follows a curve that repeats."""
+
+    process: Literal["day"]
+    curve: tuple[Annotated[float, Field(ge=0)], ...] = Field(min_length=1)
+    """Rate of each equal part of the period; only their ratios count."""
+    period_seconds: float = Field(default=86400.0, gt=0)
+
+    @model_validator(mode="after")
+    def _somebody_comes(self) -> DayArrivals:
+        if not any(self.curve):
+            raise ValueError("the curve is 0 everywhere; at least one part needs a rate")
+        return self
+
+    def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:
+        """(size,) seconds, rising, at `rate` requests a second averaged over a period."""
+        part = self.period_seconds / len(self.curve)
+        return _modulated_times(rng, rate, size, [part] * len(self.curve), self.curve)
+
+
+class ClosedLoop(Settings):
+    """A fixed number of clients, each of which sends its next request when its last one is answered."""
+
+    process: Literal["closed"]
+    concurrency: int = Field(ge=1)
+
+
+class TraceArrivals(Settings):
+    """Arrivals and lengths as they were recorded.
+
+    The file is JSONL or CSV, one request a line: `arrival_time` in seconds, `prompt_tokens`, `output_tokens`, and
+    `class`, the name of one of the workload's classes (the first where absent).
+    """
+
+    process: Literal["trace"]
+    file: InputFile
+
+
+OpenArrivals = PoissonArrivals | GammaArrivals | BurstArrivals | DayArrivals
+Arrivals = Annotated[OpenArrivals | ClosedLoop | TraceArrivals, Field(discriminator="process")]
+
+
+def _gamma_times(rng: np.random.Generator, rate: float, size: int, burstiness: float) -> FloatArray:
+    """As `vllm bench serve` draws them: the first request waits too, and the last arrives at size / rate."""
+    times = np.cumsum(rng.gamma(burstiness, 1.0, size))
+    return times * (size / rate / times[-1])
+
+
+def _modulated_times(
+    rng: np.random.Generator, rate: float, size: int, seconds: list[float], intensity: list[float] | tuple[float, ...]
+) -> FloatArray:
+    """Inhomogeneous Poisson arrivals with a periodic, piecewise constant rate.
+
+    Arrivals of a unit-rate process are sent through the inverse of the cumulated rate (Çınlar, "Introduction to
+    Stochastic Processes", 1975, section 4.7).
+    """
+    ends = np.concatenate([[0.0], np.cumsum(seconds)])
+    cumulated = np.concatenate([[0.0], np.cumsum(np.multiply(seconds, intensity))])
+    period = float(ends[-1])
+    cumulated *= period / cumulated[-1]
+    warped = np.cumsum(rng.standard_exponential(size)) / rate
+    periods = np.floor(warped / period)
+    return periods * period + np.interp(warped - periods * period, cumulated, ends)

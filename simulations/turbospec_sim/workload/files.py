@@ -1,0 +1,57 @@
+"""Files that a scenario names, by paths relative to its own."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ValidationInfo
+
+from turbospec.errors import UserError
+
+
+def _from_scenario(path: Path, info: ValidationInfo) -> Path:
+    return Path((info.context or {}).get("folder", ".")) / path
+
+
+InputFile = Annotated[Path, AfterValidator(_from_scenario)]
+"""A path in a scenario file, relative to that file."""
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """Numbers (from 1) and values of a file's lines.
+
+    Raises:
+        UserError: the file cannot be read, or a line is not JSON.
+    """
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                raise UserError(f"{path}:{number}: not JSON ({error})") from error
+
+
+def csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Numbers (from 1, the header's) and fields of a file's lines.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    reader = csv.DictReader(_text(path).splitlines())
+    for row in reader:
+        yield reader.line_num, {name: value for name, value in row.items() if value != ""}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot read it ({error.strerror}); paths are relative to the scenario file"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not a text file in UTF-8") from error

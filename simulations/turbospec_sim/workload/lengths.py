@@ -1,0 +1,85 @@
+"""Distributions of prompt and output lengths, in tokens."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from turbospec.policy.config import Settings
+from turbospec.types import IntArray
+
+P99_SIGMAS = 2.3263478740408408
+"""Standard deviations from a normal distribution's median to its 99th percentile."""
+
+
+class ConstantLength(Settings):
+    """The same length for every request."""
+
+    distribution: Literal["constant"]
+    tokens: int = Field(ge=1)
+
+    def draw(self, rng: np.random.Generator, size: int) -> IntArray:
+        """(size,) lengths."""
+        return np.full(size, self.tokens)
+
+
+class UniformLength(Settings):
+    """Any length between two, both included."""
+
+    distribution: Literal["uniform"]
+    low: int = Field(ge=1)
+    high: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> UniformLength:
+        if self.high < self.low:
+            raise ValueError(f"`high` ({self.high}) is below `low` ({self.low}); swap them")
+        return self
+
+    def draw(self, rng: np.random.Generator, size: int) -> IntArray:
+        """(size,) lengths."""
+        return rng.integers(self.low, self.high, size, endpoint=True)
+
+
+class LogNormalLength(Settings):
+    """Log-normal, given by its mean and the standard deviation of its logarithm, or by its median and P99."""
+
+    distribution: Literal["lognormal"]
+    mean: float | None = Field(default=None, gt=0)
+    """Tokens, before clipping; goes with `sigma`."""
+    sigma: float | None = Field(default=None, ge=0)
+    """Standard deviation of the natural logarithm."""
+    p50: float | None = Field(default=None, gt=0)
+    """Tokens; goes with `p99`."""
+    p99: float | None = Field(default=None, gt=0)
+    low: int = Field(default=1, ge=1)
+    """Shorter draws are given this length."""
+    high: int | None = Field(default=None, ge=1)
+    """Longer draws are given this length."""
+
+    @model_validator(mode="after")
+    def _one_form(self) -> LogNormalLength:
+        given = [name for name in ("mean", "sigma", "p50", "p99") if getattr(self, name) is not None]
+        if given not in (["mean", "sigma"], ["p50", "p99"]):
+            raise ValueError("give either `mean` and `sigma` or `p50` and `p99`")
+        if self.p50 is not None and self.p99 is not None and self.p99 < self.p50:
+            raise ValueError(f"`p99` ({self.p99:g}) is below `p50` ({self.p50:g})")
+        if self.high is not None and self.high < self.low:
+            raise ValueError(f"`high` ({self.high}) is below `low` ({self.low}); swap them")
+        return self
+
+    def draw(self, rng: np.random.Generator, size: int) -> IntArray:
+        """(size,) lengths, rounded to whole tokens and clipped."""
+        if self.mean is not None and self.sigma is not None:
+            median, sigma = self.mean * math.exp(-(self.sigma**2) / 2.0), self.sigma
+        else:
+            median = self.p50 or 1.0
+            sigma = math.log((self.p99 or 1.0) / median) / P99_SIGMAS
+        lengths = np.rint(median * np.exp(sigma * rng.standard_normal(size)))
+        return np.clip(lengths, self.low, self.high).astype(np.int64)
+
+
+Lengths = Annotated[ConstantLength | UniformLength | LogNormalLength, Field(discriminator="distribution")]

@@ -1,0 +1,98 @@
+"""Draws the requests of a run: the same ones for every policy under a seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turbospec.errors import UserError
+from turbospec_sim.records import OFFERED, Records
+from turbospec_sim.workload.arrivals import ClosedLoop, TraceArrivals
+from turbospec_sim.workload.config import RequestClass, Workload
+from turbospec_sim.workload.files import csv_rows, json_lines
+
+CLASSES, ARRIVALS, LENGTHS = range(3)
+"""Streams of random numbers: changing one part of a workload leaves the others as they were."""
+
+
+def offered_requests(workload: Workload, rate: float | None, seed: int) -> Records:
+    """The requests of a run, warm-up first, as `OFFERED` records in the order in which they are sent.
+
+    `sent` is in seconds from the beginning of the measured part, and 0 for warm-up requests and closed loops.
+
+    Args:
+        workload: what is asked of the server.
+        rate: requests a second; None where the workload has no rate.
+        seed: of everything that is drawn.
+
+    Raises:
+        UserError: a trace cannot be read.
+    """
+    if isinstance(workload.arrivals, TraceArrivals):
+        return _recorded(workload.arrivals.file, workload)
+    assert workload.requests is not None
+    warmup = workload.warmup_requests
+    requests = _blank(warmup + workload.requests)
+    shares = np.cumsum([kind.share for kind in workload.classes])
+    picks = np.random.default_rng([seed, CLASSES]).random(len(requests)) * shares[-1]
+    requests["class_id"] = np.searchsorted(shares, picks, side="right")
+    for number, kind in enumerate(workload.classes):
+        mine = requests["class_id"] == number
+        rng = np.random.default_rng([seed, LENGTHS, number])
+        assert kind.prompt_tokens is not None
+        assert kind.output_tokens is not None
+        # Drawn for all requests, so that what one class is given does not depend on how many others there are.
+        requests["prompt_tokens"][mine] = kind.prompt_tokens.draw(rng, len(requests))[mine]
+        requests["output_tokens"][mine] = kind.output_tokens.draw(rng, len(requests))[mine]
+    if not isinstance(workload.arrivals, ClosedLoop):
+        assert rate is not None
+        rng = np.random.default_rng([seed, ARRIVALS])
+        requests["sent"][warmup:] = workload.arrivals.times(rng, rate, workload.requests)
+    return requests
+
+
+def _recorded(file: Path, workload: Workload) -> Records:
+    lines = list(csv_rows(file) if file.suffix == ".csv" else json_lines(file))[: workload.requests]
+    if not lines:
+        raise UserError(f"{file}: no requests in it")
+    numbers = {kind.name: number for number, kind in enumerate(workload.classes)}
+    requests = _blank(len(lines))
+    for request, (line, fields) in zip(requests, lines, strict=True):
+        try:
+            request["sent"] = _number(fields, "arrival_time", 0.0)
+            request["prompt_tokens"] = _number(fields, "prompt_tokens", 1)
+            request["output_tokens"] = _number(fields, "output_tokens", 1)
+            request["class_id"] = numbers[_class(fields, workload.classes)]
+        except ValueError as error:
+            raise UserError(f"{file}:{line}: {error}") from error
+    requests["sent"] -= requests["sent"].min()
+    return requests[np.argsort(requests["sent"], kind="stable")]
+
+
+def _blank(size: int) -> Records:
+    requests = np.zeros(size, OFFERED)
+    requests["ttft"] = requests["latency"] = math.nan
+    return requests
+
+
+def _number(fields: Any, name: str, least: float) -> float:
+    if not isinstance(fields, Mapping) or name not in fields:
+        raise ValueError(f"`{name}` is missing")
+    try:
+        value = float(fields[name])
+    except (TypeError, ValueError):
+        value = math.nan
+    if not least <= value < math.inf:
+        raise ValueError(f"`{name}` must be a number of at least {least:g} (got {fields[name]!r})")
+    return value
+
+
+def _class(fields: Mapping[str, Any], kinds: Sequence[RequestClass]) -> str:
+    name = fields.get("class", kinds[0].name)
+    if name not in {kind.name for kind in kinds}:
+        raise ValueError(f"class `{name}` is not one of the scenario's ({', '.join(kind.name for kind in kinds)})")
+    return name

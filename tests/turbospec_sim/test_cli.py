@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.turbospec_sim.scenarios import document
+from turbospec import cli
+
+QUICK = ["--set", "workload.requests=12"]
+NAMES = (
+    "scenario", "request_rate", "policy", "seed", "p99_ttft_ms", "p99_tpot_ms", "median_ttft_ms", "median_tpot_ms",
+    "p50_itl_ms", "p99_itl_ms", "output_throughput", "max_concurrent_requests", "completed", "failed", "slo_met",
+    "regret_vs_oracle", "regret_vs_best_static", "engine_steps", "wall_seconds",
+)  # fmt: skip
+
+
+def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["turbospec", "simulate", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps(document(slo={"p99_ttft_ms": 500, "p99_tpot_ms": 100}), indent=1))
+    return path
+
+
+def test_rows_have_every_field_and_policies_are_compared(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results.json"
+    policies = [word for name in ("off", "oracle", "best_static") for word in ("--policy", name)]
+    arguments = [str(file), *policies, "--rates", "5,10", "--seeds", "2", *QUICK, "--json", str(results)]
+    assert run(arguments, monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("mine", "oracle", "best_static (K=", "met in"))
+    document = json.loads(results.read_text())
+    assert set(document) == {"meta", "rows"}
+    assert len(document["rows"]) == 3 * 2 * 2
+    for row in document["rows"]:
+        assert set(NAMES) <= set(row)
+        assert isinstance(row["slo_met"], bool)
+        assert row["completed"] == 12
+    assert document["meta"]["scenarios"]["mine"]["workload"]["requests"] == 12
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_without_options_the_scenarios_own_run_is_simulated(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run([str(file), "--json", str(tmp_path / "r.json")], monkeypatch) == 0
+    (row,) = json.loads((tmp_path / "r.json").read_text())["rows"]
+    assert (row["policy"], row["request_rate"], row["regret_vs_oracle"]) == ("static-3", 20.0, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.yaml"], "nowhere.yaml: no such scenario file"),
+        (["drfit"], "no scenario is called `drfit`; did you mean `drift`?"),
+        (["drift", "--policy", "adaptiv"], "no policy is called `adaptiv`; did you mean `adaptive`?"),
+        (["drift", "--rates", "0"], "--rates 0: a rate is a number of requests a second, above 0"),
+        (["drift", "--rates", "1,-2"], "--rates -2: "),
+        (["drift", "--rates", "fast"], "--rates fast: "),
+        (["ttft-k15", "--rates", "1"], "no scenario given here has rates"),
+        (["drift", "--set", "server.nonsense=1"], "--set server.nonsense=1: server.nonsense: unknown field"),
+        (["drift", "--seeds", "0"], "--seeds"),
+        ([], "SCENARIO"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments, monkeypatch) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert words in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["version: [", "", "- 1", "version: 1\nversion: 1\n"])
+def test_broken_yaml_is_one_line_with_its_place(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text(text)
+    assert run([str(path)], monkeypatch) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {path}:")
+    assert "policy" not in error
+
+
+def test_an_interruption_ends_with_130(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("turbospec_sim.sweep.simulate", interrupted)
+    assert run([str(file), "--json", str(tmp_path / "r.json")], monkeypatch) == 130
+    assert capsys.readouterr().err.strip() == "interrupted"
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "joblib", None)
+    monkeypatch.delitem(sys.modules, "turbospec_sim.sweep", raising=False)
+    assert run(["drift"], monkeypatch) == 2
+    assert capsys.readouterr().err == (
+        "error: joblib is not installed; get the simulator with: pip install 'turbospec[sim]'\n"
+    )

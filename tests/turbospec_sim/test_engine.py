@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.turbospec_sim.scenarios import RandomPolicy, Steps, closed, scenario, serve, state_of
+from turbospec.policy import load_policy
+from turbospec.policy.static import StaticPolicy
+from turbospec.types import Phase, StepOutcome, StepPlan, StepView
+from turbospec_sim.run import Run, simulate
+from turbospec_sim.state import EngineState
+
+ORDERS = ("before_draft", "after_draft")
+DRAFTERS = (
+    {"kind": "sequential", "batch": True, "max_draft": 5},
+    {"kind": "sequential", "batch": False, "max_draft": 5},
+    {"kind": "sequential", "batch": True, "max_draft": 5, "constant_first_pass": True},
+    {"kind": "parallel", "batch": True, "max_draft": 5},
+    {"kind": "parallel", "batch": False, "max_draft": 5, "constant_first_pass": True},
+)
+
+
+class Invariants:
+    """What must hold after every step."""
+
+    def __init__(self, state: EngineState, budget: int) -> None:
+        self.state, self.budget = state, budget
+        self.newest = -1
+
+    def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
+        state, engine = self.state, self.state.engine[0]
+        held = state.requests["blocks"]
+        assert (held >= 0).all()
+        assert held.sum() + engine["free_blocks"] == engine["num_blocks"]
+        assert engine["running"] + engine["preempted"] + engine["free_rows"] == engine["max_num_seqs"]
+        assert len(set(view.request_ids.tolist())) == view.size <= engine["max_num_seqs"]
+        # A step's drafts are part of its budget where they are made before it is scheduled.
+        drafts = 0 if engine["draft_before_emit"] else int(outcome.drafted.sum())
+        assert outcome.tokens_batched - drafts <= self.budget
+        assert (outcome.accepted <= outcome.drafted).all()
+        assert (outcome.drafted <= plan.draft_lengths).all()
+        assert (view.draft_limits[view.phase == Phase.PREFILL] == 0).all()
+        fresh = view.request_ids[view.request_ids > self.newest]
+        assert (np.diff(fresh) > 0).all()  # admitted in the order of arrival
+        self.newest = max([self.newest, *fresh.tolist()])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    order=st.sampled_from(ORDERS),
+    drafter=st.sampled_from(DRAFTERS),
+    places=st.integers(1, 12),
+    budget=st.integers(8, 400),
+    blocks=st.integers(24, 120),
+    rate=st.sampled_from([1.0, 30.0, 1000.0]),
+    max_tokens=st.sampled_from([None, 64]),
+    cached=st.sampled_from([0.0, 0.7]),
+    in_common=st.booleans(),
+)
+def test_every_request_is_served_whole_whatever_the_policy(
+    seed: int,
+    order: str,
+    drafter: dict[str, Any],
+    places: int,
+    budget: int,
+    blocks: int,
+    rate: float,
+    max_tokens: int | None,
+    cached: float,
+    in_common: bool,
+) -> None:
+    made = scenario(
+        server={
+            "emit": order,
+            "max_num_seqs": places,
+            "max_num_batched_tokens": budget,
+            "kv_cache_tokens": blocks * 16,
+        },
+        drafter=drafter,
+        rates=[rate],
+        chat__max_tokens=max_tokens,
+        chat__cached_share=cached,
+        chat__cached_in_common=in_common,
+    )
+    state = state_of(made, seed)
+    steps = Steps()
+    serve(state, RandomPolicy(seed), Invariants(state, budget), steps)
+    engine, offered = state.engine[0], state.offered
+    assert (engine["finished"], engine["failed"]) == (len(offered), 0)
+    assert engine["free_blocks"] == engine["num_blocks"]
+    assert engine["free_rows"] == places
+    assert np.isfinite(offered["latency"]).all()
+    assert (offered["ttft"] > 0.0).all()
+    assert (offered["latency"] >= offered["ttft"]).all()
+    # The views tell of every token but those of a step whose requests were all done: nobody plans for them.
+    if order == "before_draft":
+        assert sum(int(outcome.emitted.sum()) for _, _, outcome in steps.seen) == offered["output_tokens"].sum()
+
+
+def test_a_full_cache_preempts_and_loses_no_token() -> None:
+    made = scenario(server__kv_cache_tokens=1600, server__max_num_seqs=12, rates=[1000.0])
+    state = state_of(made)
+    serve(state, StaticPolicy(3), Invariants(state, 512))
+    assert state.engine["preemptions"][0] > 0
+    assert state.engine["finished"][0] == len(state.offered)
+
+
+def test_requests_that_fit_no_cache_are_refused_and_the_others_served() -> None:
+    for made in (scenario(server__kv_cache_tokens=256), closed(3, server__kv_cache_tokens=256)):
+        row = simulate(Run("s", made, "off", made.rates[0] if made.rates else None, 0))
+        assert row["failed"] > 0
+        assert row["completed"] > 0
+        assert row["completed"] + row["failed"] == 60
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("length", [0, 3])
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_a_lone_request_takes_what_the_coefficients_say(order: str, length: int, rate: float) -> None:
+    made = closed(
+        1,
+        server__emit=order,
+        drafter={"max_draft": 5, "batch": False},
+        workload__requests=1,
+        chat__prompt_tokens={"distribution": "constant", "tokens": 100},
+        chat__output_tokens={"distribution": "constant", "tokens": 41},
+        chat__acceptance={"process": "iid", "rate": rate},
+    )
+    state = state_of(made)
+    serve(state, StaticPolicy(length))
+
+    def target(tokens: int) -> float:
+        return 1e-3 + 0.02 + 1e-4 * tokens
+
+    def drafting(drafts: int, caught_up: int) -> float:
+        return 5e-4 + drafts * (2e-3 + 1e-5) + 1e-6 * caught_up if drafts else 0.0
+
+    times, emitted, caught_up = [target(100)], 1, 99
+    first = times[0] + (drafting(length, caught_up) if order == "after_draft" else 0.0)
+    while emitted < 41:
+        drafts = min(length, 41 - emitted - 1)
+        times.append(drafting(drafts, caught_up) + target(1 + drafts))
+        emitted += 1 + (drafts if rate else 0)
+        caught_up = 0 if drafts else caught_up
+    assert state.offered["ttft"][0] == pytest.approx(first, rel=1e-12)
+    assert state.offered["latency"][0] == pytest.approx(sum(times), rel=1e-12)
+
+
+def test_a_long_prompt_is_cut_to_the_budget() -> None:
+    made = closed(
+        1,
+        workload__requests=1,
+        server__max_num_batched_tokens=64,
+        chat__prompt_tokens={"distribution": "constant", "tokens": 150},
+        chat__output_tokens={"distribution": "constant", "tokens": 1},
+    )
+    state = state_of(made)
+    serve(state, StaticPolicy(0))
+    assert state.offered["ttft"][0] == pytest.approx(sum(0.021 + 1e-4 * tokens for tokens in (64, 64, 22)), rel=1e-12)
+
+
+def test_a_prompt_in_the_cache_is_not_computed() -> None:
+    made = closed(
+        1,
+        workload__requests=1,
+        chat__prompt_tokens={"distribution": "constant", "tokens": 200},
+        chat__output_tokens={"distribution": "constant", "tokens": 1},
+        chat__cached_share=0.5,
+    )
+    state = state_of(made)
+    serve(state, StaticPolicy(0))
+    assert state.offered["ttft"][0] == pytest.approx(0.021 + 1e-4 * (200 - 96), rel=1e-12)  # whole blocks of 16
+
+
+def test_prompts_slow_down_the_requests_that_decode_beside_them() -> None:
+    def longest_gap(**changes: Any) -> float:
+        made = scenario(rates=[5.0], chat__prompt_tokens={"distribution": "constant", "tokens": 400}, **changes)
+        return simulate(Run("s", made, "off", 5.0, 0))["p99_itl_ms"]
+
+    assert longest_gap() > longest_gap(server__long_prefill_token_threshold=32) + 10.0
+
+
+def test_the_first_pass_of_a_constant_drafter_is_paid_without_drafts() -> None:
+    plain = simulate(Run("s", closed(4), "off", None, 0))
+    constant = simulate(Run("s", closed(4, drafter__constant_first_pass=True), "off", None, 0))
+    added = constant["mean_tpot_ms"] - plain["mean_tpot_ms"]
+    assert added == pytest.approx(2.0, abs=0.25)
+
+
+def test_a_batch_drafter_pays_for_the_longest_draft_of_any() -> None:
+    class OneDrafts:
+        def plan(self, view: StepView) -> StepPlan:
+            lengths = np.zeros(view.size, np.int64)
+            lengths[:1] = view.draft_limits[:1]
+            return StepPlan(lengths)
+
+        def observe(self, outcome: StepOutcome) -> None:
+            pass
+
+    for batch in (True, False):
+        state, steps = state_of(closed(4, drafter__batch=batch)), Steps()
+        serve(state, OneDrafts(), steps)
+        whole = [(view.size, outcome) for view, _, outcome in steps.seen if outcome.drafted.sum() == 5]
+        rows = [(size, outcome.draft_rows.tolist()) for size, outcome in whole]
+        assert rows
+        assert all(passes == [size if batch else 1] * 5 for size, passes in rows)
+
+
+@pytest.mark.parametrize("policy", ["static-3", "adaptive", "ema-tiers", "oracle"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_same_seed_gives_the_same_row(policy: str, order: str) -> None:
+    made = scenario(server__emit=order, latency__noise=0.1, workload__warmup_requests=3)
+    rows = [simulate(Run("s", made, policy, 20.0, 7)) for _ in range(2)]
+    for row in rows:
+        del row["wall_seconds"]
+    assert repr(rows[0]) == repr(rows[1])
+    other = simulate(Run("s", made, policy, 20.0, 8))
+    assert other["mean_e2el_ms"] != rows[0]["mean_e2el_ms"]
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        {"process": "iid", "rate": 0.7},
+        {"process": "markov", "good": [0.9], "bad": [0.1], "good_tokens": 12, "bad_tokens": 6},
+        {"process": "drift", "before": [0.9], "after": [0.1], "begin_seconds": 0, "end_seconds": 3},
+    ],
+)
+def test_all_policies_face_the_same_text(process: dict[str, Any]) -> None:
+    judged: list[dict[tuple[int, int], bool]] = []
+    for policy in (StaticPolicy(1), StaticPolicy(5), load_policy("adaptive"), RandomPolicy(3)):
+        steps = Steps()
+        serve(state_of(scenario(chat__acceptance=process)), policy, steps)
+        judged.append(steps.acceptances())
+    for other in judged[1:]:
+        common = judged[0].keys() & other.keys()
+        assert len(common) > 300
+        assert all(judged[0][place] == other[place] for place in common)
+
+
+def test_a_stop_before_the_limit_is_no_failure_of_the_drafter() -> None:
+    steps = Steps()
+    always = {"process": "iid", "rate": 1.0}
+    made = closed(4, chat__max_tokens=200, chat__acceptance=always, server__emit="before_draft")
+    serve(state_of(made), StaticPolicy(5), steps)
+    truncated = sum(int(outcome.truncated.sum()) for _, _, outcome in steps.seen)
+    assert truncated > 10
+    assert all(steps.acceptances().values())
+
+
+def test_warm_up_comes_before_the_clock_starts() -> None:
+    made = scenario(workload__warmup_requests=5)
+    row = simulate(Run("s", made, "off", 20.0, 0))
+    assert row["completed"] == 60
+    state = state_of(made)
+    engine = serve(state, StaticPolicy(0))
+    assert engine.measured_from == pytest.approx(float(state.offered["latency"][:5].max()))
+    assert (state.offered["sent"][5:] >= engine.measured_from).all()
+    # Without drafts every token after a request's first is an emission of its own.
+    assert state.gaps.sum() == state.totals["gaps"][0] == (state.offered["output_tokens"][5:] - 1).sum()
+
+
+def test_a_closed_loop_keeps_its_clients_busy_and_no_more() -> None:
+    state, steps = state_of(closed(6)), Steps()
+    serve(state, StaticPolicy(0), steps)
+    done = np.sort(state.offered["sent"] + state.offered["latency"])
+    assert np.allclose(np.sort(state.offered["sent"])[6:], done[: len(done) - 6])
+    assert max(view.size for view, _, _ in steps.seen) == 6
+
+
+def test_an_interruption_is_kept_until_the_step_is_over() -> None:
+    steps = Steps()
+
+    class Interrupts:
+        def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
+            if len(steps.seen) == 5:
+                signal.raise_signal(signal.SIGINT)
+
+    state, handler = state_of(scenario()), signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        serve(state, StaticPolicy(3), steps, Interrupts())
+    assert len(steps.seen) == 5
+    assert signal.getsignal(signal.SIGINT) is handler

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.turbospec_sim.scenarios import document
+from turbospec import UserError
+from turbospec_sim.scenario_file import find_scenario, read_scenario, shipped_scenarios
+
+NAMES = (
+    "ttft-k15", "no-acceptance-baseline", "no-acceptance-eagle3", "healthy-eagle3", "draft-model-batch1",
+    "draft-model-batch100", "parallel-drafter", "rush-hour", "drift", "mixed-tenants",
+)  # fmt: skip
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps(document(), indent=1))  # JSON is YAML
+    return path
+
+
+def test_all_scenarios_are_shipped_valid_and_say_what_they_show() -> None:
+    shipped = shipped_scenarios()
+    assert set(NAMES) <= set(shipped)
+    for path in shipped.values():
+        read_scenario(path)
+        assert path.read_text().startswith("# ")
+
+
+def test_settings_change_fields_and_are_checked_like_the_file(file: Path) -> None:
+    made = read_scenario(
+        file,
+        [
+            "server.max_num_seqs=1024",
+            "policy=off",
+            "slo.p99_ttft_ms=500",
+            "workload.classes.0.acceptance.rate=0.5",
+            "rates=[1, 2]",
+        ],
+    )
+    assert made.server.max_num_seqs == 1024
+    assert made.policy == "off"
+    assert made.slo is not None
+    assert made.slo.p99_ttft_ms == 500
+    assert made.rates == (1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("server.max_num_seq=3", r"--set server.max_num_seq=3: .*unknown field; did you mean `max_num_seqs`\?"),
+        ("server.max_num_seqs=0", "--set server.max_num_seqs=0: server.max_num_seqs: .*greater than or equal to 1"),
+        ("server.max_num_seqs=many", "valid integer"),
+        ("server.max_num_seqs", "field=value"),
+        ("server..x=1", "field=value"),
+        ("policy.x=1", "single value"),
+        ("workload.classes.1.name=b", "has 1 entries"),
+        ("workload.classes.first.name=b", "has 1 entries"),
+        ("rates=[0]", "--set rates=.*greater than 0"),
+        ("latency.source=guess", "unknown source `guess`"),
+        ("workload.arrivals.process=weekly", "unknown process `weekly`"),
+        ("drafter.max_draft=33", "less than or equal to 32"),
+    ],
+)
+def test_a_wrong_setting_is_named(setting: str, words: str, file: Path) -> None:
+    with pytest.raises(UserError, match=words):
+        read_scenario(file, [setting])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("max_num_seqs:", "max_num_seq:", r"server.max_num_seq: unknown field; did you mean `max_num_seqs`\?"),
+        ("max_draft: 5", "max_draft: five", "drafter.max_draft: input should be a valid integer"),
+        ("gpu: h100", "gpu: h900", "latency.gpu: no GPU is called `h900`"),
+        ("rates: [24.0]", "rates: [-1]", "rates.0: input should be greater than 0"),
+        ("process: drift", "process: slide", "unknown process `slide`"),
+        ("process: poisson", "burstiness: 3", "process: missing; add"),
+        ("before: [", "before: [1.5, ", "less than or equal to 1"),
+        ("p50: 400, ", "", "give either `mean` and `sigma`"),
+    ],
+)
+def test_an_error_names_file_line_and_field(old: str, new: str, words: str, tmp_path: Path) -> None:
+    text = shipped_scenarios()["drift"].read_text()
+    assert old in text
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(UserError, match=words) as error:
+        read_scenario(path)
+    line = 1 + text[: text.index(old)].count("\n")
+    assert str(error.value).startswith(f"{path}:{line}: ")
+
+
+def test_open_loops_need_rates_and_closed_ones_take_none(file: Path) -> None:
+    with pytest.raises(UserError, match="`rates` is missing"):
+        read_scenario(file, ["rates=[]"])
+    with pytest.raises(UserError, match="`rates` has no meaning for closed arrivals"):
+        read_scenario(file, ['workload.arrivals={"process": "closed", "concurrency": 2}'])
+
+
+def test_scenarios_are_found_by_name_and_path() -> None:
+    assert find_scenario("drift") == shipped_scenarios()["drift"]
+    assert find_scenario("here/drift.yaml") == Path("here/drift.yaml")
+    with pytest.raises(UserError, match="did you mean `rush-hour`"):
+        find_scenario("rush-hours")

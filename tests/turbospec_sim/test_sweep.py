@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.turbospec_sim.scenarios import closed, scenario
+from turbospec_sim.run import Run, simulate
+from turbospec_sim.sweep import Sweep, concluded, run_all
+
+
+def row(policy: str, goodput: float, **fields: Any) -> dict[str, Any]:
+    figures = {"token_goodput": goodput, "mean_e2el_ms": 1.0, "wall_seconds": 1.0, "draft_length": None}
+    return {"scenario": "s", "request_rate": 1.0, "seed": 0, "policy": policy, **figures, **fields}
+
+
+def test_every_combination_is_run_in_a_fixed_order() -> None:
+    runs = Sweep([("a", scenario(rates=[1.0, 2.0])), ("b", closed(2))], ("off", "best_static"), seeds=2).runs()
+    named = [(run.name, run.rate, run.seed, run.policy, run.draft_length) for run in runs]
+    assert named[:3] == [("a", 1.0, 0, "off", None), ("a", 1.0, 0, "best_static", 0), ("a", 1.0, 0, "best_static", 1)]
+    assert len(named) == len(set(named)) == (2 + 1) * 2 * (1 + 6)
+
+
+def test_a_sweep_without_a_choice_is_the_scenarios_own_run() -> None:
+    (run,) = Sweep([("a", scenario(seed=4))]).runs()
+    assert (run.policy, run.rate, run.seed) == ("static-3", 20.0, 4)
+
+
+def test_best_static_is_chosen_by_goodput_and_then_by_speed() -> None:
+    rows = concluded(
+        [
+            row("off", 90.0),
+            row("best_static", 80.0, draft_length=0),
+            row("best_static", 100.0, draft_length=1, mean_e2el_ms=3.0),
+            row("best_static", 100.0, draft_length=2, mean_e2el_ms=2.0),
+            row("oracle", 120.0),
+        ]
+    )
+    assert [one["policy"] for one in rows] == ["off", "best_static", "oracle"]
+    assert rows[1]["draft_length"] == 2
+    assert rows[0]["regret_vs_best_static"] == pytest.approx(0.1)
+    assert rows[0]["regret_vs_oracle"] == pytest.approx(0.25)
+    assert rows[1]["wall_seconds"] == 3.0
+
+
+def test_regret_is_none_without_its_yardstick() -> None:
+    (alone,) = concluded([row("off", 90.0)])
+    assert (alone["regret_vs_oracle"], alone["regret_vs_best_static"]) == (None, None)
+
+
+def test_processes_change_no_row() -> None:
+    runs = Sweep([("a", scenario(workload__requests=10))], ("off", "static-1", "oracle"), seeds=2).runs()
+    rows = [list(run_all(runs, jobs)) for jobs in (1, 2)]
+    for one in (*rows[0], *rows[1]):
+        del one["wall_seconds"]
+    assert repr(rows[0]) == repr(rows[1])
+
+
+@pytest.mark.parametrize("order", ["before_draft", "after_draft"])
+def test_the_oracle_is_at_least_as_good_as_any_other(order: str) -> None:
+    made = closed(
+        8,
+        server__emit=order,
+        workload__requests=120,
+        chat__output_tokens={"distribution": "constant", "tokens": 120},
+        chat__acceptance={"process": "markov", "good": [0.95], "bad": [0.1], "good_tokens": 40, "bad_tokens": 40},
+        drafter={"max_draft": 5, "batch": False},
+        latency__verify_token_seconds=6e-4,
+    )
+    best = simulate(Run("s", made, "oracle", None, 0))["output_throughput"]
+    named = ("off", "adaptive", "goodput")
+    others = {name: simulate(Run("s", made, name, None, 0))["output_throughput"] for name in named}
+    for length in range(1, 6):
+        others[f"static {length}"] = simulate(Run("s", made, "x", None, 0, length))["output_throughput"]
+    assert all(best > other for other in others.values()), (best, others)
