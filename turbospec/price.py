@@ -3,7 +3,7 @@
 In average-reward control a step is worth its tokens less λ times its duration, with λ the long-run rate of the best
 policy. Three points fix what "long-run" must mean for a server:
 
-* Prefill is work that is owed whatever is drafted, so λ is the rate of decoding: steps without prefill.
+* Prefill is work that is owed whatever is drafted, so λ is the rate of decoding: what steps would take without it.
 * A half-empty batch cannot be filled by hurrying, so λ belongs to a load: it is kept for each power of two of decoding
   requests, as tokens a second for each request, which varies slowly within such a bucket.
 * Until a load has been seen, the step's own best rate stands in for it (`best_rate`, Dinkelbach's iteration), which is
@@ -35,7 +35,7 @@ class TimePrice:
         self._steps = [0.0] * BUCKETS
 
     def add(self, requests: int, tokens: int, seconds: float, steps: int = 1) -> None:
-        """Take in steps without prefill, in which `requests` requests emitted `tokens` tokens in all."""
+        """Take in steps, in which `requests` requests emitted `tokens` tokens in all, prefill's time left out."""
         bucket = load_bucket(requests)
         keep = self._keep**steps
         self._tokens[bucket] = self._tokens[bucket] * keep + tokens

@@ -201,8 +201,23 @@ class AdaptivePolicy:
             self.plain_steps.learn(opened.decoding, outcome.step)
         if opened.probe is not None:
             self._close_probe(opened.probe, opened.price, outcome)
-        elif decoding_alone:
-            self.price.add(opened.decoding, int(outcome.emitted.sum()), outcome.step_seconds)
+        elif opened.decoding > 0 and (seconds := self._decode_seconds(outcome, len(opened.rows))) > 0.0:
+            self.price.add(opened.decoding, int(outcome.emitted.sum()), seconds)
+
+    def _decode_seconds(self, outcome: StepOutcome, requests: int) -> float:
+        """What a step would have taken without the prompts in it; 0 where that is not known.
+
+        On a busy server nearly every step has some.
+        """
+        if outcome.prefill_tokens == 0:
+            return outcome.step_seconds
+        if not self.latency.calibrated:
+            return 0.0
+        alone, whole = (
+            float(self.latency.verify_curve(tokens, 0, outcome.context_tokens, requests)[0])
+            for tokens in (outcome.tokens_batched - outcome.prefill_tokens, outcome.tokens_batched)
+        )
+        return outcome.draft_seconds + (outcome.step_seconds - outcome.draft_seconds) * alone / whole
 
     def _start(self, max_draft: int) -> DrafterModels:
         self.models = DrafterModels(max(max_draft, 1))
