@@ -59,9 +59,9 @@ class Replications:
         share, number = self.slo_met_share, len(self.rows)
         if share is None:
             return "–"
-        if number == 1 or share == 1.0:
+        if number == 1:
             return "met" if share else "missed"
-        return f"met in {round(share * number)} of {number}" if share else "missed"
+        return f"met in {round(share * number)} of {number}"
 
     def mean(self, field: str) -> float:
         """Mean of a figure over the seeds that have it; NaN where none has."""

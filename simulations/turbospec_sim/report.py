@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from turbospec.telemetry.page import details, page
-from turbospec_sim import report_figures as figures
 from turbospec_sim.replications import Replications, Row, replications
+from turbospec_sim.report_figures import against_load, step_time, timeline
 
 LIMITS = {"p99_ttft_ms": "P99 TTFT", "p99_tpot_ms": "P99 TPOT"}
 YARDSTICKS = {"regret_vs_oracle": "the oracle", "regret_vs_best_static": "the best static length in hindsight"}
@@ -64,14 +64,14 @@ def _scenario(name: str, scenario: Mapping[str, Any], points: Sequence[Replicati
         f"<p>{_slo_words(limits)}</p>",
         _matrix(points, lambda point: _slo_cell(point, limits)),
         "<h3>Against load</h3>",
-        figures.against_load(points, limits),
+        against_load(points, limits),
         details("All figures", _figures_table(points), False),
         "<h3>Over simulated time</h3>",
         f"<p>Of the runs with seed {seeds[0]}.</p>",
         *_timelines(points),
         "<h3>Where the step time went</h3>",
         "<p>Prefill is what prompts added to the target's pass.</p>",
-        figures.step_time(points),
+        step_time(points),
     ]
     for field, said in regrets.items():
         parts += [
@@ -122,7 +122,7 @@ def _timelines(points: Sequence[Replications]) -> list[str]:
     """A picture for each load."""
     shown: list[str] = []
     for place, load in enumerate(dict.fromkeys(point.load_name for point in points)):
-        picture = figures.timeline([point for point in points if point.load_name == load])
+        picture = timeline([point for point in points if point.load_name == load])
         if picture is not None:
             shown.append(details(load, picture, place < OPEN_TIMELINES))
     return shown

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, cast
+from typing import Any
 
-from joblib import Parallel, delayed, effective_n_jobs
-
-from turbospec_sim.backends import Backend, on_backend
+from turbospec_sim.backends import Backend, workers
 from turbospec_sim.run import BEST_STATIC, ORACLE, Run, simulate
 from turbospec_sim.scenario import Scenario
 
@@ -45,24 +43,22 @@ class Sweep:
         return runs
 
 
-def run_all(runs: Sequence[Run], jobs: int = 1, backend: Backend = "local") -> Iterator[Row]:
+def run_all(runs: Sequence[Run], jobs: int | None = None, backend: Backend = "local") -> Iterator[Row]:
     """Rows of the runs, in their order, as they are finished.
 
     Args:
         runs: independent of one another.
-        jobs: processes to run them in; -1 for all CPUs.
+        jobs: processes to run them in; None for one, or all CPUs of a cluster.
         backend: where these are.
 
     Raises:
         UserError: a run's policy or files cannot be read, or the backend cannot be reached.
     """
-    with on_backend(backend):
-        jobs = cast(int, effective_n_jobs(jobs))
-        size = 1 if jobs == 1 else -(-len(runs) // (CHUNKS_PER_JOB * jobs))
-        chunks = [runs[place : place + size] for place in range(0, len(runs), size)]
-        parallel = Parallel(n_jobs=jobs, return_as="generator")
-        for rows in cast(Iterator[list[Row]], parallel(delayed(_simulate_all)(chunk) for chunk in chunks)):
-            yield from rows
+    hands = workers(backend, jobs)
+    size = 1 if hands.count == 1 else -(-len(runs) // (CHUNKS_PER_JOB * hands.count))
+    chunks = [runs[place : place + size] for place in range(0, len(runs), size)]
+    for rows in hands.map(_simulate_all, chunks):
+        yield from rows
 
 
 def concluded(rows: Sequence[Row]) -> list[Row]:

@@ -76,6 +76,7 @@ def test_without_options_the_scenarios_own_run_is_simulated(
         (["drift", "--seeds", "0"], "--seeds"),
         (["drift", "drift"], "two of the scenarios have the same name"),
         (["drift", "--backend", "slurm"], "'slurm' is not one of 'local', 'ray'"),
+        (["drift", "--backend", "ray", "--jobs", "2"], "--jobs: Ray runs one for each CPU of its cluster"),
         (["drift", "--report", "."], ".: cannot be written; name another file"),
         (["drift", "--json", "/dev/null/r.json"], "/dev/null/r.json: its folder cannot be made"),
         ([], "SCENARIO"),
@@ -171,11 +172,9 @@ def test_a_ray_cluster_that_does_not_answer_is_one_line(
     def init(**_: object) -> None:
         raise ConnectionError("ray: timed out\nafter a while")
 
-    ray, util, plugin = ModuleType("ray"), ModuleType("ray.util"), ModuleType("ray.util.joblib")
+    ray = ModuleType("ray")
     ray.__dict__.update(is_initialized=lambda: False, init=init)
-    plugin.__dict__.update(register_ray=lambda: None)
-    for module in (ray, util, plugin):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setenv("RAY_ADDRESS", "nowhere:6379")
     assert run(["drift", "--backend", "ray"], monkeypatch) == 2
     assert capsys.readouterr().err == (

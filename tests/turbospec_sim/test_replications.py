@@ -42,7 +42,13 @@ def test_a_figure_that_is_missing_is_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("met", "words"),
-    [([None], "–"), ([True], "met"), ([False], "missed"), ([True, True], "met"), ([True, False], "met in 1 of 2")],
+    [
+        ([None], "–"),
+        ([True], "met"),
+        ([False], "missed"),
+        ([True, False], "met in 1 of 2"),
+        ([True, True], "met in 2 of 2"),
+    ],
 )
 def test_verdicts_over_seeds(met: list[bool | None], words: str) -> None:
     assert of(*(row(slo_met=one) for one in met)).verdict == words

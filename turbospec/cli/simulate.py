@@ -49,11 +49,9 @@ def simulate(
         typer.Option("--set", help="field=value in place of the scenario's, as in server.max_num_seqs=1024."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each run, counting up from the scenario's.")] = 1,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes to run in; 1 when absent, with ray one for each CPU it has.")
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes of this machine to run in; 1 when absent.")] = None,
     backend: Annotated[
-        Literal["local", "ray"], typer.Option(help="Where the processes are: this machine, or a Ray cluster.")
+        Literal["local", "ray"], typer.Option(help="What runs the sweep: this machine, or a Ray cluster.")
     ] = "local",
     json: Annotated[Path | None, typer.Option(help="Results, one row a run.")] = None,
     report: Annotated[Path | None, typer.Option(help="HTML report, one file that needs no network.")] = None,
@@ -80,11 +78,10 @@ def simulate(
     if chosen and not any(scenario.workload.has_rates for _, scenario in read):
         raise UserError("--rates: no scenario given here has rates; closed loops and traces go by their own")
     runs = Sweep(read, [*dict.fromkeys(policy or ())], chosen, seeds).runs()
-    everywhere = 1 if backend == "local" else -1
     rows: list[dict[str, Any]] = []
     with progress() as bar:
         task = bar.add_task("runs", total=len(runs))
-        for row in run_all(runs, jobs or everywhere, backend):
+        for row in run_all(runs, jobs, backend):
             rows.append(row)
             bar.update(task, advance=1, description=f"{row['scenario']} {row['policy']}")
     rows = concluded(rows)

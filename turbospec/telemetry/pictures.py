@@ -8,6 +8,7 @@ Text stays text in the SVG, and takes the page's own colour where the picture is
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from collections.abc import Sequence
@@ -61,11 +62,13 @@ def new_figure(
 
 
 def svg_of(figure: Figure) -> str:
-    """The figure as an SVG element whose text takes the page's colour."""
+    """The figure as an SVG element whose text takes the page's colour, and whose ids are its own on a page of many."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     svg = buffer.getvalue()
-    return re.sub(INK, "currentColor", svg[svg.index("<svg") :])
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    own = hashlib.sha256(svg.encode()).hexdigest()[:8]
+    return re.sub(r'( id="|url\(#|href="#)', rf"\g<1>p{own}-", svg)
 
 
 def standalone(svg: str) -> str:
