@@ -138,7 +138,7 @@ def no_simulation(*_: object) -> None:
 @pytest.mark.parametrize(
     ("missing", "loaded", "options", "words"),
     [
-        ("joblib", "turbospec_sim.sweep", [], "get the simulator with: pip install 'turbospec[sim]'"),
+        ("joblib", "turbospec_sim.backends", [], "get the simulator with: pip install 'turbospec[sim]'"),
         (
             "matplotlib",
             "turbospec.telemetry.pictures",
@@ -159,10 +159,10 @@ def test_a_missing_extra_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("turbospec_sim.sweep.simulate", no_simulation)
-    for name in (loaded, "turbospec_sim.report", "turbospec_sim.report_figures"):
+    for name in (loaded, "turbospec_sim.sweep", "turbospec_sim.report", "turbospec_sim.report_figures"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
-    assert run(["drift", *options], monkeypatch) == 2
+    assert run(["drift", *QUICK, *options], monkeypatch) == 2
     assert capsys.readouterr().err == f"error: {missing} is not installed; {words}\n"
 
 
@@ -176,7 +176,7 @@ def test_a_ray_cluster_that_does_not_answer_is_one_line(
     ray.__dict__.update(is_initialized=lambda: False, init=init)
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setenv("RAY_ADDRESS", "nowhere:6379")
-    assert run(["drift", "--backend", "ray"], monkeypatch) == 2
+    assert run(["drift", *QUICK, "--backend", "ray"], monkeypatch) == 2
     assert capsys.readouterr().err == (
         "error: --backend ray: no cluster answers at nowhere:6379; start it, or mend RAY_ADDRESS\n"
     )
