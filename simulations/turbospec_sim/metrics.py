@@ -113,7 +113,10 @@ def _gaps(state: EngineState) -> dict[str, float]:
 
 
 def _steps(state: EngineState) -> dict[str, Any]:
-    """Accepted length as vLLM counts it (1 + accepted tokens a draft), draft length over all decoding requests."""
+    """Accepted length as vLLM counts it (1 + accepted tokens a draft), draft length over all decoding requests.
+
+    Prefill is what prompts added to the target's pass, a part of verify's share; the other three make up the whole.
+    """
     sums = {name: state.totals[name][0].item() for name in state.totals.dtype.names or ()}
     busy = sums["host_seconds"] + sums["draft_seconds"] + sums["verify_seconds"]
     return {
@@ -125,6 +128,7 @@ def _steps(state: EngineState) -> dict[str, Any]:
         "draft_time_share": sums["draft_seconds"] / max(busy, 1e-9),
         "verify_time_share": sums["verify_seconds"] / max(busy, 1e-9),
         "host_time_share": sums["host_seconds"] / max(busy, 1e-9),
+        "prefill_time_share": sums["prefill_seconds"] / max(busy, 1e-9),
     }
 
 

@@ -84,6 +84,9 @@ ENGINE = np.dtype(
         ("failed", "i8"),
         ("preemptions", "i8"),
         ("step", "i8"),
+        ("marks", "i8"),  # kept of the run's timeline
+        ("mark_seconds", "f8"),  # from one of them to the next, at least
+        ("next_mark", "f8"),  # when the next is due
     ],
     align=True,
 )
@@ -97,6 +100,7 @@ SLOT, TOKENS = 0, 1
 
 TOTALS = np.dtype(
     [
+        ("at", "f8"),  # simulated time of the last step's end
         ("steps", "i8"),
         ("prefill_tokens", "i8"),
         ("decode_rows", "i8"),  # requests that were decoding, summed over steps
@@ -106,13 +110,19 @@ TOTALS = np.dtype(
         ("host_seconds", "f8"),
         ("draft_seconds", "f8"),
         ("verify_seconds", "f8"),
+        ("prefill_seconds", "f8"),  # of these, what prompts added to the target's pass
+        ("running_seconds", "f8"),  # requests in the step, times its duration
+        ("waiting_seconds", "f8"),  # requests that waited, times its duration
         ("gaps", "i8"),
         ("gap_seconds", "f8"),
         ("gap_seconds_squared", "f8"),
     ],
     align=True,
 )
-"""Sums over the measured steps of a run, and over the gaps between the emissions of measured requests."""
+"""Sums over the measured steps of a run, and over the gaps between the emissions of measured requests.
+
+An engine's totals are an array of them: the sums so far, and then the same at moments before, as `timeline` keeps them.
+"""
 
 CLASS = np.dtype(
     [

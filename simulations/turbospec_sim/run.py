@@ -19,6 +19,7 @@ from turbospec_sim.oracle import OraclePolicy
 from turbospec_sim.scenario import Scenario
 from turbospec_sim.state import EngineState
 from turbospec_sim.text import Texts
+from turbospec_sim.timeline import timeline
 from turbospec_sim.workload.offered import offered_requests
 
 ORACLE, BEST_STATIC = "oracle", "best_static"
@@ -80,6 +81,7 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
         **judged(state, figures, scenario.slo),
         "draft_length": run.draft_length,
         "guard_trips": controller.stats.guard_trips,
+        "timeline": timeline(state.engine, state.totals),
         "wall_seconds": time.perf_counter() - began,
     }
 

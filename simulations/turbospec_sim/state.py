@@ -13,6 +13,7 @@ from turbospec_sim.emission import GAP_BINS
 from turbospec_sim.records import FREE_ROWS, REQUEST, TOTALS, Records
 from turbospec_sim.step_time import StepTimes
 from turbospec_sim.text import Texts
+from turbospec_sim.timeline import MARKS
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class EngineState:
         self.queues = np.zeros((3, places), np.int64)
         self.queues[FREE_ROWS] = np.arange(places)
         self.batch = np.zeros((2, places), np.int64)
-        self.totals = np.zeros(1, TOTALS)
+        self.totals = np.zeros(1 + MARKS, TOTALS)
         self.gaps = np.zeros(GAP_BINS, np.int64)
         engine["free_rows"], engine["free_blocks"] = places, engine["num_blocks"]
         engine["closed_loop"] = self.concurrency is not None
@@ -86,4 +87,5 @@ class EngineState:
             engine["sent"] = warmup + min(self.concurrency, len(measured))
             measured["sent"][self.concurrency :] = math.inf
         self.totals[:] = np.zeros(1, TOTALS)
+        engine["marks"] = engine["mark_seconds"] = engine["next_mark"] = 0
         return True

@@ -14,6 +14,7 @@ from turbospec_sim.emission import emit
 from turbospec_sim.records import VIEW_SLOT, Records
 from turbospec_sim.scheduling import drop_finished, hold, next_arrival, receive, schedule
 from turbospec_sim.step_time import noise
+from turbospec_sim.timeline import mark
 from turbospec_sim.verification import target_seconds, verify
 from turbospec_sim.views import outcome_columns, view_columns, waiting
 
@@ -75,16 +76,19 @@ def draft_and_verify(
     decoding = np.array([slot for slot in slots if not is_prefilling(requests[slot])], np.int64)
     first_seconds = first_pass_seconds(engine, times, requests, decoding)
     draft_seconds, rows, draft_context, catch_up = draft(engine, times, requests, slots, lengths)
-    target, tokens, with_padding, prefill, context = target_seconds(times, curve, padding, requests, batch, size)
+    target, prompts, tokens, with_padding, prefill, context = target_seconds(
+        times, curve, padding, requests, batch, size
+    )
     seed, step = engine[0].seed, engine[0].step
     draft_seconds *= noise(times, seed, step, DRAFTER)
-    verify_seconds = (target + first_seconds) * noise(times, seed, step, TARGET)
+    varied = noise(times, seed, step, TARGET)
+    verify_seconds = (target + first_seconds) * varied
     host_seconds = times[0].host + times[0].host_request * size + times[0].decision
     step_seconds = host_seconds + draft_seconds + verify_seconds
     verify(engine, totals, requests, classes, rates, lines, values, batch, size)
     outcome = outcome_columns(requests, slots, step)
+    _account(engine, totals, size, prefill, host_seconds, draft_seconds, verify_seconds, prompts * varied)
     _close(engine, totals, gaps, requests, queues, offered, batch, size, now + step_seconds)
-    _account(totals, prefill, host_seconds, draft_seconds, verify_seconds)
     return (
         now + step_seconds, outcome, rows, draft_seconds, draft_context, catch_up,
         verify_seconds, step_seconds, tokens, with_padding, context,
@@ -118,18 +122,21 @@ def verify_batch(
         of the last one, whose requests `drafted_slots` are: its columns, seconds of the target's pass and of the host,
         tokens, padded, of prompts, and KV tokens.
     """
-    target, tokens, with_padding, prefill, context = target_seconds(times, curve, padding, requests, batch, size)
+    target, prompts, tokens, with_padding, prefill, context = target_seconds(
+        times, curve, padding, requests, batch, size
+    )
     seed, step = engine[0].seed, engine[0].step
     verify(engine, totals, requests, classes, rates, lines, values, batch, size)
     outcome = outcome_columns(requests, drafted_slots, step)
     columns, announced = view_columns(engine, requests, batch, size)
     first_seconds = first_pass_seconds(engine, times, requests, columns[VIEW_SLOT])
-    verify_seconds = (target + first_seconds) * noise(times, seed, step, TARGET)
+    varied = noise(times, seed, step, TARGET)
+    verify_seconds = (target + first_seconds) * varied
     host_seconds = times[0].host + times[0].host_request * size
     if columns.shape[1]:
         host_seconds += times[0].decision
     number, seconds = waiting(engine, requests, queues, offered, now)
-    _account(totals, prefill, host_seconds, 0.0, verify_seconds)
+    _account(engine, totals, size, prefill, host_seconds, 0.0, verify_seconds, prompts * varied)
     return (
         columns, announced, number, seconds, outcome,
         verify_seconds, host_seconds, tokens, with_padding, prefill, context,
@@ -160,7 +167,7 @@ def draft_and_emit(
     """The second half: draft for the next step, then emit. The clock after it, and what was drafted."""
     draft_seconds, rows, draft_context, catch_up = draft(engine, times, requests, slots, lengths)
     draft_seconds *= noise(times, engine[0].seed, engine[0].step, DRAFTER)
-    totals[0].draft_seconds += draft_seconds
+    _account(engine, totals, size, 0, 0.0, draft_seconds, 0.0, 0.0)
     _close(engine, totals, gaps, requests, queues, offered, batch, size, now + draft_seconds)
     return now + draft_seconds, rows, draft_seconds, draft_context, catch_up
 
@@ -198,15 +205,28 @@ def _close(
     if engine[0].finished > finished:
         drop_finished(engine, requests, queues)
     engine[0].step += 1
+    totals[0].steps += 1
+    mark(engine, totals, now)
 
 
 @compiled
 def _account(
-    totals: Records, prefill_tokens: int, host_seconds: float, draft_seconds: float, verify_seconds: float
+    engine: Records,
+    totals: Records,
+    size: int,
+    prefill_tokens: int,
+    host_seconds: float,
+    draft_seconds: float,
+    verify_seconds: float,
+    prefill_seconds: float,
 ) -> None:
-    sums = totals[0]
-    sums.steps += 1
+    """Add what a step, or a part of it, took, and how many ran and waited meanwhile."""
+    state, sums = engine[0], totals[0]
+    seconds = host_seconds + draft_seconds + verify_seconds
     sums.prefill_tokens += prefill_tokens
     sums.host_seconds += host_seconds
     sums.draft_seconds += draft_seconds
     sums.verify_seconds += verify_seconds
+    sums.prefill_seconds += prefill_seconds
+    sums.running_seconds += size * seconds
+    sums.waiting_seconds += (state.preempted + state.tail - state.head) * seconds

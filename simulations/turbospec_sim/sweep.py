@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, cast
+from typing import Any
 
-from joblib import Parallel, delayed
-
+from turbospec_sim.backends import Backend, workers
 from turbospec_sim.run import BEST_STATIC, ORACLE, Run, simulate
 from turbospec_sim.scenario import Scenario
 
@@ -44,17 +43,21 @@ class Sweep:
         return runs
 
 
-def run_all(runs: Sequence[Run], jobs: int = 1) -> Iterator[Row]:
+def run_all(runs: Sequence[Run], jobs: int | None = None, backend: Backend = "local") -> Iterator[Row]:
     """Rows of the runs, in their order, as they are finished.
 
     Args:
         runs: independent of one another.
-        jobs: processes to run them in.
+        jobs: processes to run them in; None for one, or all CPUs of a cluster.
+        backend: where these are.
+
+    Raises:
+        UserError: a run's policy or files cannot be read, or the backend cannot be reached.
     """
-    size = 1 if jobs == 1 else -(-len(runs) // (CHUNKS_PER_JOB * jobs))
+    hands = workers(backend, jobs)
+    size = 1 if hands.count == 1 else -(-len(runs) // (CHUNKS_PER_JOB * hands.count))
     chunks = [runs[place : place + size] for place in range(0, len(runs), size)]
-    parallel = Parallel(n_jobs=jobs, return_as="generator")
-    for rows in cast(Iterator[list[Row]], parallel(delayed(_simulate_all)(chunk) for chunk in chunks)):
+    for rows in hands.map(_simulate_all, chunks):
         yield from rows
 
 

@@ -16,20 +16,32 @@ from turbospec_sim.text import acceptance, advance_text
 @compiled
 def target_seconds(
     times: Records, curve: FloatArray, padding: IntArray, requests: Records, batch: IntArray, size: int
-) -> tuple[float, int, int, int, int]:
-    """Seconds of a pass over the batch and its drafts, without noise; its tokens, padded, of prompts, and KV read."""
+) -> tuple[float, float, int, int, int, int]:
+    """A pass over the batch and its drafts.
+
+    Returns:
+        Its seconds, and of these what it would not have taken without its prompts, noise not included; its tokens,
+        padded, of prompts, and KV tokens read.
+    """
     cost = times[0]
-    tokens, prefill, context, pairs = 0, 0, 0, 0.0
+    tokens, prefill, context, prefill_context, pairs = 0, 0, 0, 0, 0.0
     for place in range(size):
         request, own = requests[batch[SLOT, place]], batch[TOKENS, place]
         tokens += own + request.drafts
         context += request.computed + own + request.drafts
         if is_prefilling(request):
             prefill += own
+            prefill_context += request.computed + own
             pairs += own * (request.computed + 0.5 * own)
     with_padding = padded(tokens, padding)
     seconds = pass_seconds(curve, with_padding) + cost.kv_token * context + cost.attention_pair * pairs
-    return seconds, tokens, with_padding, prefill, context
+    prefill_seconds = 0.0
+    if prefill == tokens:
+        prefill_seconds = seconds
+    elif prefill > 0:
+        without = pass_seconds(curve, padded(tokens - prefill, padding)) + cost.kv_token * (context - prefill_context)
+        prefill_seconds = seconds - without
+    return seconds, prefill_seconds, tokens, with_padding, prefill, context
 
 
 @compiled

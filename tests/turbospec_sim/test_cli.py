@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -47,6 +49,7 @@ def test_rows_have_every_field_and_policies_are_compared(
         assert set(NAMES) <= set(row)
         assert isinstance(row["slo_met"], bool)
         assert row["completed"] == 12
+        assert len(row["timeline"]["seconds"]) == len(row["timeline"]["acceptance"]) > 10
     assert document["meta"]["scenarios"]["mine"]["workload"]["requests"] == 12
     assert not list(tmp_path.glob("*.part"))
 
@@ -71,6 +74,11 @@ def test_without_options_the_scenarios_own_run_is_simulated(
         (["ttft-k15", "--rates", "1"], "no scenario given here has rates"),
         (["drift", "--set", "server.nonsense=1"], "--set server.nonsense=1: server.nonsense: unknown field"),
         (["drift", "--seeds", "0"], "--seeds"),
+        (["drift", "drift"], "two of the scenarios have the same name"),
+        (["drift", "--backend", "slurm"], "'slurm' is not one of 'local', 'ray'"),
+        (["drift", "--backend", "ray", "--jobs", "2"], "--jobs: Ray runs one for each CPU of its cluster"),
+        (["drift", "--report", "."], ".: cannot be written; name another file"),
+        (["drift", "--json", "/dev/null/r.json"], "/dev/null/r.json: its folder cannot be made"),
         ([], "SCENARIO"),
     ],
 )
@@ -108,10 +116,67 @@ def test_an_interruption_ends_with_130(
     assert not (tmp_path / "r.json").exists()
 
 
-def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(sys.modules, "joblib", None)
-    monkeypatch.delitem(sys.modules, "turbospec_sim.sweep", raising=False)
-    assert run(["drift"], monkeypatch) == 2
+def test_the_report_shows_every_policy_and_needs_no_network(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "new" / "report.html"
+    policies = [word for name in ("off", "adaptive", "oracle", "best_static") for word in ("--policy", name)]
+    assert run([str(file), *policies, "--rates", "5,10", *QUICK, "--report", str(report)], monkeypatch) == 0
+    assert str(report) in capsys.readouterr().out
+    html = report.read_text(encoding="utf-8")
+    for words in ("mine", "off", "adaptive", "oracle", "best_static", "P99 TTFT &lt; 500 ms", "numba: ", "seed 0"):
+        assert words in html
+    assert html.count("<svg") == 1 + 2 + 1  # against load; over time at both rates; step time
+    assert "<script" not in html
+    assert not re.search(r"(src|href|url)\s*[=(]\s*['\"]?https?:", html)
+
+
+def no_simulation(*_: object) -> None:
+    raise AssertionError("simulated before the mistake was told")
+
+
+@pytest.mark.parametrize(
+    ("missing", "loaded", "options", "words"),
+    [
+        ("joblib", "turbospec_sim.backends", [], "get the simulator with: pip install 'turbospec[sim]'"),
+        (
+            "matplotlib",
+            "turbospec.telemetry.pictures",
+            ["--report", "report.html"],
+            "get the engine with: pip install 'turbospec[engine]', or the simulator with: pip install 'turbospec[sim]'",
+        ),
+        ("ray", "ray", ["--backend", "ray"], "get Ray with: pip install 'turbospec[ray]'"),
+    ],
+)
+def test_a_missing_extra_is_one_line(
+    missing: str,
+    loaded: str,
+    options: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("turbospec_sim.sweep.simulate", no_simulation)
+    for name in (loaded, "turbospec_sim.sweep", "turbospec_sim.report", "turbospec_sim.report_figures"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert run(["drift", *QUICK, *options], monkeypatch) == 2
+    assert capsys.readouterr().err == f"error: {missing} is not installed; {words}\n"
+
+
+def test_a_ray_cluster_that_does_not_answer_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def init(**_: object) -> None:
+        raise ConnectionError("ray: timed out\nafter a while")
+
+    ray = ModuleType("ray")
+    ray.__dict__.update(is_initialized=lambda: False, init=init)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setenv("RAY_ADDRESS", "nowhere:6379")
+    assert run(["drift", *QUICK, "--backend", "ray"], monkeypatch) == 2
     assert capsys.readouterr().err == (
-        "error: joblib is not installed; get the simulator with: pip install 'turbospec[sim]'\n"
+        "error: --backend ray: no cluster answers at nowhere:6379; start it, or mend RAY_ADDRESS\n"
     )

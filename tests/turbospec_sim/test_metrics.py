@@ -54,6 +54,18 @@ def test_time_shares_add_up_to_the_steps(served: tuple[EngineState, Steps, float
     assert figures["engine_steps"] == len(steps.seen)
 
 
+def test_prefill_is_what_prompts_add_to_the_targets_pass(served: tuple[EngineState, Steps, float]) -> None:
+    state, steps, duration = served
+    # 0.1 ms a token here, and the pass as a whole where it is for prompts alone.
+    added = [
+        outcome.verify_seconds if outcome.prefill_tokens == outcome.tokens_batched else 1e-4 * outcome.prefill_tokens
+        for _, _, outcome in steps.seen
+    ]
+    assert 0.0 < sum(added) < sum(outcome.verify_seconds for _, _, outcome in steps.seen)
+    share = sum(added) / sum(outcome.step_seconds for _, _, outcome in steps.seen)
+    assert summarise(state, duration)["prefill_time_share"] == pytest.approx(share)
+
+
 def test_concurrency_is_counted_by_seconds_as_vllm_counts_it() -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):

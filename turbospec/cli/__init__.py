@@ -30,9 +30,12 @@ COMMANDS = {
 
 EXTRAS = {
     "engine": ("torch", "transformers", "safetensors", "tokenizers", "matplotlib", "turbospec_engine"),
-    "sim": ("joblib",),
+    "sim": ("joblib", "matplotlib"),
+    "ray": ("ray",),
 }
 """Modules that come with an extra of the package."""
+
+EXTRA_NAMES = {"engine": "the engine", "sim": "the simulator", "ray": "Ray"}
 
 QUIET_LOADING = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Keeps the model loaders' own bars and remarks off the terminal; the user's environment goes before."""
@@ -49,11 +52,11 @@ def main() -> None:
         status = _fail(f"{error.format_message()} Options and arguments are listed by --help.")
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
-        extra = next((name for name, modules in EXTRAS.items() if module in modules), None)
-        if extra is None:
+        extras = [name for name, modules in EXTRAS.items() if module in modules]
+        if not extras:
             raise
-        what = "the engine" if extra == "engine" else "the simulator"
-        status = _fail(f"{error.name} is not installed; get {what} with: pip install 'turbospec[{extra}]'")
+        ways = [f"{EXTRA_NAMES[extra]} with: pip install 'turbospec[{extra}]'" for extra in extras]
+        status = _fail(f"{error.name} is not installed; get {', or '.join(ways)}")
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     if status == 130:

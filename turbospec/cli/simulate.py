@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import typer
 
 from turbospec.cli.console import progress, stdout, table
 from turbospec.errors import UserError
 
+if TYPE_CHECKING:
+    from turbospec_sim.replications import Replications
+
 COLUMNS = (
-    "policy",
-    "req/s",
-    "P99 TTFT ms",
-    "P99 TPOT ms",
-    "tokens/s",
-    "goodput",
-    "peak requests",
-    "K",
-    "SLO",
-    "regret: oracle",
-    "best static",
+    ("policy", "label", ""),
+    ("req/s", "load", ""),
+    ("P99 TTFT ms", "p99_ttft_ms", ".0f"),
+    ("P99 TPOT ms", "p99_tpot_ms", ".1f"),
+    ("tokens/s", "output_throughput", ".0f"),
+    ("goodput", "token_goodput", ".0f"),
+    ("peak requests", "max_concurrent_requests", ".0f"),
+    ("K", "mean_draft_length", ".2f"),
+    ("SLO", "verdict", ""),
+    ("regret: oracle", "regret_vs_oracle", ".1%"),
+    ("best static", "regret_vs_best_static", ".1%"),
 )
+"""What the table calls a figure, the row's field (or, without a form, what its replications say), and its form."""
 
 
 def simulate(
@@ -44,8 +49,12 @@ def simulate(
         typer.Option("--set", help="field=value in place of the scenario's, as in server.max_num_seqs=1024."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each run, counting up from the scenario's.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes to run in.")] = 1,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes of this machine to run in; 1 when absent.")] = None,
+    backend: Annotated[
+        Literal["local", "ray"], typer.Option(help="What runs the sweep: this machine, or a Ray cluster.")
+    ] = "local",
     json: Annotated[Path | None, typer.Option(help="Results, one row a run.")] = None,
+    report: Annotated[Path | None, typer.Option(help="HTML report, one file that needs no network.")] = None,
 ) -> None:
     """Simulate a server under a policy: the real controller, requests, clock and models by a scenario file."""
     from turbospec_sim.results import save
@@ -53,31 +62,57 @@ def simulate(
     from turbospec_sim.scenario_file import find_scenario, read_scenario
     from turbospec_sim.sweep import Sweep, concluded, run_all
 
+    for output in (json, report):
+        if output is not None:
+            _check_output(output)
+    if report is not None:
+        # It needs matplotlib; where that is missing, it is to be said before hours of simulating.
+        import turbospec_sim.report  # noqa: F401  # pyright: ignore[reportUnusedImport]
     paths = [find_scenario(source) for source in scenarios]
     read = [(path.stem, read_scenario(path, settings or ())) for path in paths]
+    if len(dict(read)) < len(read):
+        raise UserError("two of the scenarios have the same name; rows go by the names of files, give one another")
     for name in policy or [scenario.policy for _, scenario in read]:
         check_policy(name)
     chosen = _rates(rates or ())
     if chosen and not any(scenario.workload.has_rates for _, scenario in read):
         raise UserError("--rates: no scenario given here has rates; closed loops and traces go by their own")
-    runs = Sweep(read, policy or (), chosen, seeds).runs()
+    runs = Sweep(read, [*dict.fromkeys(policy or ())], chosen, seeds).runs()
     rows: list[dict[str, Any]] = []
     with progress() as bar:
         task = bar.add_task("runs", total=len(runs))
-        for row in run_all(runs, jobs):
+        for row in run_all(runs, jobs, backend):
             rows.append(row)
             bar.update(task, advance=1, description=f"{row['scenario']} {row['policy']}")
     rows = concluded(rows)
     _show(rows)
+    meta = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("turbospec", "numpy", "numba")},
+        "seeds": seeds,
+        "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in read},
+    }
     if json is not None:
-        meta = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "turbospec": version("turbospec"),
-            "seeds": seeds,
-            "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in read},
-        }
         save(json, meta, rows)
         stdout.print(f"results: {json}", soft_wrap=True, markup=False)
+    if report is not None:
+        from turbospec_sim.report import write_report
+
+        write_report(report, meta, rows)
+        stdout.print(f"report:  {report}", soft_wrap=True, markup=False)
+
+
+def _check_output(path: Path) -> None:
+    """Raises:
+    UserError: the file cannot be written, which is to be said before hours of simulating.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: its folder cannot be made ({error.strerror}); name another file") from error
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"{path}: cannot be written; name another file")
 
 
 def _rates(texts: Sequence[str]) -> list[float]:
@@ -90,53 +125,23 @@ def _rates(texts: Sequence[str]) -> list[float]:
         if not 0.0 < rate < math.inf:
             raise UserError(f"--rates {text}: a rate is a number of requests a second, above 0")
         rates.append(rate)
-    return rates
+    return [*dict.fromkeys(rates)]
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
     """A table for each scenario; figures are means over the seeds."""
-    for name in dict.fromkeys(row["scenario"] for row in rows):
-        shown = table(name, *COLUMNS)
+    from turbospec_sim.replications import replications
+
+    for name, points in replications(rows).items():
+        shown = table(name, *(column for column, _, _ in COLUMNS))
         shown.columns[0].no_wrap = True
-        groups: dict[tuple[str, Any], list[dict[str, Any]]] = {}
-        for row in rows:
-            if row["scenario"] == name:
-                groups.setdefault((row["policy"], row["request_rate"]), []).append(row)
-        for (policy, rate), same in groups.items():
-            shown.add_row(
-                _label(policy, same),
-                f"{rate:g}" if isinstance(rate, float) else f"{same[0]['concurrency']} at once",
-                *(_mean(same, field, form) for field, form in FIGURES),
-                _verdict(same),
-                *(_mean(same, f"regret_vs_{yardstick}", ".1%") for yardstick in ("oracle", "best_static")),
-            )
+        for point in points:
+            shown.add_row(*(_cell(point, field, form) for _, field, form in COLUMNS))
         stdout.print(shown)
 
 
-FIGURES = (
-    ("p99_ttft_ms", ".0f"),
-    ("p99_tpot_ms", ".1f"),
-    ("output_throughput", ".0f"),
-    ("token_goodput", ".0f"),
-    ("max_concurrent_requests", ".0f"),
-    ("mean_draft_length", ".2f"),
-)
-
-
-def _label(policy: str, rows: Sequence[dict[str, Any]]) -> str:
-    lengths = sorted({row["draft_length"] for row in rows if row["draft_length"] is not None})
-    return f"{policy} ({', '.join(f'K={length}' for length in lengths)})" if lengths else policy
-
-
-def _mean(rows: Sequence[dict[str, Any]], field: str, form: str) -> str:
-    values = [row[field] for row in rows if row[field] is not None and math.isfinite(row[field])]
-    return format(float(np.mean(values)), form) if values else "–"
-
-
-def _verdict(rows: Sequence[dict[str, Any]]) -> str:
-    verdicts = [row["slo_met"] for row in rows if row["slo_met"] is not None]
-    if not verdicts:
-        return "–"
-    if len(verdicts) == 1:
-        return "met" if verdicts[0] else "missed"
-    return f"met in {sum(verdicts)} of {len(verdicts)}"
+def _cell(point: Replications, field: str, form: str) -> str:
+    if not form:
+        return getattr(point, field)
+    mean = point.mean(field)
+    return "–" if math.isnan(mean) else format(mean, form)

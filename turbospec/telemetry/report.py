@@ -9,24 +9,9 @@ from typing import Any
 
 from turbospec.telemetry import report_figures as figures
 from turbospec.telemetry.cell import Cell, Row, by_cell
+from turbospec.telemetry.page import details, page
+from turbospec.telemetry.pictures import standalone
 from turbospec.telemetry.report_rows import COLUMNS, table_line
-
-CSS = """
-:root { color-scheme: light dark; --ink: #1f2328; --page: #ffffff; --line: #d1d9e0; --good: #1a7f37; --bad: #cf222e; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6edf3; --page: #0d1117; --line: #3d444d; --good: #3fb950; --bad: #f85149; }
-}
-body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: var(--ink); background: var(--page);
-       font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 0.87rem; }
-th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid var(--line); text-align: right; }
-th:first-child, td:first-child, .words td, .words th { text-align: left; }
-tr.adaptive { font-weight: 600; }
-.met { color: var(--good); } .missed { color: var(--bad); font-weight: 600; }
-svg { max-width: 100%; height: auto; }
-summary { cursor: pointer; font-weight: 600; padding: 0.4rem 0; }
-"""
 
 OPEN_CELLS = 3
 """Cells whose details are open when the page is."""
@@ -44,7 +29,7 @@ def write_pictures(folder: Path, rows: Sequence[Row]) -> list[Path]:
     written: list[Path] = []
     for name, svg in _pictures(rows):
         written.append(folder / f"{name}.svg")
-        written[-1].write_text(figures.standalone(svg), encoding="utf-8")
+        written[-1].write_text(standalone(svg), encoding="utf-8")
     return written
 
 
@@ -52,9 +37,6 @@ def render(meta: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The report as one HTML document."""
     cells = by_cell(rows)
     parts = [
-        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>TurboSpec benchmark</title>"
-        f"<meta name='viewport' content='width=device-width'><style>{CSS}</style></head><body>",
-        "<h1>TurboSpec benchmark</h1>",
         f"<p>{escape(_setting(meta))}</p>",
         _verdicts(meta.get("verdicts", [])),
         "<h2>Throughput</h2>",
@@ -63,9 +45,8 @@ def render(meta: Mapping[str, Any], rows: Sequence[Row]) -> str:
         figures.step_time(rows) or "<p>No policy in these rows predicts step times.</p>",
         "<h2>Cells</h2>",
         *(_cell(cell, own, place < OPEN_CELLS) for place, (cell, own) in enumerate(cells.items())),
-        "</body></html>\n",
     ]
-    return "\n".join(parts)
+    return page("TurboSpec benchmark", parts)
 
 
 def _pictures(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
@@ -102,8 +83,7 @@ def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> str:
 def _cell(cell: Cell, rows: Sequence[Row], opened: bool) -> str:
     timeline = figures.timeline(rows)
     pictures = figures.latency(rows) + (f"<p>Over the last round:</p>{timeline}" if timeline else "")
-    state = " open" if opened else ""
-    return f"<details{state}><summary>{escape(cell.name)}</summary>{_table(rows)}{pictures}</details>"
+    return details(cell.name, _table(rows) + pictures, opened)
 
 
 def _table(rows: Sequence[Row]) -> str:

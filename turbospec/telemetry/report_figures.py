@@ -1,62 +1,26 @@
-"""The benchmark's pictures as SVG, readable on a light and on a dark page.
-
-Rows are those of the results file (`turbospec bench --json`). Text stays text in the SVG, and takes the page's own
-colour where the picture is part of a page.
-"""
+"""The benchmark's pictures as SVG. Rows are those of the results file (`turbospec bench --json`)."""
 
 # matplotlib's own annotations leave parts open.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-import io
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 
 from turbospec.telemetry.cell import Cell, Row
+from turbospec.telemetry.pictures import COLOURS, FIXED, INK, TITLE, new_figure, styled, svg_of
 from turbospec.telemetry.policy_names import fixed_length
 from turbospec.telemetry.report_rows import policy_name
 
-INK = "#0a0b0c"
-"""Stands for the colour of the page's text until the SVG is written."""
-NEUTRAL_INK = "#7d8590"
-"""Readable on white and on black, for a picture that stands alone."""
-FIXED = "#9aa4b2"
-"""Also of a user's own policy, which has no colour of its own."""
-COLOURS = {
-    "adaptive": "#e4572e",
-    "ema-tiers": "#3b82f6",
-    "goodput": "#10b981",
-    "bandit": "#a855f7",
-    "heuristic": "#d4a017",
-    "confidence": "#ec4899",
-    "batch-table": "#14b8a6",
-    "acceptance-gate": "#8b5cf6",
-}
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "turbospec",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "savefig.transparent": True,
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
-}
-TITLE: dict[str, Any] = {"loc": "left", "fontsize": 9}
 
-
+@styled
 def throughput(cells: Mapping[Cell, Sequence[Row]]) -> str:
     """Tokens/s of every policy as a ratio to off, one line a cell; bars are 95 % intervals."""
-    figure, (axes,) = _figure(8.0, 1.3 + 0.34 * len(cells), 1)
+    figure, (axes,) = new_figure(8.0, 1.3 + 0.34 * len(cells), 1)
     labelled: set[str] = set()
     for place, rows in enumerate(cells.values()):
         for row in rows:
@@ -86,12 +50,13 @@ def throughput(cells: Mapping[Cell, Sequence[Row]]) -> str:
     axes.grid(axis="x", alpha=0.25)
     if labelled:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return _svg(figure)
+    return svg_of(figure)
 
 
+@styled
 def latency(rows: Sequence[Row]) -> str:
     """Mean TPOT, and mean and P99 TTFT, by policy in one cell."""
-    figure, (left, right) = _figure(8.0, 1.0 + 0.26 * len(rows), 2, sharey=True)
+    figure, (left, right) = new_figure(8.0, 1.0 + 0.26 * len(rows), 2, sharey=True)
     places = np.arange(len(rows))
     colours = [COLOURS.get(row["policy"], FIXED) for row in rows]
     left.barh(places, [row["mean_tpot_ms"] for row in rows], color=colours, height=0.65)
@@ -102,15 +67,16 @@ def latency(rows: Sequence[Row]) -> str:
     for axes, title in ((left, "mean TPOT, ms"), (right, "mean TTFT (bar) and P99 (line), ms")):
         axes.set_title(title, **TITLE)
         axes.grid(axis="x", alpha=0.25)
-    return _svg(figure)
+    return svg_of(figure)
 
 
+@styled
 def timeline(rows: Sequence[Row]) -> str | None:
     """Draft length and acceptance over one run, for the policies that change their mind; None where none does."""
     shown = [row for row in rows if row["policy"] in COLOURS and row["emit"] != "after_draft" and row.get("timeline")]
     if not shown:
         return None
-    figure, (left, right) = _figure(8.0, 2.6, 2)
+    figure, (left, right) = new_figure(8.0, 2.6, 2)
     for row in shown:
         series = {name: np.array([_number(value) for value in values]) for name, values in row["timeline"].items()}
         for axes, name in ((left, "draft_length"), (right, "acceptance")):
@@ -121,12 +87,13 @@ def timeline(rows: Sequence[Row]) -> str | None:
         axes.set_xlabel("seconds")
         axes.grid(alpha=0.25)
     right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return _svg(figure)
+    return svg_of(figure)
 
 
+@styled
 def step_time(rows: Sequence[Row]) -> str | None:
     """Predicted against measured time of single steps; None where no policy predicts."""
-    figure, (axes,) = _figure(5.2, 3.8, 1)
+    figure, (axes,) = new_figure(5.2, 3.8, 1)
     extent: list[float] = []
     for policy, colour in COLOURS.items():
         steps = [row["step_times"] for row in rows if row["policy"] == policy and row.get("step_times")]
@@ -153,27 +120,7 @@ def step_time(rows: Sequence[Row]) -> str | None:
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="predicted step time, ms", ylabel="measured, ms")
     axes.grid(alpha=0.25)
     axes.legend(loc="upper left")
-    return _svg(figure)
-
-
-def standalone(svg: str) -> str:
-    """The same picture for a page that gives it no text colour, such as a README."""
-    return svg.replace("currentColor", NEUTRAL_INK)
-
-
-def _figure(width: float, height: float, columns: int, *, sharey: bool = False) -> tuple[Figure, Sequence[Any]]:
-    """A figure of inches with a row of axes."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        return figure, figure.subplots(1, columns, squeeze=False, sharey=sharey)[0]
-
-
-def _svg(figure: Figure) -> str:
-    buffer = io.StringIO()
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    svg = buffer.getvalue()
-    return re.sub(INK, "currentColor", svg[svg.index("<svg") :])
+    return svg_of(figure)
 
 
 def _number(value: float | None) -> float:

@@ -94,6 +94,15 @@ def test_pictures_stand_alone(rows: list[dict[str, Any]], tmp_path: Path) -> Non
         ElementTree.parse(path)
 
 
+def test_pictures_are_readable_on_light_and_dark(rows: list[dict[str, Any]]) -> None:
+    html = render(META, rows)
+
+    assert "prefers-color-scheme: dark" in html
+    for picture in re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL):
+        assert "#ffffff" not in picture
+        assert all("currentColor" in text for text in re.findall(r"<text[^>]*>", picture))
+
+
 def test_a_users_own_policy_is_called_by_its_name_and_not_a_fixed_length() -> None:
     html = render({}, [row("off"), row("static-mine")])
 

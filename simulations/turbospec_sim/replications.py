@@ -1,0 +1,99 @@
+"""Runs that differ in their seed alone, and what their figures are together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from turbospec.types import FloatArray
+
+Row = Mapping[str, Any]
+"""A row of results, as it was simulated or as it was read from a file (null where a figure is not finite)."""
+
+LEVEL = 0.95
+"""Of confidence intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replications:
+    """A policy under one load: its rows, one a seed."""
+
+    policy: str
+    rate: float | str
+    """Requests a second, or "inf" where requests do not come by a rate."""
+    rows: Sequence[Row]
+
+    @property
+    def load(self) -> str:
+        """The rate, or the clients of a closed loop, in words."""
+        if isinstance(self.rate, float):
+            return f"{self.rate:g}"
+        clients = self.rows[0]["concurrency"]
+        return "all at once" if clients is None else f"{clients} at once"
+
+    @property
+    def load_name(self) -> str:
+        """The load with its unit."""
+        return f"{self.load} requests/s" if isinstance(self.rate, float) else self.load
+
+    @property
+    def label(self) -> str:
+        """The policy, and which K where that was chosen in hindsight."""
+        lengths = sorted({row["draft_length"] for row in self.rows if row["draft_length"] is not None})
+        return f"{self.policy} ({', '.join(f'K={length}' for length in lengths)})" if lengths else self.policy
+
+    @property
+    def slo_met_share(self) -> float | None:
+        """Part of the runs that met the SLO; None where there is none."""
+        verdicts = [row["slo_met"] for row in self.rows if row["slo_met"] is not None]
+        return sum(verdicts) / len(verdicts) if verdicts else None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the SLO was met, in words."""
+        share, number = self.slo_met_share, len(self.rows)
+        if share is None:
+            return "–"
+        if number == 1:
+            return "met" if share else "missed"
+        return f"met in {round(share * number)} of {number}"
+
+    def mean(self, field: str) -> float:
+        """Mean of a figure over the seeds that have it; NaN where none has."""
+        values = self._values(field)
+        return float(values.mean()) if len(values) else math.nan
+
+    def half_width(self, field: str) -> float:
+        """Half of the 95 % confidence interval of the mean, by Student's t; NaN with fewer than two seeds."""
+        values = self._values(field)
+        if len(values) < 2:
+            return math.nan
+        quantile = float(stdtrit(len(values) - 1, 0.5 + LEVEL / 2))
+        return quantile * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+    def words(self, field: str, form: str) -> str:
+        """Mean and, of several seeds, half of its interval; – where there is no figure."""
+        mean, half = self.mean(field), self.half_width(field)
+        if math.isnan(mean):
+            return "–"
+        return format(mean, form) if math.isnan(half) else f"{mean:{form}} ± {half:{form}}"
+
+    def _values(self, field: str) -> FloatArray:
+        values = np.array([row[field] for row in self.rows], np.float64)
+        return values[np.isfinite(values)]
+
+
+def replications(rows: Sequence[Row]) -> dict[str, list[Replications]]:
+    """Rows put together over their seeds, by scenario, in the order of their first rows."""
+    groups: dict[tuple[str, str, Any], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["scenario"], row["policy"], row["request_rate"]), []).append(row)
+    by_scenario: dict[str, list[Replications]] = {}
+    for (scenario, policy, rate), same in groups.items():
+        by_scenario.setdefault(scenario, []).append(Replications(policy, rate, same))
+    return by_scenario

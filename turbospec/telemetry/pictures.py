@@ -1,0 +1,76 @@
+"""How the reports' pictures look, and how they become SVG that is readable on a light and on a dark page.
+
+Text stays text in the SVG, and takes the page's own colour where the picture is part of a page.
+"""
+
+# matplotlib's own annotations leave parts open.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+INK = "#0a0b0c"
+"""Stands for the colour of the page's text until the SVG is written."""
+NEUTRAL_INK = "#7d8590"
+"""Readable on white and on black, for a picture that stands alone."""
+FIXED = "#9aa4b2"
+"""Also of a user's own policy, which has no colour of its own."""
+COLOURS = {
+    "adaptive": "#e4572e",
+    "ema-tiers": "#3b82f6",
+    "goodput": "#10b981",
+    "bandit": "#a855f7",
+    "heuristic": "#d4a017",
+    "confidence": "#ec4899",
+    "batch-table": "#14b8a6",
+    "acceptance-gate": "#8b5cf6",
+}
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "turbospec",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "savefig.transparent": True,
+    "text.parse_math": False,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+}
+TITLE: dict[str, Any] = {"loc": "left", "fontsize": 9}
+
+
+styled = matplotlib.rc_context(STYLE)
+"""Decorates every function that draws: texts take their looks when they are made, some as late as in `svg_of`."""
+
+
+def new_figure(
+    width: float, height: float, columns: int, rows: int = 1, *, sharey: bool = False
+) -> tuple[Figure, Sequence[Any]]:
+    """A figure of inches, and its axes row by row."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel()
+
+
+def svg_of(figure: Figure) -> str:
+    """The figure as an SVG element whose text takes the page's colour, and whose ids are its own on a page of many."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    own = hashlib.sha256(svg.encode()).hexdigest()[:8]
+    return re.sub(r'( id="|url\(#|href="#)', rf"\g<1>p{own}-", svg)
+
+
+def standalone(svg: str) -> str:
+    """The same picture for a page that gives it no text colour, such as a README."""
+    return svg.replace("currentColor", NEUTRAL_INK)
