@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from turbospec.cli.console import progress, stdout, table
-from turbospec.errors import UserError
+from turbospec.cli.rates import checked_rates
 
 COLUMNS = (
     "policy",
@@ -57,9 +57,7 @@ def simulate(
     read = [(path.stem, read_scenario(path, settings or ())) for path in paths]
     for name in policy or [scenario.policy for _, scenario in read]:
         check_policy(name)
-    chosen = _rates(rates or ())
-    if chosen and not any(scenario.workload.has_rates for _, scenario in read):
-        raise UserError("--rates: no scenario given here has rates; closed loops and traces go by their own")
+    chosen = checked_rates(rates or (), read)
     runs = Sweep(read, policy or (), chosen, seeds).runs()
     rows: list[dict[str, Any]] = []
     with progress() as bar:
@@ -78,19 +76,6 @@ def simulate(
         }
         save(json, meta, rows)
         stdout.print(f"results: {json}", soft_wrap=True, markup=False)
-
-
-def _rates(texts: Sequence[str]) -> list[float]:
-    rates: list[float] = []
-    for text in ",".join(texts).split(",") if texts else ():
-        try:
-            rate = float(text)
-        except ValueError:
-            rate = math.nan
-        if not 0.0 < rate < math.inf:
-            raise UserError(f"--rates {text}: a rate is a number of requests a second, above 0")
-        rates.append(rate)
-    return rates
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
