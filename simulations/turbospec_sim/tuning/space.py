@@ -75,8 +75,10 @@ def _numbers(kind: type[PolicyConfig]) -> dict[str, dict[str, Any]]:
     """Schemas of a policy's numeric fields, by name."""
     numbers: dict[str, dict[str, Any]] = {}
     for name, schema in kind.model_json_schema()["properties"].items():
+        if "const" in schema:
+            continue
         for member in schema.get("anyOf", [schema]):
-            if member.get("type") in ("integer", "number") and "const" not in member:
+            if member.get("type") in ("integer", "number"):
                 numbers[name] = member
     return numbers
 
