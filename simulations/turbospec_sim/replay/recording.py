@@ -82,9 +82,7 @@ def record(steps: Sequence[TraceStep]) -> Recording:
     for line, step in enumerate(steps):
         _read_step(step, line, known)
     seen = list(known.values())
-    came = arrivals(
-        steps, [request.first_line for request in seen], [request.last_line for request in seen]
-    )
+    came = arrivals(steps, [request.first_line for request in seen], [request.last_line for request in seen])
     served = [request for request in seen if request.position > request.begin]
     if not served:
         raise UserError("no request of the trace emitted a token; a replay needs some that did")

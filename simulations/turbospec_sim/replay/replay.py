@@ -160,9 +160,7 @@ class Replay:
         if np.mean(recording.max_tokens > recording.output_tokens) > 0.5:
             # Most texts end before they must, and the engine did not know where.
             classes["max_tokens"] = recording.max_tokens.max()
-        texts = Texts(
-            classes, np.zeros((MAX_CLASSES, 2, MAX_POSITIONS)), self.tokens.lines, places.astype(np.float64)
-        )
+        texts = Texts(classes, np.zeros((MAX_CLASSES, 2, MAX_POSITIONS)), self.tokens.lines, places.astype(np.float64))
         return EngineState(engine_record(self.server, self.drafter), offered, texts, self._times, self._concurrency)
 
 

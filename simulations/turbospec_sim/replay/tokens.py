@@ -1,16 +1,16 @@
 """What a trace shows of the drafter's guesses, token by token.
 
-Each output token of a request is emitted once. If it was drafted and all drafts before it were accepted, the trace shows
-whether it was guessed, and at which place of a draft. Nobody knows what would have come of a token that was not drafted,
-or that stood behind the first rejection.
+Each output token of a request is emitted once. If it was drafted and all drafts before it were accepted, the trace
+shows whether it was guessed, and at which place of a draft. Nobody knows what would have come of a token that was not
+drafted, or that stood behind the first rejection.
 
 A drafter that starts from the target's last token knows more than one that builds on its own guesses. What is shown at
 one place is therefore taken to hold on one side of it only: a token that was guessed deep in a draft is guessed nearer
 to its beginning too, one that was missed is missed further down, and the rest is unknown. (Some drafters see the tokens
 alone, and guess the same at any place: prompt look-up always, a draft model where decoding is greedy.)
 
-So there are three kinds of places in a draft for each token: in the first `certain` it is guessed, from `possible` on it
-is missed, and between them the trace cannot tell.
+So there are three kinds of places in a draft for each token: in the first `certain` it is guessed, from `possible` on
+it is missed, and between them the trace cannot tell.
 """
 
 from __future__ import annotations

@@ -20,8 +20,10 @@ from turbospec_sim.sweep import Row, run_all
 FIGURES = {
     "goodput": "token_goodput",
     "throughput": "output_throughput",
-    **{f"{p}_{name}_ms": f"{p}_{name}_ms" for p in ("mean", "median", "p95", "p99") for name in ("ttft", "tpot", "itl")},
-    **{f"{p}_e2el_ms": f"{p}_e2el_ms" for p in ("mean", "median", "p95", "p99")},
+} | {
+    field: field
+    for name in ("ttft", "tpot", "itl", "e2el")
+    for field in (f"{part}_{name}_ms" for part in ("mean", "median", "p95", "p99"))
 }
 """Fields of a row by the objectives' names. Times are to be low, the others high."""
 LARGEST_LOG_RATIO = math.log(100.0)

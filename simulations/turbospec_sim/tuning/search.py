@@ -1,11 +1,12 @@
-"""The search itself, by scipy's differential evolution (Storn, Price: "Differential evolution", J. Global Optimization
-11, 1997), and its verdict on seeds that it has not seen."""
+"""The search itself: through all settings where they are few, else by scipy's differential evolution (Storn, Price:
+"Differential evolution", J. Global Optimization 11, 1997). And its verdict, on seeds that it has not seen."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from pydantic import ValidationError
@@ -65,7 +66,7 @@ def tune(
         space: what is searched.
         training: runs that the search goes by.
         held_out: runs that what it found is judged by.
-        trials: about how many settings to try, at least 5.
+        trials: about how many settings to try, at least 5; where there are no more than that, all are tried.
         seed: of the search.
         done: called after each run.
     """
@@ -83,18 +84,21 @@ def tune(
             figures[settings] = float(found.mean())
         return np.array([-logarithms[settings].mean() for settings in wanted])
 
-    population = max(MIN_POPULATION, trials // GENERATIONS)
-    differential_evolution(
-        losses,
-        [(0.0, 1.0)] * len(space),
-        init=_first(config, space, population, seed),
-        maxiter=max(trials // population - 1, 0),
-        tol=0.0,
-        polish=False,
-        vectorized=True,
-        updating="deferred",
-        seed=seed,
-    )
+    if math.prod(dimension.choices for dimension in space) <= trials:
+        losses(np.array([*product(*(dimension.all_places() for dimension in space))]).T)
+    else:
+        population = max(MIN_POPULATION, trials // GENERATIONS)
+        differential_evolution(
+            losses,
+            [(0.0, 1.0)] * len(space),
+            init=_first(config, space, population, seed),
+            maxiter=max(trials // population - 1, 0),
+            tol=0.0,
+            polish=False,
+            vectorized=True,
+            updating="deferred",
+            seed=seed,
+        )
     best = max(logarithms, key=lambda settings: float(logarithms[settings].mean()))
     trained = Ratio.of(logarithms[best])
     if trained.mean <= 1.0:

@@ -27,6 +27,15 @@ class Dimension:
     whole: bool
     """Whether it is a whole number."""
 
+    @property
+    def choices(self) -> float:
+        """Number of different settings."""
+        return self.high - self.low + 1.0 if self.whole else math.inf
+
+    def all_places(self) -> list[float]:
+        """A place for each setting of a whole number."""
+        return [self.place(value) for value in range(int(self.low), int(self.high) + 1)]
+
     def value(self, place: float) -> int | float:
         """The setting at a place; whole numbers have equal shares of the way."""
         low, high = (self.low - 0.5, self.high + 0.5) if self.whole and not self.log else (self.low, self.high)

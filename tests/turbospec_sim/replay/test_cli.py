@@ -40,7 +40,7 @@ def test_bounds_are_shown_and_written(
     assert run([str(trace), *policies, "--concurrency", "4", "--json", str(results)], monkeypatch) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
-    for words in ("recorded", "as recorded", "static-5", "rejected", "accepted", "the replay's own error", "drafts judged"):
+    for words in ("recorded", "as recorded", "static-5", "rejected", "accepted", "replay's own error", "judged"):
         assert words in shown.out
     document = json.loads(results.read_text())
     rows = {(row["policy"], row["bound"]): row for row in document["rows"]}

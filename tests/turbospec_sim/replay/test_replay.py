@@ -27,9 +27,10 @@ def policy(name: str) -> Any:
     return read_policy(find_policy(name))
 
 
-@pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
+# The simulator's own `after_draft` traces show requests a step later than vLLM's do.
+@pytest.mark.parametrize(("emit", "error"), [("before_draft", 0.005), ("after_draft", 0.04)])
 @pytest.mark.parametrize("name", ["static-3", "adaptive"])
-def test_the_recorded_plans_reproduce_the_recording(emit: str, name: str, tmp_path: Path) -> None:
+def test_the_recorded_plans_reproduce_the_recording(emit: str, error: float, name: str, tmp_path: Path) -> None:
     made = scenario(rates=[10.0], server__emit=emit, latency__noise=0.05, chat__output_tokens=LONG)
     replay = Replay(written(tmp_path / "trace.jsonl", made, name))
     again = replay.as_recorded()
@@ -37,7 +38,7 @@ def test_the_recorded_plans_reproduce_the_recording(emit: str, name: str, tmp_pa
     assert again["mean_draft_length"] == pytest.approx(replay.recorded["mean_draft_length"], rel=0.02)
     assert again["mean_accepted_length"] == pytest.approx(replay.recorded["mean_accepted_length"], rel=0.01)
     for figure in COMPARED:
-        assert again[figure] == pytest.approx(replay.recorded[figure], rel=0.03)
+        assert again[figure] == pytest.approx(replay.recorded[figure], rel=error)
 
 
 @pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
@@ -73,16 +74,18 @@ def test_tokens_alone_tell_more_where_acceptance_does_not_depend_on_the_place(tm
     made = closed(
         4, server__emit="before_draft", chat__output_tokens=LONG, chat__acceptance={"process": "iid", "rate": 0.7}
     )
-    steps = written(tmp_path / "trace.jsonl", made, "static-2")
-    truth = simulate(Run("s", made, "static-5", None, 0))["output_throughput"]
-    gaps = []
+    steps = written(tmp_path / "trace.jsonl", made, "static-5")
+    truth = simulate(Run("s", made, "static-2", None, 0))["output_throughput"]
+    gaps, judged = [], []
     for same in (False, True):
         replay = Replay(steps, concurrency=4, same_at_any_place=same)
-        low, high = (row["output_throughput"] for row in replay.rows("static-5", policy("static-5")))
-        assert low < 1.03 * truth
-        assert high > 0.97 * truth
-        gaps.append(high - low)
+        low, high = replay.rows("static-2", policy("static-2"))
+        assert low["output_throughput"] < 1.03 * truth
+        assert high["output_throughput"] > 0.97 * truth
+        gaps.append(high["output_throughput"] - low["output_throughput"])
+        judged.append(low["judged_share"])
     assert gaps[1] < 0.7 * gaps[0]
+    assert judged[1] > judged[0] + 0.05
 
 
 def test_nothing_is_known_of_what_was_never_drafted(tmp_path: Path) -> None:
@@ -114,7 +117,9 @@ def test_a_profile_goes_before_the_traces_own_times(tmp_path: Path) -> None:
     steps = written(tmp_path / "trace.jsonl", closed(4), "static-3")
     own = Replay(steps, concurrency=4)
     names = ("draft_seconds", "verify_seconds", "step_seconds")
-    slow = [replace(sample, **{name: 2.0 * getattr(sample, name) for name in names}) for sample in own.recording.samples]
+    slow = [
+        replace(sample, **{name: 2.0 * getattr(sample, name) for name in names}) for sample in own.recording.samples
+    ]
     given = Replay(steps, concurrency=4, profile=Profile(slow))
     assert given.fit.correction == 1.0
     assert given.fit.total_error == pytest.approx(1.0, abs=0.05)

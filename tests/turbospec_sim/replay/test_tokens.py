@@ -6,7 +6,7 @@ from turbospec_sim.replay.tokens import ANYWHERE, Draft, KnownTokens, count_judg
 
 
 def known() -> KnownTokens:
-    """One request of 7 tokens: 1 and 2 accepted, 3 missed, 4 the target's own, 5 accepted, and 6 beyond a truncation."""
+    """One request of 7 tokens: 1 and 2 accepted, 3 missed, 4 the target's own, 5 accepted, 6 not judged."""
     drafts = [Draft(1, 3, 2, True), Draft(5, 2, 1, False)]
     return KnownTokens.of(np.array([7]), [drafts], max_draft=3)
 

@@ -29,7 +29,8 @@ class MadeUp(Trials):
             weight = config.model_dump()["first_token_weight"]
             seeds = self.skipped_seeds + np.arange(self.seeds)
             chance = np.sin(1e3 * weight * (1 + seeds)) * self.noise
-            made.append(100.0 * np.exp(chance - (0.2 if self.noise == 0.0 else 0.0) * math.log(weight / self.best) ** 2))
+            loss = 0.0 if self.noise else 0.2 * math.log(weight / self.best) ** 2
+            made.append(100.0 * np.exp(chance - loss))
         return np.array(made)[..., None]
 
 

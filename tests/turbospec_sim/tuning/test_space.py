@@ -67,7 +67,7 @@ def test_a_field_is_searched_once() -> None:
 
 
 def test_policies_without_bounds_need_a_choice() -> None:
-    with pytest.raises(UserError, match=r"known: draft_length\\)"):
+    with pytest.raises(UserError, match=r"known: draft_length\)"):
         search_space(read_policy(find_policy("static-3")), [])
     with pytest.raises(UserError, match="nothing to tune"):
         search_space(read_policy(find_policy("off")), [])
