@@ -22,7 +22,13 @@ def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | No
 def file(tmp_path: Path) -> Path:
     """A server where every draft is right, so that the longest draft is the best."""
     path = tmp_path / "mine.yaml"
-    made = document(workload__requests=10, chat__acceptance={"process": "iid", "rate": 1.0}, rates=[40.0])
+    made = document(
+        workload__requests=10,
+        rates=[2.0],
+        chat__acceptance={"process": "iid", "rate": 1.0},
+        chat__prompt_tokens={"distribution": "uniform", "low": 10, "high": 30},
+        chat__output_tokens={"distribution": "constant", "tokens": 61},
+    )
     path.write_text(json.dumps(made, indent=1))
     return path
 
