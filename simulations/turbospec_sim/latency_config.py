@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -51,10 +52,10 @@ class _Latency(Settings):
             raise ValueError("`graph_sizes` must rise from one to the next")
         return self
 
-    def _times(self, curve: FloatArray, **derived: float) -> StepTimes:
+    def _times(self, curve: FloatArray, derived: Mapping[str, float]) -> StepTimes:
         names = ("host", "host_request", "kv_token", "attention_pair", "draft_start", "draft_pass", "draft_row")
         given = {name: getattr(self, f"{name}_seconds") for name in (*names, "draft_kv_token", "catch_up_token")}
-        chosen = derived | {name: value for name, value in given.items() if value is not None}
+        chosen = dict(derived) | {name: value for name, value in given.items() if value is not None}
         return StepTimes(
             curve=curve, decision=self.decision_seconds, noise=self.noise, graph_sizes=self.graph_sizes, **chosen
         )
@@ -87,9 +88,9 @@ class GivenLatency(_Latency):
     def step_times(self) -> StepTimes:
         """The coefficients of a step's time."""
         if self.verify_curve is not None:
-            return self._times(np.array(self.verify_curve, np.float64).T.copy())
+            return self._times(np.array(self.verify_curve, np.float64).T.copy(), {})
         floor, token = self.verify_floor_seconds or 0.0, self.verify_token_seconds or 0.0
-        return self._times(floor_and_slope(floor, token, combined=self.verify_combined))
+        return self._times(floor_and_slope(floor, token, combined=self.verify_combined), {})
 
     def profile(self) -> Profile | None:
         """Measured step times for policies that predict."""
@@ -106,27 +107,21 @@ class ProfiledLatency(_Latency):
         """Raises:
         UserError: the profile cannot be read.
         """
-        model = LatencyModel.fit(self.profile().samples)
-        floor, kv_token, *slopes = np.maximum(model.verify.weights, 0.0).tolist()
-        knots = np.array([0.0, *VERIFY_KNOTS[:-1], 2.0 * VERIFY_KNOTS[-2]])
-        curve = np.array([knots, np.concatenate([[floor, floor], floor + np.cumsum(slopes * np.diff(knots[1:]))])])
-        start, each_pass, row, draft_kv_token, catch_up_token = np.maximum(model.draft.weights, 0.0).tolist()
-        host, host_request = np.maximum(model.host.weights, 0.0).tolist()
-        return self._times(
-            curve,
-            host=host,
-            host_request=host_request,
-            kv_token=kv_token,
-            draft_start=start,
-            draft_pass=each_pass,
-            draft_row=row,
-            draft_kv_token=draft_kv_token,
-            catch_up_token=catch_up_token,
-        )
+        return self._times(*fitted_coefficients(LatencyModel.fit(self.profile().samples)))
 
     def profile(self) -> Profile:
         """Measured step times for policies that predict."""
         return Profile.load(self.file)
+
+
+def fitted_coefficients(model: LatencyModel) -> tuple[FloatArray, dict[str, float]]:
+    """A fitted model in the terms of `StepTimes`: its curve, and its other coefficients by name."""
+    floor, kv_token, *slopes = np.maximum(model.verify.weights, 0.0).tolist()
+    knots = np.array([0.0, *VERIFY_KNOTS[:-1], 2.0 * VERIFY_KNOTS[-2]])
+    curve = np.array([knots, np.concatenate([[floor, floor], floor + np.cumsum(slopes * np.diff(knots[1:]))])])
+    names = ("draft_start", "draft_pass", "draft_row", "draft_kv_token", "catch_up_token", "host", "host_request")
+    weights = np.concatenate([model.draft.weights, model.host.weights])
+    return curve, {"kv_token": kv_token} | dict(zip(names, np.maximum(weights, 0.0).tolist(), strict=True))
 
 
 def _preset(known: dict[str, Any], what: str) -> BeforeValidator:
@@ -189,7 +184,7 @@ class RooflineLatency(_Latency):
                 "draft_kv_token": model.kv_values * BYTES[self.kv_dtype] / bandwidth,
                 "catch_up_token": 2.0 * (weights + model.fusion_parameters) / rate,
             }
-        return self._times(floor_and_slope(floor, token, combined="max"), **derived)
+        return self._times(floor_and_slope(floor, token, combined="max"), derived)
 
     def profile(self) -> Profile | None:
         """Measured step times for policies that predict."""

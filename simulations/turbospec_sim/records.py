@@ -133,6 +133,7 @@ CLASS = np.dtype(
         ("bad_tokens", "f8"),
         ("first_line", "i8"),  # recorded acceptance: lines in the table of lines
         ("lines", "i8"),  # 0 for other processes
+        ("by_reach", "i8"),  # the lines say in how many of a draft's first positions each token is guessed
         ("cached_share", "f8"),
         ("cached_in_common", "i8"),
         ("max_tokens", "i8"),  # 0: the output's own length

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turbospec.controller import Controller, GuardConfig, StepListener
-from turbospec.policy import find_policy, read_policy
+from turbospec.policy import PolicyConfig, find_policy, read_policy
 from turbospec.policy.static import StaticPolicy
 from turbospec.telemetry.cell import ALL_AT_ONCE
 from turbospec.types import StepController
@@ -39,6 +39,8 @@ class Run:
     """Requests a second; None where the scenario has no rates."""
     seed: int
     draft_length: int | None = None
+    settings: PolicyConfig | None = None
+    """In place of those in the policy's file."""
 
 
 def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, Any]:
@@ -63,13 +65,7 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
         times=scenario.latency.step_times(),
         concurrency=scenario.workload.concurrency,
     )
-    policy, guard = _policy(run, state)
-    # The simulated clock does not see how long a decision takes, and a decision must not depend on this machine.
-    guard = guard.model_copy(update={"max_decision_seconds": math.inf})
-    controller = Controller(policy, guard=guard, listeners=listeners)
-    engine = SimulatedEngine(state, controller)
-    engine.run()
-    figures = summarise(state, max(engine.now - engine.measured_from, 1e-9))
+    figures, guard_trips = serve(state, *_policy(run, state), listeners)
     return {
         "scenario": run.name,
         "policy": run.policy,
@@ -80,10 +76,26 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
         **figures,
         **judged(state, figures, scenario.slo),
         "draft_length": run.draft_length,
-        "guard_trips": controller.stats.guard_trips,
+        "guard_trips": guard_trips,
         "timeline": timeline(state.engine, state.totals),
         "wall_seconds": time.perf_counter() - began,
     }
+
+
+def serve(
+    state: EngineState, policy: StepController, guard: GuardConfig, listeners: Sequence[StepListener] = ()
+) -> tuple[dict[str, Any], int]:
+    """Serve all requests of a state.
+
+    Returns:
+        The figures of `metrics.summarise`, and how often the guard stood in for the policy.
+    """
+    # The simulated clock does not see how long a decision takes, and a decision must not depend on this machine.
+    guard = guard.model_copy(update={"max_decision_seconds": math.inf})
+    controller = Controller(policy, guard=guard, listeners=listeners)
+    engine = SimulatedEngine(state, controller)
+    engine.run()
+    return summarise(state, max(engine.now - engine.measured_from, 1e-9)), controller.stats.guard_trips
 
 
 def check_policy(name: str) -> None:
@@ -99,7 +111,7 @@ def _policy(run: Run, state: EngineState) -> tuple[StepController, GuardConfig]:
         return StaticPolicy(run.draft_length), GuardConfig()
     if run.policy == ORACLE:
         return OraclePolicy(state), GuardConfig()
-    config = read_policy(find_policy(run.policy))
+    config = run.settings or read_policy(find_policy(run.policy))
     return config.build(run.scenario.latency.profile(), run.seed), config.guard
 
 

@@ -95,17 +95,22 @@ class Scenario(Settings):
 
     def engine(self, seed: int) -> Records:
         """(1,) `ENGINE` record with the engine's settings."""
-        server, drafter = self.server, self.drafter
-        engine = np.zeros(1, ENGINE)
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "frontend_seconds"):
-            engine[name] = getattr(server, name)
-        engine["long_prefill_token_threshold"] = server.long_prefill_token_threshold or NO_THRESHOLD
-        engine["num_blocks"] = server.kv_cache_tokens // server.block_size
-        engine["max_draft"] = drafter.max_draft
-        engine["draft_before_emit"] = server.emit == "after_draft"
-        engine["parallel_drafter"] = drafter.kind == "parallel"
-        engine["batch_drafter"] = drafter.batch
-        engine["constant_first_pass"] = drafter.constant_first_pass and drafter.max_draft > 0
-        engine["seed"] = seed
+        engine = engine_record(self.server, self.drafter, seed)
         engine["first_measured"] = self.workload.warmup_requests
         return engine
+
+
+def engine_record(server: Server, drafter: Drafter, seed: int = 0) -> Records:
+    """(1,) `ENGINE` record with an engine's settings, all of whose requests are measured."""
+    engine = np.zeros(1, ENGINE)
+    for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "frontend_seconds"):
+        engine[name] = getattr(server, name)
+    engine["long_prefill_token_threshold"] = server.long_prefill_token_threshold or NO_THRESHOLD
+    engine["num_blocks"] = server.kv_cache_tokens // server.block_size
+    engine["max_draft"] = drafter.max_draft
+    engine["draft_before_emit"] = server.emit == "after_draft"
+    engine["parallel_drafter"] = drafter.kind == "parallel"
+    engine["batch_drafter"] = drafter.batch
+    engine["constant_first_pass"] = drafter.constant_first_pass and drafter.max_draft > 0
+    engine["seed"] = seed
+    return engine

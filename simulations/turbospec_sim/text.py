@@ -129,7 +129,8 @@ def acceptance(
     for j in range(drafts):
         position = request.emitted + j
         if length > 0:
-            out[j] = values[begin + position % length]
+            value = values[begin + position % length]
+            out[j] = (1.0 if j < value else 0.0) if kind.by_reach else value
             continue
         while position >= switch_at:
             bad, switches = 1 - bad, switches + 1

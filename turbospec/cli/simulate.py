@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.rates import checked_rates
 from turbospec.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,9 +75,7 @@ def simulate(
         raise UserError("two of the scenarios have the same name; rows go by the names of files, give one another")
     for name in policy or [scenario.policy for _, scenario in read]:
         check_policy(name)
-    chosen = _rates(rates or ())
-    if chosen and not any(scenario.workload.has_rates for _, scenario in read):
-        raise UserError("--rates: no scenario given here has rates; closed loops and traces go by their own")
+    chosen = checked_rates(rates or (), read)
     runs = Sweep(read, [*dict.fromkeys(policy or ())], chosen, seeds).runs()
     rows: list[dict[str, Any]] = []
     with progress() as bar:
@@ -113,19 +112,6 @@ def _check_output(path: Path) -> None:
         raise UserError(f"{path}: its folder cannot be made ({error.strerror}); name another file") from error
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UserError(f"{path}: cannot be written; name another file")
-
-
-def _rates(texts: Sequence[str]) -> list[float]:
-    rates: list[float] = []
-    for text in ",".join(texts).split(",") if texts else ():
-        try:
-            rate = float(text)
-        except ValueError:
-            rate = math.nan
-        if not 0.0 < rate < math.inf:
-            raise UserError(f"--rates {text}: a rate is a number of requests a second, above 0")
-        rates.append(rate)
-    return [*dict.fromkeys(rates)]
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:

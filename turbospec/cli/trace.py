@@ -8,12 +8,10 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from turbospec.cli.console import print_json, stderr, stdout, table
-from turbospec.errors import UserError
+from turbospec.cli.console import print_json, stdout, table
+from turbospec.cli.trace_files import steps_of
 from turbospec.telemetry.summary import Summary
-from turbospec.telemetry.trace import read_trace
 
-SHOWN_BROKEN_LINES = 5
 SHOWN_REASONS = 10
 
 
@@ -24,16 +22,8 @@ def trace(
     """Summarise a decision trace: draft lengths, acceptance, predicted against measured time, reasons."""
     summary = Summary()
     broken: list[str] = []
-    for file in files:
-        for step in read_trace(file, lambda line, why, file=file: broken.append(f"{file}:{line}: {why}")):
-            summary.add(step)
-    if not summary.steps:
-        why = broken[0] if broken else f"{files[0]}: empty"
-        raise UserError(f"no step of a trace ({why}); write one with `turbospec generate --trace FILE`")
-    for line in broken[:SHOWN_BROKEN_LINES]:
-        stderr.print(f"skipped {line}", markup=False, soft_wrap=True)
-    if broken:
-        stderr.print(f"broken lines skipped: {len(broken)}")
+    for step in steps_of(files, broken):
+        summary.add(step)
     if as_json:
         print_json(summary.document() | {"broken_lines": len(broken)})
     else:

@@ -69,7 +69,10 @@ class TraceStep:
     reason: str
 
     def __post_init__(self) -> None:
-        rows = (self.phase, self.planned, self.drafted, self.accepted, self.emitted, self.truncated)
+        rows = (
+            self.phase, self.class_ids, self.context_tokens, self.emitted_tokens, self.tokens_left, self.stale_tokens,
+            self.draft_limits, self.planned, self.proposed, self.drafted, self.accepted, self.emitted, self.truncated,
+        )  # fmt: skip
         if any(len(row) != len(self.request_ids) for row in rows):
             raise ValueError("arrays of different lengths")
 

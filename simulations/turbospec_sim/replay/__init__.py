@@ -1,0 +1,1 @@
+"""Counterfactuals on recorded decision traces."""

@@ -1,0 +1,160 @@
+"""What a decision trace says of the requests that it saw: when they came, how long they were, what was drafted for
+them, and which of their tokens the drafter is known to have guessed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from turbospec.errors import UserError
+from turbospec.logistic import MAX_CLASSES
+from turbospec.profile import LatencySample
+from turbospec.telemetry.trace import TraceStep
+from turbospec.types import FloatArray, IntArray, Phase
+from turbospec_sim.replay.queueing import arrivals
+from turbospec_sim.replay.tokens import Draft, KnownTokens
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request while the trace is read. Positions count its output tokens."""
+
+    number: int
+    class_id: int
+    begin: int
+    """Output tokens that were emitted before the trace knows of it, without the last of them."""
+    position: int
+    """Tokens emitted so far."""
+    first_line: int
+    last_line: int = 0
+    prompt_tokens: int | None = None
+    prefilled: int = 1
+    """Prompt tokens computed, where no later row tells the whole prompt."""
+    max_tokens: int = 1
+    left: int = 0
+    """Tokens that it could still emit when it was seen last."""
+    first_token: float = math.nan
+    last_token: float = math.nan
+    drafts: list[Draft] = field(default_factory=list[Draft])
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The n requests of a trace that emitted anything, in the order in which they were seen first."""
+
+    arrivals: FloatArray
+    """(n,) seconds since the first of them."""
+    prompt_tokens: IntArray
+    output_tokens: IntArray
+    max_tokens: IntArray
+    class_ids: IntArray
+    tokens: KnownTokens
+    per_token: FloatArray
+    """(n,) seconds for each token after the first; NaN where there was one only."""
+    duration: float
+    """Seconds from the first arrival to the end of the last step."""
+    begun_before: int
+    """Requests whose first tokens the trace does not have: what came before counts as their prompt."""
+    cut_short: int
+    """Requests that were running in the last step and could have gone on."""
+    samples: list[LatencySample]
+
+    @property
+    def size(self) -> int:
+        return len(self.arrivals)
+
+
+def record(steps: Sequence[TraceStep]) -> Recording:
+    """Read the steps of one run.
+
+    Raises:
+        UserError: they are of several runs, took no time, or emitted nothing.
+    """
+    steps = sorted(steps, key=lambda step: step.now)
+    if len({step.step for step in steps}) < len(steps):
+        raise UserError("a step number comes twice; replay the traces of one run only, each file named once")
+    if sum(step.step_seconds for step in steps) <= 0.0:
+        raise UserError("no step of the trace took any time; a replay needs one that an engine wrote")
+    known: dict[int, _Request] = {}
+    for line, step in enumerate(steps):
+        _read_step(step, line, known)
+    seen = list(known.values())
+    came = arrivals(steps, [request.first_line for request in seen], [request.last_line for request in seen])
+    served = [request for request in seen if request.position > request.begin]
+    if not served:
+        raise UserError("no request of the trace emitted a token; a replay needs some that did")
+    first = min(came[request.number] for request in served)
+    outputs = _integers(request.position - request.begin for request in served)
+    return Recording(
+        arrivals=np.array([came[request.number] - first for request in served]),
+        prompt_tokens=_integers(max(request.prompt_tokens or request.prefilled, 1) for request in served),
+        output_tokens=outputs,
+        max_tokens=_integers(request.max_tokens for request in served),
+        class_ids=_integers(min(max(request.class_id, 0), MAX_CLASSES - 1) for request in served),
+        tokens=KnownTokens.of(outputs, [request.drafts for request in served], max(step.max_draft for step in steps)),
+        per_token=np.array([_per_token(request) for request in served]),
+        duration=max(step.now + step.step_seconds for step in steps) - first,
+        begun_before=sum(request.begin > 0 for request in served),
+        cut_short=sum(request.last_line == len(steps) - 1 and request.left > 0 for request in served),
+        samples=[_sample(step) for step in steps if step.step_seconds > 0.0],
+    )
+
+
+def _read_step(step: TraceStep, line: int, known: dict[int, _Request]) -> None:
+    prefilling = max(sum(phase == Phase.PREFILL for phase in step.phase), 1)
+    for row, number in enumerate(step.request_ids):
+        decoding, told = step.phase[row] != Phase.PREFILL, step.emitted_tokens[row]
+        request = known.get(number)
+        if request is None:
+            begin = max(told - 1, 0)
+            request = _Request(len(known), step.class_ids[row], begin, begin, line)
+            known[number] = request
+        if decoding:
+            # Engines whose steps overlap plan before they know what the last drafts brought, and tell the least that
+            # it can be; steps between plans are in no line, but what they emitted is told later.
+            request.position = max(request.position, told)
+            if request.prompt_tokens is None:
+                request.prompt_tokens = step.context_tokens[row] + 1 - told + request.begin
+            if math.isnan(request.first_token):
+                request.first_token = step.now
+        else:
+            request.prefilled = step.context_tokens[row] + step.prefill_tokens // prefilling
+        drafted, emitted = step.drafted[row], step.emitted[row]
+        if drafted:
+            accepted = min(step.accepted[row], drafted)
+            failed = accepted < drafted and not step.truncated[row]
+            request.drafts.append(Draft(request.position - request.begin, drafted, accepted, failed))
+        if emitted:
+            request.position += emitted
+            request.last_token = step.now + step.step_seconds
+            if math.isnan(request.first_token):
+                request.first_token = request.last_token
+        request.max_tokens = told + step.tokens_left[row] - request.begin
+        request.left = step.tokens_left[row] - emitted
+        request.last_line = line
+
+
+def _per_token(request: _Request) -> float:
+    following = request.position - request.begin - 1
+    return (request.last_token - request.first_token) / following if following > 0 else math.nan
+
+
+def _sample(step: TraceStep) -> LatencySample:
+    return LatencySample(
+        draft_rows=tuple(step.draft_rows),
+        draft_context_tokens=step.draft_context_tokens,
+        catch_up_tokens=step.catch_up_tokens,
+        tokens_batched=step.tokens_batched,
+        prefill_tokens=step.prefill_tokens,
+        context_tokens=step.attended_tokens,
+        draft_seconds=step.draft_seconds,
+        verify_seconds=step.verify_seconds,
+        step_seconds=step.step_seconds,
+    )
+
+
+def _integers(values: Iterable[int]) -> IntArray:
+    return np.fromiter(values, np.int64)

@@ -1,0 +1,209 @@
+"""Policies on a recorded run: what they would have achieved on its requests, as far as it can be told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from turbospec.controller import GuardConfig
+from turbospec.latency import LatencyModel
+from turbospec.logistic import MAX_CLASSES
+from turbospec.policy import PolicyConfig
+from turbospec.profile import Profile
+from turbospec.telemetry.trace import TraceStep
+from turbospec.types import IntArray, StepController, StepOutcome, StepPlan, StepView
+from turbospec_sim.latency_config import fitted_coefficients
+from turbospec_sim.records import CLASS, OFFERED
+from turbospec_sim.replay.recording import Recording, record
+from turbospec_sim.replay.server import drafter_of, server_of
+from turbospec_sim.replay.tokens import KnownTokens, count_judged
+from turbospec_sim.run import serve
+from turbospec_sim.scenario import Drafter, Server, engine_record
+from turbospec_sim.state import EngineState
+from turbospec_sim.step_time import StepTimes
+from turbospec_sim.text import Texts
+from turbospec_sim.workload.acceptance import MAX_POSITIONS
+
+PESSIMISTIC, OPTIMISTIC = "pessimistic", "optimistic"
+"""Runs in which every draft token that the trace cannot judge is rejected, or accepted."""
+
+Row = dict[str, Any]
+
+
+class RecordedPlans:
+    """Drafts what was drafted when the trace was written, wherever a step begins at a token at which one began then."""
+
+    def __init__(self, tokens: KnownTokens) -> None:
+        self._tokens = tokens
+
+    def plan(self, view: StepView) -> StepPlan:
+        at = self._tokens.lines[view.request_ids, 0] + view.emitted_tokens
+        return StepPlan(np.minimum(self._tokens.drafted[at], view.draft_limits), reason="as recorded")
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """What was recorded learns nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeFit:
+    """What the step times of a replay are worth, measured against the trace's own steps."""
+
+    median_error: float
+    """Median of the relative errors of single steps, without their sign."""
+    correction: float
+    """Factor on all times that makes the trace's steps take as long in total as they did; 1 with a profile."""
+    total_error: float
+    """Predicted over measured time of all steps, less 1, after the correction."""
+    passes: tuple[int, ...]
+    """Numbers of drafter passes in a step that were measured; what others take is extrapolated."""
+
+
+class _Bounds:
+    """Counts what of a run the trace does not vouch for."""
+
+    def __init__(self, tokens: KnownTokens, passes: Sequence[int]) -> None:
+        self._tokens, self._passes = tokens, frozenset(passes)
+        self.judged = self.drafted = self.emitted = 0
+        self.seconds = self.extrapolated = 0.0
+
+    def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
+        tokens = self._tokens
+        judged, drafted = count_judged(
+            tokens.lines, tokens.outputs, tokens.certain, tokens.possible,
+            view.request_ids, view.emitted_tokens, outcome.drafted,
+        )  # fmt: skip
+        self.judged += judged
+        self.drafted += drafted
+        self.emitted += int(outcome.emitted.sum())
+        self.seconds += outcome.step_seconds
+        if len(outcome.draft_rows) not in self._passes:
+            self.extrapolated += outcome.step_seconds
+
+
+class Replay:
+    """A recorded run that policies can be tried on.
+
+    Args:
+        steps: of the trace, of one run.
+        profile: step times measured on the engine, for the replay and its policies; None to fit the trace's own.
+        same_at_any_place: whether a token is guessed or not wherever it stands in a draft; see `tokens`.
+        concurrency: clients of a closed loop that sends the requests; None to have them arrive when they did.
+
+    Raises:
+        UserError: the steps are of several runs, took no time, or emitted nothing.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[TraceStep],
+        *,
+        profile: Profile | None = None,
+        same_at_any_place: bool = False,
+        concurrency: int | None = None,
+    ) -> None:
+        self.recording: Recording = record(steps)
+        self.server: Server = server_of(steps, self.recording)
+        self.drafter: Drafter = drafter_of(steps)
+        self.tokens = self.recording.tokens.same_at_any_place() if same_at_any_place else self.recording.tokens
+        self.recorded: Row = _recorded(steps, self.recording)
+        self._profile = profile
+        self._concurrency = concurrency
+        self._times, self.fit = _step_times(self.recording, profile)
+
+    def as_recorded(self) -> Row:
+        """The recorded drafts, simulated: how far this row is from `recorded` is the replay's own error."""
+        return self._run("as recorded", RecordedPlans(self.tokens), GuardConfig(), PESSIMISTIC)
+
+    def rows(self, name: str, config: PolicyConfig) -> tuple[Row, Row]:
+        """A policy's pessimistic and optimistic figures.
+
+        Raises:
+            UserError: the policy needs a profile.
+        """
+        pessimistic, optimistic = (
+            self._run(name, config.build(self._profile, 0), config.guard, bound) for bound in (PESSIMISTIC, OPTIMISTIC)
+        )
+        return pessimistic, optimistic
+
+    def _run(self, name: str, policy: StepController, guard: GuardConfig, bound: str) -> Row:
+        state = self._state(self.tokens.certain if bound == PESSIMISTIC else self.tokens.possible)
+        bounds = _Bounds(self.tokens, self.fit.passes)
+        figures, guard_trips = serve(state, policy, guard, (bounds,))
+        return {
+            "policy": name,
+            "bound": bound,
+            **figures,
+            "tokens_per_step_second": bounds.emitted / max(bounds.seconds, 1e-9),
+            "judged_share": bounds.judged / bounds.drafted if bounds.drafted else 1.0,
+            "extrapolated_time_share": bounds.extrapolated / max(bounds.seconds, 1e-9),
+            "guard_trips": guard_trips,
+        }
+
+    def _state(self, places: IntArray) -> EngineState:
+        """An engine before the first arrival, whose drafter guesses each token at so many places of a draft."""
+        recording = self.recording
+        offered = np.zeros(recording.size, OFFERED)
+        offered["ttft"] = offered["latency"] = math.nan
+        if self._concurrency is None:
+            offered["sent"] = recording.arrivals
+        for name in ("prompt_tokens", "output_tokens"):
+            offered[name] = getattr(recording, name)
+        offered["class_id"] = recording.class_ids
+        classes = np.zeros(MAX_CLASSES, CLASS)
+        classes["begin"] = classes["end"] = classes["until"] = math.inf
+        classes["told_class"] = np.arange(MAX_CLASSES)
+        classes["lines"], classes["by_reach"] = recording.size, True
+        if np.mean(recording.max_tokens > recording.output_tokens) > 0.5:
+            # Most texts end before they must, and the engine did not know where.
+            classes["max_tokens"] = recording.max_tokens.max()
+        texts = Texts(classes, np.zeros((MAX_CLASSES, 2, MAX_POSITIONS)), self.tokens.lines, places.astype(np.float64))
+        return EngineState(engine_record(self.server, self.drafter), offered, texts, self._times, self._concurrency)
+
+
+def _step_times(recording: Recording, profile: Profile | None) -> tuple[StepTimes, StepTimeFit]:
+    measured = np.array([sample.step_seconds for sample in recording.samples])
+    samples = profile.samples if profile else recording.samples
+    model = LatencyModel.fit(samples)
+    predicted = np.array([model.predict_sample(sample) for sample in recording.samples])
+    # A fit of relative errors lies below the mean of times that vary, and a run's duration goes by the mean.
+    factor = 1.0 if profile or predicted.sum() <= 0.0 else float(measured.sum() / predicted.sum())
+    curve, coefficients = fitted_coefficients(model)
+    curve[1] *= factor
+    predicted *= factor
+    fit = StepTimeFit(
+        median_error=float(np.median(np.abs(predicted / measured - 1.0))),
+        correction=factor,
+        total_error=float(predicted.sum() / measured.sum() - 1.0),
+        passes=tuple(sorted({0} | {len(sample.draft_rows) for sample in samples})),
+    )
+    scaled: dict[str, Any] = {name: value * factor for name, value in coefficients.items()}
+    return StepTimes(curve, **scaled), fit
+
+
+def _recorded(steps: Sequence[TraceStep], recording: Recording) -> Row:
+    """What the trace itself shows, by the names of a replay's figures."""
+    seconds = sum(step.step_seconds for step in steps)
+    drafted, accepted = sum(sum(step.drafted) for step in steps), sum(sum(step.accepted) for step in steps)
+    drafts = sum(length > 0 for step in steps for length in step.drafted)
+    decoding = sum(phase > 0 for step in steps for phase in step.phase)
+    tokens = int(recording.output_tokens.sum())
+    per_token = recording.per_token[np.isfinite(recording.per_token)] * 1e3
+    return {
+        "policy": "recorded",
+        "bound": None,
+        "duration": recording.duration,
+        "completed": recording.size,
+        "total_output_tokens": tokens,
+        "output_throughput": tokens / max(recording.duration, 1e-9),
+        "tokens_per_step_second": sum(sum(step.emitted) for step in steps) / seconds,
+        "mean_tpot_ms": float(per_token.mean()) if len(per_token) else math.nan,
+        "p99_tpot_ms": float(np.percentile(per_token, 99)) if len(per_token) else math.nan,
+        "mean_draft_length": drafted / max(decoding, 1),
+        "mean_accepted_length": 1.0 + accepted / max(drafts, 1),
+        "judged_share": None,
+        "extrapolated_time_share": None,
+    }

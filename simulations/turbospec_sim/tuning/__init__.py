@@ -1,0 +1,1 @@
+"""Searching for a policy's settings."""

@@ -1,0 +1,24 @@
+"""Writes what was found, for people and for `turbospec policy check`."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from turbospec.policy import PolicyConfig
+
+LINE_LENGTH = 120
+
+
+def write_policy(path: Path, config: PolicyConfig, comment: Sequence[str]) -> None:
+    """Write the settings that were given or found, below a comment; at once, or not at all."""
+    settings = config.model_dump(mode="json", exclude_unset=True)
+    lines = [line for text in comment for line in textwrap.wrap(text, LINE_LENGTH - 2)]
+    body = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=LINE_LENGTH)
+    draft = path.with_name(path.name + ".part")
+    draft.write_text("".join(f"# {line}\n" for line in lines) + body, encoding="utf-8")
+    os.replace(draft, path)

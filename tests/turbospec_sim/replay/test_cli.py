@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.turbospec_sim.replay.traces import written
+from tests.turbospec_sim.scenarios import closed
+from turbospec import cli
+
+
+def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["turbospec", "replay", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    path = tmp_path_factory.mktemp("replay") / "trace.jsonl"
+    written(path, closed(4, server__emit="before_draft"), "static-3")
+    return path.read_text().splitlines(keepends=True)
+
+
+@pytest.fixture
+def trace(lines: list[str], tmp_path: Path) -> Path:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(lines))
+    return path
+
+
+def test_bounds_are_shown_and_written(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results.json"
+    policies = ["--policy", "static-3", "--policy", "static-5"]
+    assert run([str(trace), *policies, "--concurrency", "4", "--json", str(results)], monkeypatch) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    for words in ("recorded", "as recorded", "static-5", "rejected", "accepted", "replay's own error", "judged"):
+        assert words in shown.out
+    document = json.loads(results.read_text())
+    rows = {(row["policy"], row["bound"]): row for row in document["rows"]}
+    assert set(rows) == {
+        ("recorded", None), ("as recorded", "pessimistic"), ("static-3", "pessimistic"), ("static-3", "optimistic"),
+        ("static-5", "pessimistic"), ("static-5", "optimistic"),
+    }  # fmt: skip
+    recorded = rows["recorded", None]["output_throughput"]
+    assert rows["static-3", "pessimistic"]["output_throughput"] == pytest.approx(recorded, rel=0.03)
+    assert rows["static-5", "pessimistic"]["judged_share"] < 1.0
+    meta = document["meta"]
+    assert meta["requests"] == 60
+    assert meta["broken_lines"] == 0
+    assert 0.0 <= meta["step_time_median_error"] < 0.02
+    assert meta["drafter"]["max_draft"] == 5
+
+
+def test_a_file_that_ends_in_the_middle_of_a_line_is_used_and_said(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace.write_text(trace.read_text()[:-40])
+    assert run([str(trace), "--policy", "off"], monkeypatch) == 0
+    assert "broken lines skipped: 1" in capsys.readouterr().err
+
+
+def test_lines_with_other_versions_or_uneven_arrays_are_skipped_and_counted(
+    lines: list[str], trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = json.loads(lines[4]) | {"format": 2}
+    uneven = json.loads(lines[5])
+    uneven["context_tokens"] = [1, *uneven["context_tokens"]]
+    changed = [*lines[:4], json.dumps(other) + "\n", json.dumps(uneven) + "\n", *lines[6:]]
+    trace.write_text("".join(changed))
+    assert run([str(trace), "--policy", "off"], monkeypatch) == 0
+    error = capsys.readouterr().err.replace("\n", "")
+    assert "trace.jsonl:5: format" in error
+    assert "trace.jsonl:6: " in error
+    assert "broken lines skipped: 2" in error
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "no step of a trace"),
+        ("not a trace\n", "trace.jsonl:1: "),
+        ('{"format": 2}\n', "trace.jsonl:1: format: "),
+    ],
+)
+def test_what_is_no_trace_is_one_line(
+    content: str, words: str, trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace.write_text(content)
+    assert run([str(trace), "--policy", "off"], monkeypatch) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert words in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.jsonl", "--policy", "off"], "nowhere.jsonl: cannot read the trace"),
+        (["TRACE", "--policy", "adaptiv"], "no policy is called `adaptiv`; did you mean `adaptive`?"),
+        (["TRACE"], "--policy"),
+        (["TRACE", "TRACE", "--policy", "off"], "a step number comes twice"),
+        (["TRACE", "--policy", "off", "--profile", "none.json"], "none.json: cannot read it"),
+        (["TRACE", "--policy", "off", "--concurrency", "0"], "--concurrency"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str],
+    words: str,
+    trace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run([str(trace) if word == "TRACE" else word for word in arguments], monkeypatch) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert words in error
+    assert error.count("\n") == 1

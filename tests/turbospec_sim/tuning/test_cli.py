@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.turbospec_sim.scenarios import document
+from turbospec import cli
+from turbospec.policy import read_policy
+
+
+def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["turbospec", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A server where every draft is right, so that the longest draft is the best."""
+    path = tmp_path / "mine.yaml"
+    made = document(
+        workload__requests=10,
+        rates=[2.0],
+        chat__acceptance={"process": "iid", "rate": 1.0},
+        chat__prompt_tokens={"distribution": "uniform", "low": 10, "high": 30},
+        chat__output_tokens={"distribution": "constant", "tokens": 61},
+    )
+    path.write_text(json.dumps(made, indent=1))
+    return path
+
+
+SEARCH = ["--policy", "static-1", "--search", "draft_length=0:5", "--objective", "mean_tpot_ms"]
+QUICK = ["--trials", "8", "--seeds", "1", "--held-out", "3"]
+
+
+def test_the_best_settings_are_written_as_a_policy_that_is_valid(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "tuned.yaml"
+    assert run(["tune", str(file), *SEARCH, *QUICK, "--write", str(made)], monkeypatch) == 0
+    shown = capsys.readouterr().out
+    for words in ("draft_length: 5", "default", "tuned", "held-out seeds", f"policy: {made}"):
+        assert words in shown
+    assert "noise" not in shown
+    text = made.read_text()
+    assert text.startswith("# The policy `static-1`, tuned for mine")
+    assert max(map(len, text.splitlines())) <= 120
+    assert read_policy(made).model_dump()["draft_length"] == 5
+    assert run(["policy", "check", str(made)], monkeypatch) == 0
+    assert not list(tmp_path.glob("*.part"))
+    again = tmp_path / "again.yaml"
+    assert run(["tune", str(file), *SEARCH, *QUICK, "--write", str(again)], monkeypatch) == 0
+    assert again.read_text() == text
+
+
+def test_where_nothing_is_gained_that_is_said(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "tuned.yaml"
+    arguments = ["--policy", "heuristic", "--search", "start=6:9", *QUICK, "--write", str(made)]
+    assert run(["tune", str(file), *arguments], monkeypatch) == 0
+    assert "Nothing that was tried is better" in capsys.readouterr().out
+    assert "Nothing that was tried is better" in made.read_text()
+    assert read_policy(made).model_dump()["start"] == 20
+
+
+def test_a_file_is_replaced_only_when_asked_for(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "tuned.yaml"
+    made.write_text("mine")
+    arguments = ["tune", str(file), *SEARCH, *QUICK, "--write", str(made)]
+    assert run(arguments, monkeypatch) == 2
+    assert "there is such a file" in capsys.readouterr().err
+    assert made.read_text() == "mine"
+    assert run([*arguments, "--overwrite"], monkeypatch) == 0
+    assert f"policy (replaced): {made}" in capsys.readouterr().out
+    assert made.read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["drfit", "--write", "OUT"], "no scenario is called `drfit`"),
+        (["drift", "--write", "OUT", "--policy", "adaptiv"], "did you mean `adaptive`?"),
+        (["drift", "--write", "OUT", "--objective", "speed"], "--objective speed: "),
+        (["drift", "--write", "OUT", "--search", "probe_share=1"], "--search probe_share=1: "),
+        (["drift", "--write", "OUT", "--policy", "off"], "nothing to tune"),
+        (["drift", "--write", "nowhere/out.yaml"], "there is no folder nowhere"),
+        (["drift", "--write", "OUT", "--trials", "2"], "--trials"),
+        (["drift", "--write", "OUT", "--rates", "0"], "--rates 0: "),
+        (["drift"], "--write"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out.yaml"
+    assert run(["tune", *[str(out) if word == "OUT" else word for word in arguments]], monkeypatch) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert words in error
+    assert error.count("\n") == 1
+    assert not out.exists()

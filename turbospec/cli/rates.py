@@ -1,0 +1,32 @@
+"""The `--rates` option."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from turbospec.errors import UserError
+
+if TYPE_CHECKING:
+    from turbospec_sim.scenario import Scenario
+
+
+def checked_rates(texts: Sequence[str], scenarios: Sequence[tuple[str, Scenario]]) -> list[float]:
+    """Requests a second, from numbers with commas between them.
+
+    Raises:
+        UserError: a text is no rate, or no scenario has rates.
+    """
+    rates: list[float] = []
+    for text in ",".join(texts).split(",") if texts else ():
+        try:
+            rate = float(text)
+        except ValueError:
+            rate = math.nan
+        if not 0.0 < rate < math.inf:
+            raise UserError(f"--rates {text}: a rate is a number of requests a second, above 0")
+        rates.append(rate)
+    if rates and not any(scenario.workload.has_rates for _, scenario in scenarios):
+        raise UserError("--rates: no scenario given here has rates; closed loops and traces go by their own")
+    return [*dict.fromkeys(rates)]

@@ -1,0 +1,129 @@
+"""`turbospec replay`: other policies on a recorded decision trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.trace_files import steps_of
+from turbospec.policy import find_policy, read_policy
+from turbospec.profile import Profile
+
+if TYPE_CHECKING:
+    from turbospec_sim.replay.replay import Replay
+
+FIGURES = (
+    ("output_throughput", "tokens/s", ".1f"),
+    ("tokens_per_step_second", "per step second", ".1f"),
+    ("mean_tpot_ms", "TPOT ms", ".2f"),
+    ("p99_tpot_ms", "P99 TPOT ms", ".2f"),
+    ("mean_draft_length", "K", ".2f"),
+    ("mean_accepted_length", "accepted length", ".2f"),
+    ("judged_share", "drafts judged", ".0%"),
+    ("extrapolated_time_share", "time extrapolated", ".0%"),
+)
+
+
+def replay(
+    trace: Annotated[list[Path], typer.Argument(help="Traces of one run; a rotated one with its backups.")],
+    policy: Annotated[list[str], typer.Option(help="Name or file of a policy; repeat for several.")],
+    profile: Annotated[
+        Path | None, typer.Option(help="Step times by `turbospec profile`; else those of the trace itself.")
+    ] = None,
+    same_at_any_place: Annotated[
+        bool,
+        typer.Option(
+            "--same-at-any-place",
+            help="A token is guessed or not wherever it stands in a draft, as by prompt look-up.",
+        ),
+    ] = False,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(min=1, help="Clients that send the requests one after the other; else they come when they came."),
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Results, two rows a policy.")] = None,
+) -> None:
+    """Say what policies would have achieved on a recorded run, with bounds where the trace cannot tell."""
+    from turbospec_sim.replay.replay import Replay
+    from turbospec_sim.results import save
+
+    configs = [(name, read_policy(find_policy(name))) for name in policy]
+    measured = None if profile is None else Profile.load(profile)
+    broken: list[str] = []
+    steps = list(steps_of(trace, broken))
+    recorded = Replay(steps, profile=measured, same_at_any_place=same_at_any_place, concurrency=concurrency)
+    rows = [recorded.recorded, recorded.as_recorded()]
+    with progress() as bar:
+        task = bar.add_task("policies", total=len(configs))
+        for name, config in configs:
+            rows += recorded.rows(name, config)
+            bar.update(task, advance=1, description=name)
+    _show(rows)
+    remarks = _remarks(recorded, rows)
+    for remark in remarks:
+        stdout.print(remark, markup=False, soft_wrap=True)
+    if json is not None:
+        save(json, _meta(recorded, trace, steps, broken, remarks), rows)
+        stdout.print(f"results: {json}", soft_wrap=True, markup=False)
+
+
+def _meta(
+    recorded: Replay, files: Sequence[Path], steps: Sequence[Any], broken: Sequence[str], remarks: Sequence[str]
+) -> dict[str, Any]:
+    fit = recorded.fit
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "turbospec": version("turbospec"),
+        "traces": [str(file) for file in files],
+        "steps": len(steps),
+        "broken_lines": len(broken),
+        "requests": recorded.recording.size,
+        "begun_before": recorded.recording.begun_before,
+        "cut_short": recorded.recording.cut_short,
+        "server": recorded.server.model_dump(mode="json"),
+        "drafter": recorded.drafter.model_dump(mode="json"),
+        "step_time_median_error": fit.median_error,
+        "step_time_correction": fit.correction,
+        "step_time_total_error": fit.total_error,
+        "draft_passes_measured": list(fit.passes),
+        "remarks": list(remarks),
+    }
+
+
+def _show(rows: Sequence[dict[str, Any]]) -> None:
+    shown = table("Replay", "policy", "what is unknown", *(title for _, title, _ in FIGURES))
+    shown.columns[0].no_wrap = True
+    words = {None: "", "pessimistic": "rejected", "optimistic": "accepted"}
+    for row in rows:
+        unknown = "" if row["policy"] in ("recorded", "as recorded") else words[row["bound"]]
+        shown.add_row(row["policy"], unknown, *(_figure(row[name], form) for name, _, form in FIGURES))
+    stdout.print(shown)
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "–" if value is None or value != value else format(value, form)
+
+
+def _remarks(recorded: Replay, rows: Sequence[dict[str, Any]]) -> list[str]:
+    fit, recording = recorded.fit, recorded.recording
+    off = rows[1]["output_throughput"] / rows[0]["output_throughput"] - 1.0
+    remarks = [
+        f"The recorded drafts, simulated, give {off:+.1%} tokens/s against the recording: the replay's own error.",
+        f"Step times: median error {fit.median_error:.1%}, of all steps together {fit.total_error:+.1%}"
+        + ("" if fit.correction == 1.0 else f" (after a factor of {fit.correction:.3f})")
+        + ".",
+    ]
+    if recording.begun_before:
+        remarks.append(f"{recording.begun_before} requests began before the trace; that part counts as their prompt.")
+    if recording.cut_short:
+        remarks.append(f"{recording.cut_short} requests ran on after the trace; they end where it ends.")
+    if any(row["extrapolated_time_share"] for row in rows):
+        passes = ", ".join(map(str, fit.passes))
+        remarks.append(f"Measured are steps with {passes} drafter passes; the time of others is extrapolated.")
+    return remarks

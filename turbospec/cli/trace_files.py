@@ -1,0 +1,32 @@
+"""Traces that a user names: their steps, and remarks on what is broken in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from turbospec.cli.console import stderr
+from turbospec.errors import UserError
+from turbospec.telemetry.trace import TraceStep, read_trace
+
+SHOWN_BROKEN_LINES = 5
+
+
+def steps_of(files: Sequence[Path], broken: list[str]) -> Iterator[TraceStep]:
+    """The steps of all files. Lines that are no step are put into `broken`, and told of on stderr in the end.
+
+    Raises:
+        UserError: a file cannot be read, or no file has a step.
+    """
+    steps = 0
+    for file in files:
+        for step in read_trace(file, lambda line, why, file=file: broken.append(f"{file}:{line}: {why}")):
+            steps += 1
+            yield step
+    if not steps:
+        why = broken[0] if broken else f"{files[0]}: empty"
+        raise UserError(f"no step of a trace ({why}); write one with `turbospec generate --trace FILE`")
+    for line in broken[:SHOWN_BROKEN_LINES]:
+        stderr.print(f"skipped {line}", markup=False, soft_wrap=True)
+    if broken:
+        stderr.print(f"broken lines skipped: {len(broken)}")

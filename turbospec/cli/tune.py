@@ -1,0 +1,112 @@
+"""`turbospec tune`: a policy's settings, searched on scenarios."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.rates import checked_rates
+from turbospec.errors import UserError
+from turbospec.policy import find_policy, read_policy
+
+if TYPE_CHECKING:
+    from turbospec_sim.tuning.objective import Ratio
+    from turbospec_sim.tuning.search import Tuned
+
+
+def tune(
+    scenarios: Annotated[list[str], typer.Argument(help="Names or files of scenarios.", metavar="SCENARIO...")],
+    write: Annotated[Path, typer.Option(help="Policy file to write.")],
+    policy: Annotated[str, typer.Option(help="Name or file of the policy to begin with.")] = "adaptive",
+    search: Annotated[
+        list[str] | None,
+        typer.Option(help="field=low:high or field=low:high:log; repeat for several. Else all that have bounds."),
+    ] = None,
+    objective: Annotated[
+        str, typer.Option(help="goodput, throughput, or a time that is to be low, as p99_ttft_ms.")
+    ] = "goodput",
+    trials: Annotated[int, typer.Option(min=5, help="About how many settings are tried.")] = 40,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each scenario that the search goes by.")] = 3,
+    held_out: Annotated[int, typer.Option(min=2, help="Further seeds that what it found is judged by.")] = 6,
+    seed: Annotated[int, typer.Option(min=0, help="Of the search.")] = 0,
+    rates: Annotated[
+        list[str] | None, typer.Option(help="Requests a second, with commas between several. Else the scenario's.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="field=value in place of the scenario's, as in server.max_num_seqs=1024."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes to run in.")] = 1,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
+) -> None:
+    """Search a policy's settings for scenarios, check them on other seeds, and write them as a policy file."""
+    from turbospec_sim.scenario_file import find_scenario, read_scenario
+    from turbospec_sim.tuning.objective import Trials, check_objective
+    from turbospec_sim.tuning.policy_file import write_policy
+    from turbospec_sim.tuning.search import tune as search_settings
+    from turbospec_sim.tuning.space import search_space
+
+    if write.exists() and not overwrite:
+        raise UserError(f"--write {write}: there is such a file; name another, or replace it with --overwrite")
+    if not write.parent.is_dir():
+        raise UserError(f"--write {write}: there is no folder {write.parent}; make it first")
+    check_objective(objective)
+    config = read_policy(find_policy(policy))
+    space = search_space(config, search or ())
+    paths = [find_scenario(source) for source in scenarios]
+    read = [(path.stem, read_scenario(path, settings or ())) for path in paths]
+    chosen = checked_rates(rates or (), read)
+    training = Trials(read, chosen, objective, seeds, jobs=jobs)
+    others = Trials(read, chosen, objective, held_out, skipped_seeds=seeds, jobs=jobs)
+    with progress() as bar:
+        total = training.runs * (trials + 1) + others.runs * 2
+        task = bar.add_task("runs", total=total)
+        tuned = search_settings(
+            config, space, training, others, trials=trials, seed=seed, done=lambda: bar.update(task, advance=1)
+        )
+    replaced = write.exists()
+    heading = [
+        f"The policy `{policy}`, tuned for {' and '.join(name for name, _ in read)} by `turbospec tune`:",
+        f"best {objective} of {tuned.trials} settings within "
+        + ", ".join(f"{dimension.field} {dimension.low:g} to {dimension.high:g}" for dimension in space)
+        + f" on {seeds} seeds (search seed {seed}).",
+        *_verdict(tuned, objective),
+    ]
+    write_policy(write, tuned.config, heading)
+    _show(tuned, objective)
+    for line in _verdict(tuned, objective):
+        stdout.print(line, markup=False, soft_wrap=True)
+    stdout.print(f"policy{' (replaced)' if replaced else ''}: {write}", soft_wrap=True, markup=False)
+
+
+def _verdict(tuned: Tuned, objective: str) -> list[str]:
+    """What tuning has brought, in words."""
+    if tuned.held_out is None:
+        return ["Nothing that was tried is better than the default settings; these are they."]
+    found = f"Held-out seeds: {_ratio(tuned.held_out)} of the default's {objective} (above 1 is better)."
+    if tuned.beyond_noise:
+        return [found]
+    return [found, "That is within the noise: tuning has brought nothing that can be relied on."]
+
+
+def _show(tuned: Tuned, objective: str) -> None:
+    shown = table("Tuning", "settings", f"{objective}: seeds of the search", "ratio", "held-out seeds", "ratio")
+    rows: Sequence[tuple[str, tuple[float, float], str, str]] = [("default", tuned.default_figures, "1", "1")]
+    if tuned.held_out is not None:
+        rows = [*rows, ("tuned", tuned.tuned_figures, _ratio(tuned.trained), _ratio(tuned.held_out))]
+    for name, (trained, held_out), trained_ratio, held_out_ratio in rows:
+        shown.add_row(name, f"{trained:.4g}", trained_ratio, f"{held_out:.4g}", held_out_ratio)
+    stdout.print(shown)
+    for field, value in tuned.changed.items():
+        stdout.print(f"{field}: {value:g}", markup=False)
+
+
+def _ratio(ratio: Ratio) -> str:
+    if math.isnan(ratio.low):
+        return f"{ratio.mean:.4f}"
+    return f"{ratio.mean:.4f} ({ratio.low:.4f} to {ratio.high:.4f})"
