@@ -65,9 +65,9 @@ class StepMetrics(Collector):
             self._drafted += _at_least(outcome.drafted, positions)
             self._accepted += _at_least(outcome.accepted, positions)
         emitted = int(outcome.emitted.sum())
-        self._steps += 1
-        self._emitted += emitted
-        self._seconds += outcome.step_seconds
+        self._steps += 1 + outcome.unplanned_steps
+        self._emitted += emitted + outcome.unplanned_tokens
+        self._seconds += outcome.step_seconds + outcome.unplanned_seconds
         self._draft_seconds += outcome.draft_seconds
         if plan.probe:
             self._probe_steps += 1
@@ -85,7 +85,7 @@ class StepMetrics(Collector):
             "turbospec_longest_draft": ("Longest draft planned in the last step.", self._longest),
         }
         counters = {
-            "turbospec_steps": ("Steps planned and finished.", self._steps),
+            "turbospec_steps": ("Steps finished, those on an old plan with the next one planned.", self._steps),
             "turbospec_emitted_tokens": ("Tokens emitted in them.", self._emitted),
             "turbospec_step_seconds": ("Their duration.", self._seconds),
             "turbospec_draft_seconds": ("Time spent drafting.", self._draft_seconds),

@@ -68,6 +68,16 @@ def test_acceptance_is_counted_by_position() -> None:
     assert accepted == [2, 1, 0, 0]
 
 
+def test_steps_on_an_old_plan_are_counted_with_the_next() -> None:
+    metrics, view = counted(), make_view(2)
+    outcome = make_outcome(view, 0, 0, unplanned_steps=5, unplanned_tokens=10, unplanned_seconds=0.05)
+    metrics.on_step(view, StepPlan(np.zeros(2, np.int64)), outcome, 0.0)
+    registry = registered(metrics)
+    assert value(registry, "turbospec_steps_total") == 2 + 6
+    assert value(registry, "turbospec_emitted_tokens_total") == 7 + 12
+    assert value(registry, "turbospec_step_seconds_total") == pytest.approx(0.08)
+
+
 def test_another_process_shows_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_file, "EVERY_SECONDS", 0.01)
     metrics, path, there = counted(), tmp_path / "metrics.prom", CollectorRegistry()
