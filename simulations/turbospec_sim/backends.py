@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 from joblib import Parallel, delayed
@@ -69,9 +70,9 @@ class RayCluster:
     """
 
     def __init__(self) -> None:
-        import ray  # pyright: ignore[reportMissingImports]
-
-        self._ray: Any = ray
+        # Heavy, and an extra of its own, which type checkers need not have.
+        self._ray: Any = import_module("ray")
+        ray = self._ray
         if not ray.is_initialized():
             try:
                 ray.init(logging_level=logging.ERROR)

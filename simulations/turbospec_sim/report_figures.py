@@ -77,7 +77,8 @@ def timeline(points: Sequence[Replications]) -> str | None:
             seconds, values = (np.array(series[key], np.float64) for key in ("seconds", field))
             axes.plot(seconds / unit, values, drawstyle="steps-post", label=point.label, **looks[point.policy])
         axes.set_title(title, **TITLE)
-        axes.set_ylim(0, 1 if field == "acceptance" else None)
+        axes.set_ylim(0, 1 if field == "acceptance" else max(1.05, axes.get_ylim()[1]))
+        axes.set_xlim(0, max(longest / unit, 1e-3))
         axes.set_xlabel(f"{name} simulated")
         axes.grid(alpha=0.25)
     _legend(figure, panels[0])
@@ -121,8 +122,7 @@ def _lines(points: Sequence[Replications], limits: Mapping[str, float]) -> str:
             rates = np.array([float(point.rate) for point in own])
             means, halves = _means(own, field)
             axes.plot(rates, means, marker="o", markersize=3, label=policy, **look)
-            if np.isfinite(halves).any():
-                axes.fill_between(rates, means - halves, means + halves, color=look["color"], alpha=0.18, linewidth=0)
+            axes.errorbar(rates, means, yerr=halves, fmt="none", ecolor=look["color"], elinewidth=1, alpha=0.7)
             if beside:
                 axes.plot(rates, _means(own, beside)[0], color=look["color"], linewidth=0.8, alpha=0.6)
         if field in limits:
@@ -178,11 +178,11 @@ def _looks(points: Sequence[Replications]) -> dict[str, dict[str, Any]]:
     lines, others = cycle(LINE_STYLES), cycle(OTHER_COLOURS)
     looks: dict[str, dict[str, Any]] = {}
     for policy in dict.fromkeys(point.policy for point in points):
-        look: dict[str, Any] = {"linestyle": "-", "linewidth": 1.4}
+        look: dict[str, Any] = {"linestyle": "-", "linewidth": 1.4, "zorder": 3 if policy == "adaptive" else 2}
         if policy == ORACLE:
-            look |= {"color": INK, "linestyle": ":"}
+            look |= {"color": "#0891b2", "linestyle": ":"}
         elif policy == BEST_STATIC:
-            look |= {"color": INK, "linestyle": "-."}
+            look |= {"color": "#64748b", "linestyle": "-."}
         elif fixed_length(policy) == 0:
             look |= {"color": FIXED}
         elif fixed_length(policy) is not None:

@@ -58,7 +58,7 @@ def new_figure(
 ) -> tuple[Figure, Sequence[Any]]:
     """A figure of inches, and its axes row by row."""
     figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel())
+    return figure, [*figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel()]
 
 
 def svg_of(figure: Figure) -> str:
