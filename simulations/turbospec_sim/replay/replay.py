@@ -180,7 +180,8 @@ def _step_times(recording: Recording, profile: Profile | None) -> tuple[StepTime
         total_error=float(predicted.sum() / measured.sum() - 1.0),
         passes=tuple(sorted({0} | {len(sample.draft_rows) for sample in samples})),
     )
-    return StepTimes(curve, **{name: value * factor for name, value in coefficients.items()}), fit
+    scaled: dict[str, Any] = {name: value * factor for name, value in coefficients.items()}
+    return StepTimes(curve, **scaled), fit
 
 
 def _recorded(steps: Sequence[TraceStep], recording: Recording) -> Row:

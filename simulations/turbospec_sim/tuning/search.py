@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any, cast
 
 import numpy as np
 from pydantic import ValidationError
-from scipy.optimize import differential_evolution
+from scipy.optimize import Bounds, differential_evolution
 from scipy.stats import qmc
 
 from turbospec.errors import UserError
@@ -89,8 +90,8 @@ def tune(
     else:
         population = max(MIN_POPULATION, trials // GENERATIONS)
         differential_evolution(
-            losses,
-            [(0.0, 1.0)] * len(space),
+            cast(Any, losses),  # the stubs know one candidate at a time
+            Bounds(np.zeros(len(space)), np.ones(len(space))),
             init=_first(config, space, population, seed),
             maxiter=max(trials // population - 1, 0),
             tol=0.0,
