@@ -123,7 +123,9 @@ def _remarks(recorded: Replay, rows: Sequence[dict[str, Any]]) -> list[str]:
         remarks.append(f"{recording.begun_before} requests began before the trace; that part counts as their prompt.")
     if recording.cut_short:
         remarks.append(f"{recording.cut_short} requests ran on after the trace; they end where it ends.")
-    if any(row["extrapolated_time_share"] for row in rows):
+    if not any(fit.passes):
+        remarks.append("No measured step drafted: what drafting takes is a guess. Give --profile.")
+    elif any(row["extrapolated_time_share"] for row in rows):
         passes = ", ".join(map(str, fit.passes))
         remarks.append(f"Measured are steps with {passes} drafter passes; the time of others is extrapolated.")
     return remarks

@@ -74,7 +74,7 @@ def tune(
         f"The policy `{policy}`, tuned for {' and '.join(name for name, _ in read)} by `turbospec tune`:",
         f"best {objective} of {tuned.trials} settings within "
         + ", ".join(f"{dimension.field} {dimension.low:g} to {dimension.high:g}" for dimension in space)
-        + f" on {seeds} seeds (search seed {seed}).",
+        + f" on {seeds} seed{'s' * (seeds > 1)} (search seed {seed}).",
         *_verdict(tuned, objective),
     ]
     write_policy(write, tuned.config, heading)

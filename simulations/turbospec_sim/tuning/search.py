@@ -90,7 +90,7 @@ def tune(
     else:
         population = max(MIN_POPULATION, trials // GENERATIONS)
         differential_evolution(
-            cast(Any, losses),  # of all settings at once, for which there is no stub
+            cast(Any, losses),  # the stubs know one candidate at a time
             Bounds(np.zeros(len(space)), np.ones(len(space))),
             init=_first(config, space, population, seed),
             maxiter=max(trials // population - 1, 0),

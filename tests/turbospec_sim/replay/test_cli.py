@@ -58,6 +58,14 @@ def test_bounds_are_shown_and_written(
     assert meta["drafter"]["max_draft"] == 5
 
 
+def test_a_trace_without_drafts_tells_nothing_of_their_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path / "off.jsonl", closed(4), "off")
+    assert run([str(tmp_path / "off.jsonl"), "--policy", "static-1"], monkeypatch) == 0
+    assert "what drafting takes is a guess" in capsys.readouterr().out
+
+
 def test_a_file_that_ends_in_the_middle_of_a_line_is_used_and_said(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

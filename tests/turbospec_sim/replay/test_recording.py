@@ -10,6 +10,7 @@ from tests.turbospec_sim.replay.traces import written
 from tests.turbospec_sim.scenarios import scenario, state_of
 from turbospec import UserError
 from turbospec.telemetry.trace import TraceStep
+from turbospec.types import Phase
 from turbospec_sim.replay.queueing import arrivals
 from turbospec_sim.replay.recording import record
 from turbospec_sim.replay.server import drafter_of, server_of
@@ -97,6 +98,43 @@ def test_a_trace_that_begins_and_ends_midway_says_so(steps: list[TraceStep]) -> 
     assert middle.prompt_tokens.min() > 0
     emitted = sum(sum(step.emitted) for step in steps[30:60])
     assert int(middle.output_tokens.sum()) == pytest.approx(emitted, abs=middle.begun_before)
+
+
+def as_overlapping_steps_tell(steps: list[TraceStep]) -> list[TraceStep]:
+    """What vLLM's steps show. Plans are made before the last drafts are judged: of those, they count one token."""
+    brought: dict[int, int] = {}
+    told: list[TraceStep] = []
+    for step in steps:
+        late = [brought.get(number, 0) for number in step.request_ids]
+        prompts = [phase == Phase.PREFILL for phase in step.phase]
+        told.append(
+            replace(
+                step,
+                emitted_tokens=[
+                    1 if prompt else emitted - less
+                    for prompt, emitted, less in zip(prompts, step.emitted_tokens, late, strict=True)
+                ],
+                tokens_left=[
+                    left - 1 if prompt else left + less
+                    for prompt, left, less in zip(prompts, step.tokens_left, late, strict=True)
+                ],
+            )
+        )
+        brought = {number: max(out - 1, 0) for number, out in zip(step.request_ids, step.emitted, strict=True)}
+    return told
+
+
+@pytest.mark.parametrize("policy", ["static-3", "adaptive"])
+def test_positions_follow_what_was_emitted_where_plans_come_too_early_to_know(policy: str, tmp_path: Path) -> None:
+    made = scenario(server__emit="after_draft", server__max_num_batched_tokens=128, **BUSY)
+    steps = written(tmp_path / "trace.jsonl", made, policy)
+    known, told = record(steps), record(as_overlapping_steps_tell(steps))
+    assert any(Phase.PREFILL in step.phase for step in steps)
+    for name in ("output_tokens", "prompt_tokens", "max_tokens", "arrivals"):
+        assert getattr(told, name).tolist() == getattr(known, name).tolist()
+    for name in ("certain", "possible", "drafted"):
+        assert getattr(told.tokens, name).tolist() == getattr(known.tokens, name).tolist()
+    assert told.begun_before == 0
 
 
 @pytest.mark.parametrize(
