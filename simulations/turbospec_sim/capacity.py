@@ -58,7 +58,7 @@ def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
     if not run.scenario.workload.has_rates:
         raise UserError(f"scenario `{run.name}` does not go by rates; capacity needs Poisson or other open arrivals")
     low, high = _bracket(run, run.rate or FIRST_GUESS)
-    while LOWEST <= low and high <= HIGHEST and high > low * (1.0 + tolerance):
+    while low >= LOWEST and high <= HIGHEST and high > low * (1.0 + tolerance):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if _within(run, middle) else (low, middle)
     return min(low, HIGHEST) if low >= LOWEST else 0.0

@@ -23,6 +23,7 @@ COMMANDS = {
     "bench": ("turbospec.cli.bench:app", "Compare policies over the same requests, side by side."),
     "profile": ("turbospec.cli.profile:profile", "Measure step times and fit the latency model to them."),
     "simulate": ("turbospec.cli.simulate:simulate", "Try policies offline, on simulated servers and traffic."),
+    "calibrate": ("turbospec.cli.calibrate:calibrate", "Fit simulated servers to measurements of real ones."),
     "policy": ("turbospec.cli.policy:app", "Check, show and describe policy files."),
     "doctor": ("turbospec.cli.doctor:doctor", "Say whether speculation pays on a vLLM server, and what to check."),
     "trace": ("turbospec.cli.trace:trace", "Summarise a decision trace."),
