@@ -40,10 +40,8 @@ class _Latency(Settings):
     """Each token of a prompt, or of output that it has missed, that the drafter computes."""
     decision_seconds: Seconds = 0.0
     """Each decision of the controller."""
-    cold_step_seconds: Seconds = 0.0
-    """Once, in the server's first step: what is compiled, allocated or loaded then."""
     cold_draft_seconds: Seconds = 0.0
-    """The same for the drafter, when it drafts for the first time."""
+    """Once, when the drafter drafts for the first time: what is compiled, allocated or loaded then."""
     noise: Seconds = 0.0
     """Standard deviation of the logarithm of the target's and of the drafter's time in a step."""
     graph_sizes: tuple[Annotated[int, Field(ge=1)], ...] = ()
@@ -62,7 +60,6 @@ class _Latency(Settings):
         return StepTimes(
             curve=curve,
             decision=self.decision_seconds,
-            cold_step=self.cold_step_seconds,
             cold_draft=self.cold_draft_seconds,
             noise=self.noise,
             graph_sizes=self.graph_sizes,

@@ -1,4 +1,4 @@
-"""Numbers of a scenario by their dotted names, as in `--set`: what they are, and scenarios with others in their place."""
+"""Numbers of a scenario by their dotted names, as in `--set`, and scenarios with others in their place."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a simulated step takes.
 
     step    = host + target's pass + drafting
-    host    = fixed + per request, and once what the server's first step takes more
+    host    = fixed + per request
     target  = curve(tokens, padded to a CUDA graph's size) + per KV token read + per pair of a prompt's attention
     draft   = start + Σ over passes (fixed + per row + per KV token) + per token that the drafter catches up,
               and once what its first drafting takes more
@@ -36,7 +36,6 @@ TIMES = np.dtype(
         ("draft_row", "f8"),
         ("draft_kv_token", "f8"),
         ("catch_up_token", "f8"),
-        ("cold_step", "f8"),
         ("cold_draft", "f8"),
         ("noise", "f8"),
     ],
@@ -66,8 +65,6 @@ class StepTimes:
     draft_kv_token: float = 0.0
     catch_up_token: float = 0.0
     """Each token beyond one or two a request that the drafter's first pass computes, prompts included."""
-    cold_step: float = 0.0
-    """The server's first step, beyond what it takes later."""
     cold_draft: float = 0.0
     """The drafter's first work, beyond what it takes later."""
     noise: float = 0.0

@@ -79,7 +79,7 @@ def draft_and_verify(
     seed, step = engine[0].seed, engine[0].step
     draft_seconds *= noise(times, seed, step, DRAFTER)
     verify_seconds = (target + first_seconds) * noise(times, seed, step, TARGET)
-    host_seconds = _host_seconds(engine, times, size) + times[0].decision
+    host_seconds = times[0].host + times[0].host_request * size + times[0].decision
     step_seconds = host_seconds + draft_seconds + verify_seconds
     verify(engine, totals, requests, classes, rates, lines, values, batch, size)
     outcome = outcome_columns(requests, slots, step)
@@ -125,7 +125,7 @@ def verify_batch(
     columns, announced = view_columns(engine, requests, batch, size)
     first_seconds = first_pass_seconds(engine, times, requests, columns[VIEW_SLOT])
     verify_seconds = (target + first_seconds) * noise(times, seed, step, TARGET)
-    host_seconds = _host_seconds(engine, times, size)
+    host_seconds = times[0].host + times[0].host_request * size
     if columns.shape[1]:
         host_seconds += times[0].decision
     number, seconds = waiting(engine, requests, queues, offered, now)
@@ -163,12 +163,6 @@ def draft_and_emit(
     totals[0].draft_seconds += draft_seconds
     _close(engine, totals, gaps, requests, queues, offered, batch, size, now + draft_seconds)
     return now + draft_seconds, rows, draft_seconds, draft_context, catch_up
-
-
-@compiled
-def _host_seconds(engine: Records, times: Records, size: int) -> float:
-    cold = times[0].cold_step if engine[0].step == 0 else 0.0
-    return times[0].host + times[0].host_request * size + cold
 
 
 @compiled

@@ -105,16 +105,14 @@ def test_numbers_are_put_into_a_files_text_and_nothing_else_changes() -> None:
 
 
 @pytest.mark.parametrize("order", ["before_draft", "after_draft"])
-def test_what_the_first_step_and_the_first_draft_take_more_is_taken_once(order: str) -> None:
+def test_what_the_first_draft_takes_more_is_taken_once(order: str) -> None:
     def ttft(**latency: Any) -> Any:
         state = state_of(closed(1, workload__requests=4, server__emit=order, chat__output_tokens={
             "distribution": "constant", "tokens": 12}, **latency))  # fmt: skip
         serve(state, StaticPolicy(3))
         return state.offered.copy()
 
-    plain = ttft()
-    step, draft = ttft(latency__cold_step_seconds=0.5), ttft(latency__cold_draft_seconds=0.25)
-    assert step["ttft"] - plain["ttft"] == pytest.approx([0.5, 0, 0, 0])
+    plain, draft = ttft(), ttft(latency__cold_draft_seconds=0.25)
     assert draft["latency"] - plain["latency"] == pytest.approx([0.25, 0, 0, 0])
     delayed = 0.25 if order == "after_draft" else 0.0
     assert draft["ttft"] - plain["ttft"] == pytest.approx([delayed, 0, 0, 0])

@@ -23,17 +23,22 @@ if TYPE_CHECKING:
 def calibrate(
     scenarios: Annotated[
         list[str],
-        typer.Argument(help="Names or files of scenarios, each with =RUN where its run is called otherwise.",
-                       metavar="SCENARIO[=RUN]..."),
+        typer.Argument(
+            help="Names or files of scenarios, each with =RUN where its run is called otherwise.",
+            metavar="SCENARIO[=RUN]...",
+        ),
     ],
     measured: Annotated[list[Path], typer.Option(help="A CSV, or JSON that vllm bench serve saved; repeatable.")],
     fit: Annotated[
         list[str] | None,
-        typer.Option(help="A field to fit, shared by all scenarios, or of one alone: SCENARIO:field. Commas join fields "
-                          "that have one value. Repeatable; none: only compare."),
+        typer.Option(
+            help="A field to fit, shared by all scenarios, or of one alone: SCENARIO:field. Commas join "
+            "fields that have one value. Repeatable; none: only compare."
+        ),
     ] = None,
-    figure: Annotated[list[str] | None, typer.Option(help="A figure to compare; repeatable. Else all, or the usual.")]
-    = None,
+    figure: Annotated[
+        list[str] | None, typer.Option(help="A figure to compare; repeatable. Else all, or the usual.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="field=value in place of the scenarios', before the fit.")
     ] = None,
@@ -41,7 +46,7 @@ def calibrate(
     jobs: Annotated[int, typer.Option(min=1, help="Processes to run them in.")] = 1,
     json: Annotated[Path | None, typer.Option(help="Coefficients, their errors and all figures, as JSON.")] = None,
     write: Annotated[Path | None, typer.Option(help="Folder for the scenario files with the fitted values.")] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Fit fields of scenarios to measured runs, all at once, and say which of them the measurements do not tell."""
     from turbospec_sim import calibration
     from turbospec_sim.results import save
@@ -95,8 +100,10 @@ def _cases(
         runs = dict.fromkeys(there, next(iter(runs.values())))
     for run, name in runs.items():
         if run not in there:
-            raise UserError(f"no measured run is called `{run}`; say which one is {name}'s with {name}=RUN "
-                            f"(measured: {', '.join(there)})")  # fmt: skip
+            raise UserError(
+                f"no measured run is called `{run}`; say which one is {name}'s with {name}=RUN "
+                f"(measured: {', '.join(there)})"
+            )
     cases = [Case(runs[row.run], row) for row in rows if row.run in runs]
     for case in cases:
         scenario, rate = read[case.scenario], case.measured.rate
@@ -168,8 +175,9 @@ def _document(found: Calibration, place: int) -> dict[str, Any]:
 
 def _show(found: Calibration) -> None:
     cells = _cells(found)
-    shown = table("measured and simulated", "scenario", "policy", "req/s", "figure", "measured", "simulated", "error",
-                  "spread")  # fmt: skip
+    shown = table(
+        "measured and simulated", "scenario", "policy", "req/s", "figure", "measured", "simulated", "error", "spread"
+    )
     for cell in cells:
         rate = "–" if cell["request_rate"] is None else f"{cell['request_rate']:g}"
         figures = (f"{cell[name]:.4g}" for name in ("measured", "simulated"))
