@@ -2,7 +2,7 @@
 
     python simulations/lost_capacity.py --seeds 4 --jobs 2
 
-The two runs differ in four parts. Each part is turned from the EAGLE-3 run's setting to the baseline's, alone and in all
+The two runs differ in four parts. Each is turned from the EAGLE-3 run's setting to the baseline's, alone and in all
 combinations, and for each of the sixteen servers the highest rate within the objectives is found.
 """
 

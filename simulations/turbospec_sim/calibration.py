@@ -89,7 +89,7 @@ class Calibration:
     changes: FloatArray
     """(n,) from the start, in the logarithm (log-odds)."""
     errors: FloatArray
-    """(n,) standard errors of these; infinite where the data say nothing."""
+    """(n,) standard errors of these; huge where the data say nothing."""
     unidentified: list[tuple[str, ...]]
     """Names of coefficients that the data do not tell, or do not tell from each other."""
     cells: list[tuple[Case, str]]

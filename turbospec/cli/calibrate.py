@@ -60,6 +60,8 @@ def calibrate(
         raise UserError("two scenarios have the same name; give each once")
     read = {name: read_scenario(path, settings or ()) for name, path in files.items()}
     runs = {run or name: name for name, (_, run) in zip(files, sources, strict=True)}
+    if len(runs) < len(files):
+        raise UserError("two scenarios have the same measured run; each needs one of its own")
     cases = _cases(measured, figure or (), runs, read)
     coefficients = [_coefficient(text, read) for text in fit or ()]
     _check_number(coefficients, cases)
