@@ -30,8 +30,6 @@ LARGEST_CHANGE = math.log(30.0)
 """How far from its start a coefficient may go, in its logarithm."""
 ROUNDS = 2
 """Fits, each weighted by how figures vary where the last one ended."""
-EVALUATIONS = 8
-"""Most points that a round tries."""
 NO_FIGURE = 5.0
 """Logarithm that stands for a figure that a simulated run did not have, because nothing was served."""
 OPEN = 0.5
@@ -167,6 +165,7 @@ def calibrate(
     *,
     seeds: int = 4,
     jobs: int = 1,
+    evaluations: int = 8,
     progress: Callable[[float], None] = lambda misfit: None,
 ) -> Calibration:
     """Fit coefficients to measurements by non-linear least squares.
@@ -177,6 +176,7 @@ def calibrate(
         coefficients: what is unknown.
         seeds: simulated runs of each measured one; a weight by variance needs two.
         jobs: processes to run them in.
+        evaluations: most points that a round tries; 1: none but the start, whose intervals are found.
         progress: is told the root mean square of the logarithms after each point.
     """
     simulations = Simulations(scenarios, cases, coefficients, seeds, jobs)
@@ -186,7 +186,7 @@ def calibrate(
         return Calibration((), dict(scenarios), changes, changes, [], simulations.cells, ratios)
     jacobian, variance = np.zeros((len(simulations.cells), len(coefficients))), 1.0
     freedom = max(1, len(simulations.cells) - len(coefficients))
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if evaluations > 1 else 1):
         spread = ratios.std(axis=0, ddof=1) if seeds > 1 else np.zeros(len(simulations.cells))
         weights = 1.0 / np.hypot(spread, MODEL_ERROR)
 
@@ -208,7 +208,7 @@ def calibrate(
             x_scale=0.3,
             xtol=1e-3,
             ftol=1e-3,
-            max_nfev=EVALUATIONS,
+            max_nfev=evaluations,
         )
         changes, jacobian = fit.x, fit.jac
         # Residuals that are larger than their weights foresee widen the errors; smaller ones may be so by chance.

@@ -34,8 +34,8 @@ def fitted(fields: list[str], *policies: str) -> Calibration:
 
 
 def test_known_coefficients_are_found_within_their_intervals() -> None:
-    found = fitted([FLOOR, PASS], "off", "static-3")
-    for place, truth in enumerate((0.04, 0.003)):
+    found = fitted([FLOOR, PASS, RATE], "off", "static-1", "static-4")
+    for place, truth in enumerate((0.04, 0.003, 0.5)):
         value = found.coefficients[place].value(float(found.changes[place]))
         low, high = found.interval(place)
         assert value == pytest.approx(truth, rel=0.25)

@@ -44,6 +44,9 @@ def calibrate(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Simulated runs of each measured one.")] = 4,
     jobs: Annotated[int, typer.Option(min=1, help="Processes to run them in.")] = 1,
+    evaluations: Annotated[
+        int, typer.Option(min=1, help="Points that are tried at most; 1: only the intervals at the given values.")
+    ] = 8,
     json: Annotated[Path | None, typer.Option(help="Coefficients, their errors and all figures, as JSON.")] = None,
     write: Annotated[Path | None, typer.Option(help="Folder for the scenario files with the fitted values.")] = None,
 ) -> None:
@@ -71,7 +74,9 @@ def calibrate(
         def tell(misfit: float) -> None:
             bar.update(task, advance=1, description=f"points (misfit {misfit:.1%})")
 
-        found = calibration.calibrate(read, cases, coefficients, seeds=seeds, jobs=jobs, progress=tell)
+        found = calibration.calibrate(
+            read, cases, coefficients, seeds=seeds, jobs=jobs, evaluations=evaluations, progress=tell
+        )
     _show(found)
     if json is not None:
         meta = {
