@@ -113,4 +113,7 @@ def draft(
     seconds += cost.draft_kv_token * read + cost.catch_up_token * fed
     if first == 0:
         seconds += cost.draft_start
+    if not state.drafter_warm:
+        state.drafter_warm = 1
+        seconds += cost.cold_draft
     return seconds, rows, read, stale

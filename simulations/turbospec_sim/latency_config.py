@@ -41,6 +41,8 @@ class _Latency(Settings):
     """Each token of a prompt, or of output that it has missed, that the drafter computes."""
     decision_seconds: Seconds = 0.0
     """Each decision of the controller."""
+    cold_draft_seconds: Seconds = 0.0
+    """Once, when the drafter drafts for the first time: what is compiled, allocated or loaded then."""
     noise: Seconds = 0.0
     """Standard deviation of the logarithm of the target's and of the drafter's time in a step."""
     graph_sizes: tuple[Annotated[int, Field(ge=1)], ...] = ()
@@ -57,7 +59,12 @@ class _Latency(Settings):
         given = {name: getattr(self, f"{name}_seconds") for name in (*names, "draft_kv_token", "catch_up_token")}
         chosen = dict(derived) | {name: value for name, value in given.items() if value is not None}
         return StepTimes(
-            curve=curve, decision=self.decision_seconds, noise=self.noise, graph_sizes=self.graph_sizes, **chosen
+            curve=curve,
+            decision=self.decision_seconds,
+            cold_draft=self.cold_draft_seconds,
+            noise=self.noise,
+            graph_sizes=self.graph_sizes,
+            **chosen,
         )
 
 

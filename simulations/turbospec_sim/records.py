@@ -69,6 +69,7 @@ ENGINE = np.dtype(
         ("parallel_drafter", "i8"),
         ("batch_drafter", "i8"),
         ("constant_first_pass", "i8"),
+        ("drafter_warm", "i8"),  # it has drafted before
         ("closed_loop", "i8"),  # a finished request makes its client send the next one
         ("seed", "i8"),
         ("origin", "f8"),  # simulated time at which the measured part began

@@ -3,7 +3,8 @@
     step    = host + target's pass + drafting
     host    = fixed + per request
     target  = curve(tokens, padded to a CUDA graph's size) + per KV token read + per pair of a prompt's attention
-    draft   = start + Σ over passes (fixed + per row + per KV token) + per token that the drafter catches up
+    draft   = start + Σ over passes (fixed + per row + per KV token) + per token that the drafter catches up,
+              and once what its first drafting takes more
 
 The curve is piecewise linear: max(floor, tokens · slope), floor + tokens · slope, and measured ones are all of that
 kind. Drafting has the form that the planner assumes; the target's pass is free to differ from what the controller's
@@ -35,6 +36,7 @@ TIMES = np.dtype(
         ("draft_row", "f8"),
         ("draft_kv_token", "f8"),
         ("catch_up_token", "f8"),
+        ("cold_draft", "f8"),
         ("noise", "f8"),
     ],
     align=True,
@@ -63,6 +65,8 @@ class StepTimes:
     draft_kv_token: float = 0.0
     catch_up_token: float = 0.0
     """Each token beyond one or two a request that the drafter's first pass computes, prompts included."""
+    cold_draft: float = 0.0
+    """The drafter's first work, beyond what it takes later."""
     noise: float = 0.0
     """Standard deviation of the logarithm of the target's and the drafter's time; their means stay as they are."""
     graph_sizes: Sequence[int] = field(default=())

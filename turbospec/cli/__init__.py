@@ -25,6 +25,7 @@ COMMANDS = {
     "simulate": ("turbospec.cli.simulate:simulate", "Try policies offline, on simulated servers and traffic."),
     "replay": ("turbospec.cli.replay:replay", "Say what other policies would have made of a recorded run."),
     "tune": ("turbospec.cli.tune:tune", "Search a policy's settings on simulated servers."),
+    "calibrate": ("turbospec.cli.calibrate:calibrate", "Fit simulated servers to measurements of real ones."),
     "policy": ("turbospec.cli.policy:app", "Check, show and describe policy files."),
     "doctor": ("turbospec.cli.doctor:doctor", "Say whether speculation pays on a vLLM server, and what to check."),
     "trace": ("turbospec.cli.trace:trace", "Summarise a decision trace."),

@@ -1,0 +1,38 @@
+"""Puts numbers into the text of a scenario file and leaves all else, comments included, as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+
+def with_values(text: str, values: Mapping[str, float]) -> str:
+    """The text of a scenario file with other numbers in some fields.
+
+    Args:
+        text: a valid scenario file.
+        values: by dotted field name; a field that is not in the file is added to the mapping that it belongs to, which
+            has to be there.
+    """
+    for field, value in values.items():
+        start, end, new = _change(yaml.compose(text, Loader=yaml.SafeLoader), field.split("."), f"{value:.4g}")
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def _change(node: Any, parts: list[str], value: str) -> tuple[int, int, str]:
+    """First and last character that a value takes the place of, and what is written there."""
+    part, *rest = parts
+    if isinstance(node, yaml.SequenceNode):
+        child = node.value[int(part)]
+    else:
+        child = next((child for key, child in node.value if key.value == part), None)
+    if child is None:
+        first = node.value[0][0].start_mark
+        between = ", " if node.flow_style else "\n" + " " * first.column
+        return first.index, first.index, f"{part}: {value}{between}"
+    if rest:
+        return _change(child, rest, value)
+    return child.start_mark.index, child.end_mark.index, value

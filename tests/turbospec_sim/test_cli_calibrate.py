@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.turbospec_sim.scenarios import document
+from turbospec import cli
+from turbospec_sim.scenario_file import read_scenario
+
+FLOOR = "latency.verify_floor_seconds"
+
+
+def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["turbospec", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text("# A comment\n" + json.dumps(document(workload__requests=15), indent=1))
+    return path
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    path = tmp_path / "measured.csv"
+    path.write_text("run,rate_rps,ttft_p99_ms,tpot_p99_ms,output_tok_s\na,5,90,45,140\na,10,95,50,250\nelse,1,1,1,1\n")
+    return path
+
+
+def test_a_fit_is_shown_saved_and_written(
+    file: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, folder = tmp_path / "fit.json", tmp_path / "fitted"
+    words = ["calibrate", f"{file}=a", "--measured", str(measured), "--fit", FLOOR, "--seeds", "2",
+             "--json", str(results), "--write", str(folder)]  # fmt: skip
+    assert run(words, monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("p99_tpot_ms: mean absolute error", FLOOR, "95 % interval"))
+    found = json.loads(results.read_text())
+    assert len(found["rows"]) == 2 * 3
+    (one,) = found["meta"]["coefficients"]
+    assert one["low"] < one["value"] < one["high"]
+    written = folder / "mine.yaml"
+    assert written.read_text().startswith("# A comment\n")
+    latency = read_scenario(written).latency
+    assert latency.model_dump()["verify_floor_seconds"] == pytest.approx(one["value"], rel=1e-3)
+
+
+def test_without_a_field_figures_are_only_compared(
+    file: Path, measured: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["calibrate", f"{file}=a", "--measured", str(measured), "--figure", "output_throughput", "--seeds", "1"]
+    assert run(words, monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert "output_throughput: mean absolute error" in shown
+    assert "tpot" not in shown
+    assert "fitted" not in shown
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--fit", "latency.host"], "--fit latency.host: no field `host`"),
+        (["--fit", "other:latency.host_seconds"], "other is not one of the scenarios"),
+        (["--fit", "server.max_num_seqs"], "only real numbers can be fitted"),
+        (["--fit", FLOOR, "--fit", f"mine:{FLOOR}"], "fitted already"),
+        (["--figure", "speed"], "--figure speed: not a figure that is simulated"),
+        (["--set", "seed=3", "--write", "x"], "--write keeps to the scenario files"),
+        (["--measured", "none.csv"], "none.csv: no such file of measurements"),
+    ],
+)
+def test_mistakes_are_one_line(
+    extra: list[str],
+    words: str,
+    file: Path,
+    measured: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["calibrate", f"{file}=a", "--measured", str(measured), *extra], monkeypatch) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert words in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("mine.yaml", "no measured run is called `mine`; say which one is mine's with mine=RUN (measured: a, else)"),
+        ("mine.yaml=b", "no measured run is called `b`"),
+        ("ttft-k15=a", "run `a` has a request rate, and ttft-k15 does not go by rates"),
+    ],
+)
+def test_a_run_that_does_not_match_is_named(
+    source: str, words: str, file: Path, measured: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(file.parent)
+    assert run(["calibrate", source, "--measured", str(measured)], monkeypatch) == 2
+    assert words in capsys.readouterr().err

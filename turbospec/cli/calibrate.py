@@ -1,0 +1,224 @@
+"""`turbospec calibrate`: fit what is unknown of a simulated server to measurements of the real one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from turbospec.cli.console import progress, stdout, table
+from turbospec.errors import UserError
+
+if TYPE_CHECKING:
+    from turbospec_sim.calibration import Calibration, Case, Coefficient
+    from turbospec_sim.scenario import Scenario
+
+
+def calibrate(
+    scenarios: Annotated[
+        list[str],
+        typer.Argument(
+            help="Names or files of scenarios, each with =RUN where its run is called otherwise.",
+            metavar="SCENARIO[=RUN]...",
+        ),
+    ],
+    measured: Annotated[list[Path], typer.Option(help="A CSV, or JSON that vllm bench serve saved; repeatable.")],
+    fit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A field to fit, shared by all scenarios, or of one alone: SCENARIO:field. Commas join "
+            "fields that have one value. Repeatable; none: only compare."
+        ),
+    ] = None,
+    figure: Annotated[
+        list[str] | None, typer.Option(help="A figure to compare; repeatable. Else all, or the usual.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="field=value in place of the scenarios', before the fit.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Simulated runs of each measured one.")] = 4,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes to run them in.")] = 1,
+    evaluations: Annotated[
+        int, typer.Option(min=1, help="Points that are tried at most; 1: only the intervals at the given values.")
+    ] = 8,
+    json: Annotated[Path | None, typer.Option(help="Coefficients, their errors and all figures, as JSON.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Folder for the scenario files with the fitted values.")] = None,
+) -> None:
+    """Fit fields of scenarios to measured runs, all at once, and say which of them the measurements do not tell."""
+    from turbospec_sim import calibration
+    from turbospec_sim.results import save
+    from turbospec_sim.scenario_file import find_scenario, read_scenario
+
+    if settings and write is not None:
+        raise UserError("--write keeps to the scenario files, and --set is not in them; put its values there first")
+    sources = [source.partition("=")[::2] for source in scenarios]
+    files = {path.stem: path for path in (find_scenario(source) for source, _ in sources)}
+    if len(files) < len(sources):
+        raise UserError("two scenarios have the same name; give each once")
+    read = {name: read_scenario(path, settings or ()) for name, path in files.items()}
+    runs = {run or name: name for name, (_, run) in zip(files, sources, strict=True)}
+    if len(runs) < len(files):
+        raise UserError("two scenarios have the same measured run; each needs one of its own")
+    cases = _cases(measured, figure or (), runs, read)
+    coefficients = [_coefficient(text, read) for text in fit or ()]
+    _check_number(coefficients, cases)
+    with progress() as bar:
+        task = bar.add_task("points", total=None)
+
+        def tell(misfit: float) -> None:
+            bar.update(task, advance=1, description=f"points (misfit {misfit:.1%})")
+
+        found = calibration.calibrate(
+            read, cases, coefficients, seeds=seeds, jobs=jobs, evaluations=evaluations, progress=tell
+        )
+    _show(found)
+    if json is not None:
+        meta = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "turbospec": version("turbospec"),
+            "seeds": seeds,
+            "coefficients": [_document(found, place) for place in range(len(coefficients))],
+            "unidentified": [list(names) for names in found.unidentified],
+            "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in found.scenarios.items()},
+        }
+        save(json, meta, _cells(found))
+        stdout.print(f"results: {json}", soft_wrap=True, markup=False)
+    if write is not None:
+        _write(write, files, found)
+
+
+def _cases(
+    paths: Sequence[Path], figures: Sequence[str], runs: Mapping[str, str], read: Mapping[str, Scenario]
+) -> list[Case]:
+    """The measured runs of the scenarios; others in the files are left out."""
+    from turbospec_sim.calibration import Case
+    from turbospec_sim.measurements import read_measurements
+    from turbospec_sim.run import check_policy
+
+    rows = [row for path in paths for row in read_measurements(path, figures)]
+    there = sorted({row.run for row in rows})
+    if len(runs) == 1 and len(there) == 1:
+        runs = dict.fromkeys(there, next(iter(runs.values())))
+    for run, name in runs.items():
+        if run not in there:
+            raise UserError(
+                f"no measured run is called `{run}`; say which one is {name}'s with {name}=RUN "
+                f"(measured: {', '.join(there)})"
+            )
+    cases = [Case(runs[row.run], row) for row in rows if row.run in runs]
+    for case in cases:
+        scenario, rate = read[case.scenario], case.measured.rate
+        if scenario.workload.has_rates and rate is None:
+            raise UserError(f"run `{case.measured.run}` has no request rate, and {case.scenario} goes by rates")
+        if not scenario.workload.has_rates and rate is not None:
+            raise UserError(f"run `{case.measured.run}` has a request rate, and {case.scenario} does not go by rates")
+        check_policy(case.measured.policy or scenario.policy)
+    return cases
+
+
+def _coefficient(text: str, read: Mapping[str, Scenario]) -> Coefficient:
+    from turbospec.policy.schema import nearest
+    from turbospec_sim.calibration import Coefficient
+
+    name, colon, fields = text.rpartition(":")
+    if colon and name not in read:
+        raise UserError(f"--fit {text}: {name or 'nothing'} is not one of the scenarios; {nearest(name, read)}")
+    try:
+        return Coefficient.of(text, fields.split(","), {name: read[name]} if colon else read)
+    except UserError as error:
+        raise UserError(f"--fit {error}") from error
+
+
+def _check_number(coefficients: Sequence[Coefficient], cases: Sequence[Case]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for one in coefficients:
+        pairs = {(name, field) for name in one.scenarios for field in one.fields}
+        if twice := sorted(seen & pairs):
+            raise UserError(f"--fit {one.name}: {twice[0][1]} is fitted already; name each field once")
+        seen |= pairs
+    figures = sum(len(case.measured.figures) for case in cases)
+    if len(coefficients) > figures:
+        raise UserError(f"{len(coefficients)} fields cannot be fitted to {figures} figures; fit fewer")
+
+
+def _cells(found: Calibration) -> list[dict[str, Any]]:
+    """One row for each measured figure; simulated ones are geometric means over seeds, with their spread."""
+    mean, ddof = found.log_ratios.mean(axis=0), min(1, len(found.log_ratios) - 1)
+    spread = found.log_ratios.std(axis=0, ddof=ddof)
+    return [
+        {
+            "scenario": case.scenario,
+            "policy": case.measured.policy or found.scenarios[case.scenario].policy,
+            "request_rate": case.measured.rate,
+            "figure": figure,
+            "measured": case.measured.figures[figure],
+            "simulated": case.measured.figures[figure] * math.exp(mean[place]),
+            "error": math.exp(mean[place]) - 1.0,
+            "spread_over_seeds": spread[place],
+        }
+        for place, (case, figure) in enumerate(found.cells)
+    ]
+
+
+def _document(found: Calibration, place: int) -> dict[str, Any]:
+    one, (low, high) = found.coefficients[place], found.interval(place)
+    return {
+        "name": one.name,
+        "fields": list(one.fields),
+        "scenarios": list(one.scenarios),
+        "start": one.start,
+        "value": one.value(float(found.changes[place])),
+        "low": low,
+        "high": high,
+        "log_standard_error": float(found.errors[place]),
+    }
+
+
+def _show(found: Calibration) -> None:
+    cells = _cells(found)
+    shown = table(
+        "measured and simulated", "scenario", "policy", "req/s", "figure", "measured", "simulated", "error", "spread"
+    )
+    for cell in cells:
+        rate = "–" if cell["request_rate"] is None else f"{cell['request_rate']:g}"
+        figures = (f"{cell[name]:.4g}" for name in ("measured", "simulated"))
+        shares = (f"{cell['error']:+.1%}", f"{cell['spread_over_seeds']:.1%}")
+        shown.add_row(cell["scenario"], cell["policy"], rate, cell["figure"], *figures, *shares)
+    stdout.print(shown)
+    for figure in dict.fromkeys(cell["figure"] for cell in cells):
+        error = np.mean([abs(cell["error"]) for cell in cells if cell["figure"] == figure])
+        stdout.print(f"{figure}: mean absolute error {error:.1%}", markup=False)
+    if not found.coefficients:
+        return
+    shown = table("coefficients", "field", "start", "fitted", "95 % interval")
+    for place, one in enumerate(found.coefficients):
+        low, high = found.interval(place)
+        value = f"{one.value(float(found.changes[place])):.4g}"
+        shown.add_row(one.name, f"{one.start:.4g}", value, f"{low:.3g} to {high:.3g}")
+    stdout.print(shown)
+    for names in found.unidentified:
+        what = " and ".join(names)
+        said = "is not told by these data" if len(names) == 1 else "are not told apart by these data"
+        stdout.print(f"{what} {said}: take from elsewhere what you can, and leave it out of the fit", markup=False)
+
+
+def _write(folder: Path, files: Mapping[str, Path], found: Calibration) -> None:
+    from turbospec_sim.scenario_edit import with_values
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, source in files.items():
+        values = {
+            field: one.value(float(change))
+            for one, change in zip(found.coefficients, found.changes, strict=True)
+            for field in one.fields
+            if name in one.scenarios
+        }
+        path = folder / f"{name}.yaml"
+        path.write_text(with_values(source.read_text(encoding="utf-8"), values), encoding="utf-8")
+        stdout.print(f"scenario: {path}", soft_wrap=True, markup=False)
