@@ -76,7 +76,7 @@ class RayCluster:
         if not ray.is_initialized():
             try:
                 ray.init(logging_level=logging.ERROR)
-            except ConnectionError as error:
+            except (ConnectionError, ValueError) as error:  # nobody there, or no address
                 where = os.environ.get("RAY_ADDRESS", "this machine")
                 raise UserError(
                     f"--backend ray: no cluster answers at {where}; start it, or mend RAY_ADDRESS"

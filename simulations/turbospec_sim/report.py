@@ -85,14 +85,12 @@ def _scenario(name: str, scenario: Mapping[str, Any], points: Sequence[Replicati
 
 def _facts(scenario: Mapping[str, Any], seeds: Sequence[int]) -> str:
     server, drafter = scenario["server"], scenario["drafter"]
-    latency, workload = scenario["latency"], scenario["workload"]
-    named = [latency.get(name) for name in ("gpu", "target", "drafter")]
-    machine = ", ".join(name for name in named if isinstance(name, str))
+    workload = scenario["workload"]
     facts = [
         f"{server['max_num_seqs']} sequences, {server['max_num_batched_tokens']} tokens a step, "
         f"{server['kv_cache_tokens']} tokens of KV cache, tokens leave {server['emit'].replace('_', ' ')}",
         f"{drafter['kind']} drafter, K ≤ {drafter['max_draft']}",
-        f"step times from {latency['source']}" + (f" ({machine})" if machine else ""),
+        f"step times from {scenario['latency']['source']}",
         f"{workload['requests'] or 'all'} requests, {workload['arrivals']['process']} arrivals",
         f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}",
     ]

@@ -166,11 +166,12 @@ def test_a_missing_extra_is_one_line(
     assert capsys.readouterr().err == f"error: {missing} is not installed; {words}\n"
 
 
+@pytest.mark.parametrize("error", [ConnectionError("ray: timed out\nafter a while"), ValueError("Invalid address")])
 def test_a_ray_cluster_that_does_not_answer_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def init(**_: object) -> None:
-        raise ConnectionError("ray: timed out\nafter a while")
+        raise error
 
     ray = ModuleType("ray")
     ray.__dict__.update(is_initialized=lambda: False, init=init)
