@@ -13,6 +13,7 @@ import argparse
 from turbospec_sim.attribution import shapley, subsets
 from turbospec_sim.capacity import capacities
 from turbospec_sim.run import Run
+from turbospec_sim.scenario_fields import number
 from turbospec_sim.scenario_file import find_scenario, read_scenario
 
 LOSER, WINNER = "no-acceptance-eagle3", "no-acceptance-baseline"
@@ -21,8 +22,9 @@ LOSER, WINNER = "no-acceptance-eagle3", "no-acceptance-baseline"
 def parts() -> dict[str, list[str]]:
     """What makes the first run into the second, as settings of its scenario."""
     other = read_scenario(find_scenario(WINNER))
-    server, lengths = other.server, [kind.output_tokens for kind in other.workload.classes]
-    answers = [f"workload.classes.{place}.output_tokens.mean={length.mean}" for place, length in enumerate(lengths)]
+    server = other.server
+    means = [f"workload.classes.{place}.output_tokens.mean" for place in range(len(other.workload.classes))]
+    answers = [f"{field}={number(other, field)}" for field in means]
     return {
         "drafter": [f"policy={other.policy}"],
         "cap": [f"server.max_num_seqs={server.max_num_seqs}"],

@@ -210,7 +210,7 @@ def calibrate(
             ftol=1e-3,
             max_nfev=evaluations,
         )
-        changes, jacobian = fit.x, fit.jac
+        changes, jacobian = fit.x, np.asarray(fit.jac)
         # Residuals that are larger than their weights foresee widen the errors; smaller ones may be so by chance.
         variance = max(1.0, 2.0 * float(fit.cost) / freedom)
         ratios = simulations.log_ratios([changes])[0]
@@ -239,9 +239,9 @@ def identified(jacobian: FloatArray, variance: float, names: Sequence[str]) -> t
     sizes = np.concatenate([sizes, np.zeros(len(names) - len(sizes))])
     along = math.sqrt(variance) / np.maximum(sizes, 1e-12)
     errors = np.sqrt(((axes * along[:, None]) ** 2).sum(axis=0))
-    unknown = [
-        tuple(names[place] for place in np.argsort(-np.abs(axis)) if abs(axis[place]) >= PART_OF)
-        for axis, error in zip(axes, along, strict=True)
-        if error > OPEN
-    ]
+    unknown: list[tuple[str, ...]] = []
+    for axis, error in zip(axes, along, strict=True):
+        if error > OPEN:
+            shares = sorted(zip(np.abs(axis).tolist(), names, strict=True), reverse=True)
+            unknown.append(tuple(name for share, name in shares if share >= PART_OF))
     return errors, unknown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -76,7 +77,8 @@ def capacities(runs: Sequence[Run], *, seeds: int = 1, jobs: int = 1, tolerance:
         tolerance: as in `capacity`.
     """
     seeded = [replace(run, seed=run.seed + seed) for run in runs for seed in range(seeds)]
-    found: list[float] = Parallel(n_jobs=jobs)(delayed(capacity)(run, tolerance=tolerance) for run in seeded)
+    searches = (delayed(capacity)(run, tolerance=tolerance) for run in seeded)
+    found = cast(list[float], Parallel(n_jobs=jobs)(searches))
     return [Capacity(tuple(found[place : place + seeds])) for place in range(0, len(found), seeds)]
 
 

@@ -58,10 +58,10 @@ def with_numbers(scenario: Scenario, values: Mapping[str, float]) -> Scenario:
     return Scenario.model_validate(document)
 
 
-def _place(document: Any, field: str) -> tuple[Any, str | int]:
+def _place(document: Any, field: str) -> tuple[Any, Any]:
     """Where a field's value is: what holds it, and its name or number there."""
     node: Any = {"": document}
-    last: str | int = ""
+    last: Any = ""
     for part in field.split("."):
         node = node[last]
         if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
