@@ -14,13 +14,13 @@ PACKAGE = Path(__file__).parent
 STAMP = "kernels"
 
 
-def drop_stale_kernels(package: Path = PACKAGE) -> None:
-    """Remove compiled kernels that are older than the sources.
+def drop_stale_kernels(package: Path, *used: Path) -> None:
+    """Remove a package's compiled kernels that are older than its sources, or those of the packages that it uses.
 
     Numba looks at the file that a function is in, and not at those of the functions that are compiled into it.
     """
     stamp = hashlib.sha256()
-    for source in sorted(package.rglob("*.py")):
+    for source in sorted(source for folder in (package, *used) for source in folder.rglob("*.py")):
         state = source.stat()
         stamp.update(f"{source.name} {state.st_size} {state.st_mtime_ns}\n".encode())
     caches = package / "__pycache__"
@@ -34,7 +34,7 @@ def drop_stale_kernels(package: Path = PACKAGE) -> None:
         before.write_text(stamp.hexdigest())
 
 
-drop_stale_kernels()
+drop_stale_kernels(PACKAGE)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

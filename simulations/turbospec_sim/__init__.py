@@ -1,1 +1,7 @@
 """The offline simulator: the real controller in front of a simulated engine with continuous batching."""
+
+from pathlib import Path
+
+from turbospec.compiled import PACKAGE, drop_stale_kernels
+
+drop_stale_kernels(Path(__file__).parent, PACKAGE)
