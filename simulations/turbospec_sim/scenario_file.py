@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from turbospec.errors import UserError
 from turbospec.policy.schema import nearest
+from turbospec.policy.shipped import find_file, shipped_files
 from turbospec.policy.yaml_source import YamlSource
 from turbospec_sim.scenario import Scenario
 
@@ -23,10 +23,7 @@ _MISSING = ("missing", "too_short")
 
 def shipped_scenarios() -> dict[str, Path]:
     """The scenario files that come with TurboSpec, by name (the file's name without `.yaml`)."""
-    package = Path(str(resources.files("turbospec_sim")))
-    in_wheel, in_repository = package / "scenarios", package.parent / "scenarios"
-    folder = in_wheel if in_wheel.is_dir() else in_repository
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return shipped_files("turbospec_sim", "scenarios")
 
 
 def find_scenario(source: str) -> Path:
@@ -35,15 +32,7 @@ def find_scenario(source: str) -> Path:
     Raises:
         UserError: a bare name that is neither shipped nor a file.
     """
-    path = Path(source)
-    if path.suffix or path.parent != Path():
-        return path
-    shipped = shipped_scenarios()
-    if path.name in shipped:
-        return shipped[path.name]
-    if path.exists():
-        return path
-    raise UserError(f"no scenario is called `{source}`; {nearest(path.name, shipped)} (or give a file's path)")
+    return find_file(source, shipped_scenarios(), "scenario")
 
 
 def read_scenario(path: Path, settings: Sequence[str] = ()) -> Scenario:

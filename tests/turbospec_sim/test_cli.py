@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.turbospec.command import run_command
 from tests.turbospec_sim.scenarios import document
-from turbospec import cli
 
 QUICK = ["--set", "workload.requests=12"]
 NAMES = (
@@ -20,10 +20,7 @@ NAMES = (
 
 
 def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
-    monkeypatch.setattr(sys, "argv", ["turbospec", "simulate", *arguments])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return end.value.code
+    return run_command(["simulate", *arguments], monkeypatch)
 
 
 @pytest.fixture

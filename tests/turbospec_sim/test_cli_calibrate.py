@@ -1,23 +1,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.turbospec.command import run_command as run
 from tests.turbospec_sim.scenarios import document
-from turbospec import cli
 from turbospec_sim.scenario_file import read_scenario
 
 FLOOR = "latency.verify_floor_seconds"
-
-
-def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
-    monkeypatch.setattr(sys, "argv", ["turbospec", *arguments])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return end.value.code
 
 
 @pytest.fixture

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from turbospec.errors import UserError
 
 if TYPE_CHECKING:
     from turbospec_sim.scenario import Scenario
+
+
+Rates = Annotated[
+    list[str] | None, typer.Option(help="Requests a second, with commas between several. Else the scenario's.")
+]
 
 
 def checked_rates(texts: Sequence[str], scenarios: Sequence[tuple[str, Scenario]]) -> list[float]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from turbospec.cli.console import progress, stdout, table
-from turbospec.cli.rates import checked_rates
+from turbospec.cli.rates import Rates, checked_rates
 from turbospec.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ def simulate(
         list[str] | None,
         typer.Option(help="Name or file of a policy, oracle or best_static; repeat for several. Else the scenario's."),
     ] = None,
-    rates: Annotated[
-        list[str] | None, typer.Option(help="Requests a second, with commas between several. Else the scenario's.")
-    ] = None,
+    rates: Rates = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="field=value in place of the scenario's, as in server.max_num_seqs=1024."),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turbospec.cli.console import progress, stdout, table
-from turbospec.cli.rates import checked_rates
+from turbospec.cli.rates import Rates, checked_rates
 from turbospec.errors import UserError
 from turbospec.policy import find_policy, read_policy
 
@@ -34,9 +34,7 @@ def tune(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each scenario that the search goes by.")] = 3,
     held_out: Annotated[int, typer.Option(min=2, help="Further seeds that what it found is judged by.")] = 6,
     seed: Annotated[int, typer.Option(min=0, help="Of the search.")] = 0,
-    rates: Annotated[
-        list[str] | None, typer.Option(help="Requests a second, with commas between several. Else the scenario's.")
-    ] = None,
+    rates: Rates = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="field=value in place of the scenario's, as in server.max_num_seqs=1024."),

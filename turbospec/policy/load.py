@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 
 from turbospec.controller import Controller
-from turbospec.errors import UserError
 from turbospec.policy.reload import ReloadingPolicy
-from turbospec.policy.schema import nearest, read_policy
+from turbospec.policy.schema import read_policy
+from turbospec.policy.shipped import find_file, shipped_files
 from turbospec.profile import Profile
 from turbospec.types import StepController
 
 
 def shipped_policies() -> dict[str, Path]:
     """The policy files that come with TurboSpec, by name (the file's name without `.yaml`)."""
-    package = Path(str(resources.files("turbospec")))
-    in_wheel, in_repository = package / "policies", package.parent / "policies"
-    folder = in_wheel if in_wheel.is_dir() else in_repository
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return shipped_files("turbospec", "policies")
 
 
 def find_policy(source: str | Path) -> Path:
@@ -27,15 +23,7 @@ def find_policy(source: str | Path) -> Path:
     Raises:
         UserError: a bare name that is neither shipped nor a file.
     """
-    path = Path(source)
-    if path.suffix or path.parent != Path():
-        return path
-    shipped = shipped_policies()
-    if path.name in shipped:
-        return shipped[path.name]
-    if path.exists():
-        return path
-    raise UserError(f"no policy is called `{source}`; {nearest(path.name, shipped)} (or give a file's path)")
+    return find_file(source, shipped_policies(), "policy")
 
 
 def load_policy(source: str | Path, *, profile: Profile | None = None, seed: int = 0) -> StepController:

@@ -1,21 +1,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.turbospec.command import run_command
 from tests.turbospec_sim.replay.traces import written
 from tests.turbospec_sim.scenarios import closed
-from turbospec import cli
 
 
 def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
-    monkeypatch.setattr(sys, "argv", ["turbospec", "replay", *arguments])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return end.value.code
+    return run_command(["replay", *arguments], monkeypatch)
 
 
 @pytest.fixture(scope="module")

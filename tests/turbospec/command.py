@@ -1,0 +1,17 @@
+"""The command line, run in this process."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from turbospec import cli
+
+
+def run_command(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
+    """Its exit code."""
+    monkeypatch.setattr(sys, "argv", ["turbospec", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code

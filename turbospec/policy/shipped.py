@@ -1,0 +1,34 @@
+"""Files that come with TurboSpec, found by name or by path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+from turbospec.errors import UserError
+from turbospec.policy.schema import nearest
+
+
+def shipped_files(package: str, folder: str) -> dict[str, Path]:
+    """The YAML files of a folder beside or in a package, by name (the file's name without `.yaml`)."""
+    root = Path(str(resources.files(package)))
+    in_wheel, in_repository = root / folder, root.parent / folder
+    found = in_wheel if in_wheel.is_dir() else in_repository
+    return {path.stem: path for path in sorted(found.glob("*.yaml"))}
+
+
+def find_file(source: str | Path, shipped: Mapping[str, Path], kind: str) -> Path:
+    """Path of a file, given its path or the name of a shipped one.
+
+    Raises:
+        UserError: a bare name that is neither shipped nor a file; it calls the file a `kind`.
+    """
+    path = Path(source)
+    if path.suffix or path.parent != Path():
+        return path
+    if path.name in shipped:
+        return shipped[path.name]
+    if path.exists():
+        return path
+    raise UserError(f"no {kind} is called `{source}`; {nearest(path.name, shipped)} (or give a file's path)")
