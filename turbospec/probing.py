@@ -111,7 +111,8 @@ class PlainSteps:
     """While every step drafts, now and then one that does not, so that drafting is compared with what is, not was.
 
     Each load (number of decoding requests, to a power of two) has plain steps at intervals that double up to
-    `MAX_INTERVAL`; together they may lose at most a share of all step time.
+    `MAX_INTERVAL`, counted from the last one, whatever it was run for; together they may lose at most a share of all step
+    time.
 
     Args:
         share: part of step time that plain steps may lose to the drafting steps in whose place they are run.
@@ -133,12 +134,13 @@ class PlainSteps:
         load = load_bucket(requests)
         if self._due.setdefault(load, step + self.FIRST_INTERVAL) > step or self._credit < seconds:
             return False
-        self._due[load] = step + self.FIRST_INTERVAL  # its outcome may be some steps away
+        # Whether or not something comes of it: under a load whose steps nearly all have prompts, little does.
+        interval = min(2 * self._interval.get(load, self.FIRST_INTERVAL // 2), self.MAX_INTERVAL)
+        self._interval[load], self._due[load] = interval, step + interval
         self._credit = min(self._credit - seconds, 0.0)
         return True
 
     def learn(self, requests: int, step: int) -> None:
         """A plain step was run, whatever for."""
         load = load_bucket(requests)
-        interval = min(2 * self._interval.get(load, self.FIRST_INTERVAL // 2), self.MAX_INTERVAL)
-        self._interval[load], self._due[load] = interval, step + interval
+        self._due[load] = step + self._interval.get(load, self.FIRST_INTERVAL)

@@ -171,3 +171,14 @@ def test_a_plain_step_whose_outcome_is_still_to_come_is_not_run_again() -> None:
     due = [plain.is_due(8, step, 0.0) for step in range(2 * PlainSteps.FIRST_INTERVAL)]
     assert due.index(True) == PlainSteps.FIRST_INTERVAL
     assert sum(due) == 1
+
+
+def test_plain_steps_that_teach_nothing_grow_rare_too() -> None:
+    """As on a busy server, where prompts join nearly every step after it was planned."""
+    plain = PlainSteps(0.01)
+    asked: list[int] = []
+    for step in range(2000):
+        plain.earn(0.01)
+        if plain.is_due(200, step, 0.0):
+            asked.append(step)
+    assert np.diff(asked)[-5:].tolist() == [128] * 5
