@@ -158,6 +158,8 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=3, help="times that each is timed, in turn (default 3)")
     options = arguments.parse_args()
+    if options.rounds < 1:
+        arguments.error(f"--rounds {options.rounds}: at least one is needed")
     if find_spec("vidur") is None:
         arguments.error("Vidur is not installed; `pip install vidur`")
     ways: dict[str, Callable[[], Timed]] = {
@@ -173,14 +175,14 @@ def main() -> None:
                 timed[name].append(own_process.submit(way).result())
             print(f"round {round_ + 1}: {name} {timed[name][-1].seconds:.2f} s", file=sys.stderr, flush=True)
     requests = read_scenario(SCENARIO).workload.requests or 0
-    print(f"{requests} requests           requests/s (lowest, highest)  ours/this  start, s    steps  simulated, s")
+    print(f"{requests} requests           requests/s (lowest, highest)  ours: times  start, s    steps  simulated, s")
     ours = statistics.median(one.seconds for one in timed["turbospec_sim"])
     for name, found in timed.items():
         seconds = sorted(one.seconds for one in found)
         middle, start = statistics.median(seconds), statistics.median(one.start_seconds for one in found)
         speed = f"{requests / middle:,.0f} ({requests / seconds[-1]:,.0f}, {requests / seconds[0]:,.0f})"
         last = found[-1]
-        line = f"{name:22}  {speed:>28}  {middle / ours:9.1f}  {start:8.1f}  {last.steps:7,}"
+        line = f"{name:22}  {speed:>28}  {middle / ours:11.1f}  {start:8.1f}  {last.steps:7,}"
         print(f"{line}  {last.simulated_seconds:12.1f}")
 
 
