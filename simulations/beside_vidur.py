@@ -130,7 +130,9 @@ def tables(scenario: Scenario) -> dict[str, dict[tuple[int, ...], float]]:
     times, layer = scenario.latency.step_times(), 1000.0 / LAYERS
     most, requests = scenario.server.max_num_batched_tokens, scenario.server.max_num_seqs
     contexts = range(0, sum(lengths(scenario)) + CONTEXT_GRAIN, CONTEXT_GRAIN)
-    found = {name: dict.fromkeys(((tokens,) for tokens in range(most + requests + 1)), 0.0) for name in BY_TOKENS}
+    found: dict[str, dict[tuple[int, ...], float]] = {}
+    for name in BY_TOKENS:
+        found[name] = dict.fromkeys(((tokens,) for tokens in range(most + requests + 1)), 0.0)
     for (tokens,) in found["mlp_up_proj"]:
         found["mlp_up_proj"][tokens,] = layer * pass_seconds(times.curve, tokens)
     found["attn_decode"] = {
