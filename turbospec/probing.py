@@ -111,8 +111,8 @@ class PlainSteps:
     """While every step drafts, now and then one that does not, so that drafting is compared with what is, not was.
 
     Each load (number of decoding requests, to a power of two) has plain steps at intervals that double up to
-    `MAX_INTERVAL`, counted from the last one, whatever it was run for; together they may lose at most a share of all step
-    time.
+    `MAX_INTERVAL`, counted from the last one, whatever it was run for; together they may lose at most a share of all
+    step time.
 
     Args:
         share: part of step time that plain steps may lose to the drafting steps in whose place they are run.
