@@ -13,6 +13,7 @@ import numpy as np
 import typer
 
 from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.outputs import check_outputs
 from turbospec.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def calibrate(
 
     if settings and write is not None:
         raise UserError("--write keeps to the scenario files, and --set is not in them; put its values there first")
+    check_outputs(json)
     sources = [source.partition("=")[::2] for source in scenarios]
     files = {path.stem: path for path in (find_scenario(source) for source, _ in sources)}
     if len(files) < len(sources):
@@ -65,6 +67,7 @@ def calibrate(
     runs = {run or name: name for name, (_, run) in zip(files, sources, strict=True)}
     if len(runs) < len(files):
         raise UserError("two scenarios have the same measured run; each needs one of its own")
+    check_outputs(*(write / f"{name}.yaml" for name in files if write is not None))
     cases = _cases(measured, figure or (), runs, read)
     coefficients = [_coefficient(text, read) for text in fit or ()]
     _check_number(coefficients, cases)
@@ -209,9 +212,9 @@ def _show(found: Calibration) -> None:
 
 
 def _write(folder: Path, files: Mapping[str, Path], found: Calibration) -> None:
+    from turbospec_sim.results import write_whole
     from turbospec_sim.scenario_edit import with_values
 
-    folder.mkdir(parents=True, exist_ok=True)
     for name, source in files.items():
         values = {
             field: one.value(float(change))
@@ -220,5 +223,5 @@ def _write(folder: Path, files: Mapping[str, Path], found: Calibration) -> None:
             if name in one.scenarios
         }
         path = folder / f"{name}.yaml"
-        path.write_text(with_values(source.read_text(encoding="utf-8"), values), encoding="utf-8")
+        write_whole(path, with_values(source.read_text(encoding="utf-8"), values))
         stdout.print(f"scenario: {path}", soft_wrap=True, markup=False)

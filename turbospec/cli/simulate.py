@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.outputs import check_outputs
 from turbospec.cli.rates import Rates, checked_rates
 from turbospec.errors import UserError
 
@@ -61,9 +61,7 @@ def simulate(
     from turbospec_sim.scenario_file import find_scenario, read_scenario
     from turbospec_sim.sweep import Sweep, concluded, run_all
 
-    for output in (json, report):
-        if output is not None:
-            _check_output(output)
+    check_outputs(json, report)
     if report is not None:
         # It needs matplotlib; where that is missing, it is to be said before hours of simulating.
         import turbospec_sim.report  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -98,18 +96,6 @@ def simulate(
 
         write_report(report, meta, rows)
         stdout.print(f"report:  {report}", soft_wrap=True, markup=False)
-
-
-def _check_output(path: Path) -> None:
-    """Raises:
-    UserError: the file cannot be written, which is to be said before hours of simulating.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{path}: its folder cannot be made ({error.strerror}); name another file") from error
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"{path}: cannot be written; name another file")
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
