@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from turbospec.policy.config import Settings
 from turbospec.types import FloatArray
+from turbospec_sim.limits import Count
 from turbospec_sim.workload.files import InputFile
 
 
@@ -72,7 +73,7 @@ class ClosedLoop(Settings):
     """A fixed number of clients, each of which sends its next request when its last one is answered."""
 
     process: Literal["closed"]
-    concurrency: int = Field(ge=1)
+    concurrency: Count
 
 
 class TraceArrivals(Settings):
