@@ -77,6 +77,10 @@ def test_without_options_the_scenarios_own_run_is_simulated(
         (["drift", "--set", "seed=100000000000000000000"], "seed: input should be less than or equal to"),
         (["drift", "--set", "server.max_num_seqs=1000000000"], "server.max_num_seqs: input should be less than"),
         (["drift", "--set", "latency.host_seconds=Infinity"], "latency.host_seconds: input should be a finite number"),
+        (
+            ["drift", "--set", 'workload.arrivals={"process":"closed","concurrency":4}'],
+            '"concurrency":4}: `rates` has no meaning',
+        ),
         (["drift", "--json", "r", "--report", "r"], "r: given for two outputs"),
         (["drift", "--report", "."], ".: cannot be written; name another file"),
         (["drift", "--json", "/dev/null/r.json"], "/dev/null/r.json: its folder cannot be made"),

@@ -65,6 +65,8 @@ def test_without_a_field_figures_are_only_compared(
         (["--fit", FLOOR, "--fit", f"mine:{FLOOR}"], "fitted already"),
         (["--figure", "speed"], "--figure speed: not a figure that is simulated"),
         (["--set", "seed=3", "--write", "x"], "--write keeps to the scenario files"),
+        (["--json", "."], ".: cannot be written; name another file"),
+        (["--write", "/dev/null/fitted"], "/dev/null/fitted/mine.yaml: its folder cannot be made"),
         (["--measured", "none.csv"], "none.csv: no such file of measurements"),
     ],
 )
