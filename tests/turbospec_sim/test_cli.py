@@ -52,9 +52,12 @@ def test_rows_have_every_field_and_policies_are_compared(
 
 
 def test_without_options_the_scenarios_own_run_is_simulated(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([str(file), "--json", str(tmp_path / "r.json")], monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert "goodput" in shown
+    assert "regret" not in shown  # a column without any figure
     (row,) = json.loads((tmp_path / "r.json").read_text())["rows"]
     assert (row["policy"], row["request_rate"], row["regret_vs_oracle"]) == ("static-3", 20.0, None)
 

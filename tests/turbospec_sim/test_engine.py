@@ -268,6 +268,11 @@ def test_warm_up_comes_before_the_clock_starts() -> None:
     assert state.gaps.sum() == state.totals["gaps"][0] == (state.offered["output_tokens"][5:] - 1).sum()
 
 
+def test_preemptions_of_the_warm_up_are_not_counted() -> None:
+    crowded = {"server__kv_cache_tokens": 1600, "server__max_num_seqs": 12, "workload__warmup_requests": 40}
+    assert simulate(Run("s", scenario(**crowded, workload__requests=1), "off", 20.0, 0))["preemptions"] == 0
+
+
 def test_a_closed_loop_keeps_its_clients_busy_and_no_more() -> None:
     state, steps = state_of(closed(6)), Steps()
     serve(state, StaticPolicy(0), steps)

@@ -30,10 +30,11 @@ COLUMNS = (
     ("peak requests", "max_concurrent_requests", ".0f"),
     ("K", "mean_draft_length", ".2f"),
     ("SLO", "verdict", ""),
-    ("regret: oracle", "regret_vs_oracle", ".1%"),
-    ("best static", "regret_vs_best_static", ".1%"),
+    ("regret: oracle", "regret_vs_oracle", "z.1%"),
+    ("best static", "regret_vs_best_static", "z.1%"),
 )
 """What the table calls a figure, the row's field (or, without a form, what its replications say), and its form."""
+NOTHING = "–"
 
 
 def simulate(
@@ -99,14 +100,16 @@ def simulate(
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
-    """A table for each scenario; figures are means over the seeds."""
+    """A table for each scenario; figures are means over the seeds. Columns without any are left out."""
     from turbospec_sim.replications import replications
 
     for name, points in replications(rows).items():
-        shown = table(name, *(column for column, _, _ in COLUMNS))
+        cells = {column: [_cell(point, field, form) for point in points] for column, field, form in COLUMNS}
+        filled = {column: own for column, own in cells.items() if any(cell != NOTHING for cell in own)}
+        shown = table(name, *filled)
         shown.columns[0].no_wrap = True
-        for point in points:
-            shown.add_row(*(_cell(point, field, form) for _, field, form in COLUMNS))
+        for row in zip(*filled.values(), strict=True):
+            shown.add_row(*row)
         stdout.print(shown)
 
 
@@ -114,4 +117,4 @@ def _cell(point: Replications, field: str, form: str) -> str:
     if not form:
         return getattr(point, field)
     mean = point.mean(field)
-    return "–" if math.isnan(mean) else format(mean, form)
+    return NOTHING if math.isnan(mean) else format(mean, form)
