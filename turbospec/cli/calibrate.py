@@ -151,9 +151,11 @@ def _check_number(coefficients: Sequence[Coefficient], cases: Sequence[Case]) ->
 
 
 def _cells(found: Calibration) -> list[dict[str, Any]]:
-    """One row for each measured figure; simulated ones are geometric means over seeds, with their spread."""
-    mean, ddof = found.log_ratios.mean(axis=0), min(1, len(found.log_ratios) - 1)
-    spread = found.log_ratios.std(axis=0, ddof=ddof)
+    """One row for each measured figure; simulated ones are geometric means over seeds, with their spread, NaN of
+    one seed."""
+    mean = found.log_ratios.mean(axis=0)
+    several = len(found.log_ratios) > 1
+    spread = found.log_ratios.std(axis=0, ddof=1) if several else np.full(len(mean), math.nan)
     return [
         {
             "scenario": case.scenario,
@@ -191,8 +193,8 @@ def _show(found: Calibration) -> None:
     for cell in cells:
         rate = "–" if cell["request_rate"] is None else f"{cell['request_rate']:g}"
         figures = (f"{cell[name]:.4g}" for name in ("measured", "simulated"))
-        shares = (f"{cell['error']:+.1%}", f"{cell['spread_over_seeds']:.1%}")
-        shown.add_row(cell["scenario"], cell["policy"], rate, cell["figure"], *figures, *shares)
+        spread = "–" if math.isnan(cell["spread_over_seeds"]) else f"{cell['spread_over_seeds']:.1%}"
+        shown.add_row(cell["scenario"], cell["policy"], rate, cell["figure"], *figures, f"{cell['error']:+.1%}", spread)
     stdout.print(shown)
     for figure in dict.fromkeys(cell["figure"] for cell in cells):
         error = np.mean([abs(cell["error"]) for cell in cells if cell["figure"] == figure])
