@@ -33,8 +33,8 @@ class ProbeBudget:
 
     A step earns `share` of its duration; a probe is due once the credit covers what it will lose, times a back-off that
     doubles with every probe that brings nothing new. Where drafting nearly pays a probe loses next to nothing, and many
-    are made. A request that was never drafted for, and of which little is expected, is exempt from the back-off, as it
-    may be of another kind, but not from the budget: the loss to a drafter that is never right is bounded by `share`. A
+    are made. For a request that was never drafted for, and of which little is expected, the back-off counts by
+    its square root, as it may be of another kind; the loss to a drafter that is never right is bounded by `share`. A
     success that nobody expected is followed by another probe at once, on credit, for as long as the probes' accumulated
     surprise lasts (Page's cumulative sum), so that a drafter that is right again is noticed within a few steps.
 
@@ -76,7 +76,8 @@ class ProbeBudget:
             return None
         whole, gains = shared_seconds + seconds, expected / price
         alone = np.maximum(whole - gains, LEAST_LOSS * whole)
-        needed = np.where((evidence > 0.0) | (expected >= NO_NEWS), self._backoff * alone, alone)
+        known = (evidence > 0.0) | (expected >= NO_NEWS)
+        needed = np.where(known, self._backoff, math.sqrt(self._backoff)) * alone
         due = eligible & ((self._surprise > 0.0) | (self._credit >= needed))
         if not due.any():
             return None

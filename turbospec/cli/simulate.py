@@ -14,8 +14,7 @@ import typer
 
 from turbospec.cli.console import progress, stdout, table
 from turbospec.cli.outputs import check_outputs
-from turbospec.cli.rates import Rates, checked_rates
-from turbospec.errors import UserError
+from turbospec.cli.scenario_options import Rates, Settings, checked_rates
 
 if TYPE_CHECKING:
     from turbospec_sim.replications import Replications
@@ -44,10 +43,7 @@ def simulate(
         typer.Option(help="Name or file of a policy, oracle or best_static; repeat for several. Else the scenario's."),
     ] = None,
     rates: Rates = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="field=value in place of the scenario's, as in server.max_num_seqs=1024."),
-    ] = None,
+    settings: Settings = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each run, counting up from the scenario's.")] = 1,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes of this machine to run in; 1 when absent.")] = None,
     backend: Annotated[
@@ -59,17 +55,14 @@ def simulate(
     """Simulate a server under a policy: the real controller, requests, clock and models by a scenario file."""
     from turbospec_sim.results import save
     from turbospec_sim.run import check_policy
-    from turbospec_sim.scenario_file import find_scenario, read_scenario
+    from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.sweep import Sweep, concluded, run_all
 
     check_outputs(json, report)
     if report is not None:
         # It needs matplotlib; where that is missing, it is to be said before hours of simulating.
         import turbospec_sim.report  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    paths = [find_scenario(source) for source in scenarios]
-    read = [(path.stem, read_scenario(path, settings or ())) for path in paths]
-    if len(dict(read)) < len(read):
-        raise UserError("two of the scenarios have the same name; rows go by the names of files, give one another")
+    read = named_scenarios(scenarios, settings or ())
     for name in policy or [scenario.policy for _, scenario in read]:
         check_policy(name)
     chosen = checked_rates(rates or (), read)
