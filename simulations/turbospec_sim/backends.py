@@ -58,7 +58,7 @@ class LocalProcesses:
         self.count = count
 
     def map(self, function: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[Result]:
-        parallel = Parallel(n_jobs=self.count, return_as="generator")
+        parallel = Parallel(n_jobs=max(1, min(self.count, len(parts))), return_as="generator")
         yield from cast(Iterator[Result], parallel(delayed(function)(part) for part in parts))
 
 

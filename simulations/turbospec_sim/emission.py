@@ -40,8 +40,10 @@ def emit(
             asked.ttft = now - asked.sent
         elif request.index >= state.first_measured:
             gap = now - request.last_emission
-            place_of_gap = int(math.log(max(gap, GAP_MIN) / GAP_MIN) * BINS_PER_E)
-            gaps[min(place_of_gap, GAP_BINS - 1)] += 1
+            place_of_gap = GAP_BINS - 1
+            if gap < GAP_MAX:
+                place_of_gap = min(int(math.log(max(gap, GAP_MIN) / GAP_MIN) * BINS_PER_E), place_of_gap)
+            gaps[place_of_gap] += 1
             sums.gaps += 1
             sums.gap_seconds += gap
             sums.gap_seconds_squared += gap * gap

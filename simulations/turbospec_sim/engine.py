@@ -12,11 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from turbospec.controller import Controller
+from turbospec.errors import UserError
 from turbospec.types import IntArray, StepOutcome, StepView
 from turbospec_sim import steps
 from turbospec_sim.interrupts import deferred_interrupts
 from turbospec_sim.state import EngineState
 
+LAST_MOMENT = 1e12
+"""Seconds at which a run is given up: with larger ones the clock has no room left for the length of a step."""
 NO_TOKENS = np.zeros(0, np.int64)
 
 
@@ -50,7 +53,12 @@ class SimulatedEngine:
         self._drafted: _Drafted | None = None
 
     def run(self) -> None:
-        """Serve every request."""
+        """Serve every request.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, between two steps.
+            UserError: the clock passed `LAST_MOMENT`.
+        """
         state = self.state
         step = self._step_drafting_last if state.draft_before_emit else self._step_drafting_first
         self._begin_measuring_if_warm()
@@ -59,6 +67,10 @@ class SimulatedEngine:
                 size = steps.schedule_step(self.now, *state.scheduling)
                 if size:
                     step(size)
+                    if not self.now < LAST_MOMENT:
+                        raise UserError(
+                            f"the simulated clock passed {LAST_MOMENT:g} s; look at the scenario's rates and step times"
+                        )
                     continue
                 arrival = steps.next_arrival(state.engine, state.offered)
                 if arrival < math.inf:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from turbospec.policy.config import Settings
+from turbospec_sim.limits import Count
 
 GIGA, TERA = 1e9, 1e12
 
@@ -23,15 +24,15 @@ class Gpu(Settings):
 class ModelShape(Settings):
     """What a decoder's time depends on, by the names of its configuration."""
 
-    layers: int = Field(ge=1)
-    hidden_size: int = Field(ge=1)
-    heads: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
-    head_dim: int = Field(ge=1)
-    intermediate_size: int = Field(ge=1)
-    vocab_size: int = Field(ge=1)
+    layers: Count
+    hidden_size: Count
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    intermediate_size: Count
+    vocab_size: Count
     """Rows of the output head; of an EAGLE-3 head, its draft vocabulary."""
-    eagle3_target_hidden_size: int | None = Field(default=None, ge=1)
+    eagle3_target_hidden_size: Count | None = None
     """Hidden size of the target where this is an EAGLE-3 head: it fuses three of the target's hidden states, and its
     attention reads the token's embedding beside them."""
 

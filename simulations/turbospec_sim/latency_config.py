@@ -14,10 +14,12 @@ from turbospec.policy.schema import nearest
 from turbospec.profile import Profile
 from turbospec.types import FloatArray
 from turbospec_sim.hardware import GIGA, GPUS, MODELS, TERA, Gpu, ModelShape
+from turbospec_sim.limits import MOST, Count
 from turbospec_sim.step_time import StepTimes, floor_and_slope
 from turbospec_sim.workload.files import InputFile
 
 Seconds = Annotated[float, Field(ge=0)]
+CurvePoint = tuple[Annotated[int, Field(ge=0, le=MOST)], Seconds]
 Dtype = Literal["float32", "float16", "bfloat16", "fp8", "int8", "int4"]
 BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 
@@ -43,9 +45,9 @@ class _Latency(Settings):
     """Each decision of the controller."""
     cold_draft_seconds: Seconds = 0.0
     """Once, when the drafter drafts for the first time: what is compiled, allocated or loaded then."""
-    noise: Seconds = 0.0
+    noise: float = Field(default=0.0, ge=0, le=10)
     """Standard deviation of the logarithm of the target's and of the drafter's time in a step."""
-    graph_sizes: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    graph_sizes: tuple[Count, ...] = ()
     """Tokens to which CUDA graphs pad the target's pass; none for no padding."""
 
     @model_validator(mode="after")
@@ -78,7 +80,9 @@ class GivenLatency(_Latency):
     """Computing one token in the target."""
     verify_combined: Literal["max", "plus"] = "max"
     """Whether the longer of the two hides the other."""
-    verify_curve: tuple[tuple[Annotated[int, Field(ge=0)], Seconds], ...] | None = Field(default=None, min_length=2)
+    verify_curve: tuple[tuple[Annotated[int, Field(ge=0, le=MOST)], Seconds], ...] | None = Field(
+        default=None, min_length=2
+    )
     """[tokens, seconds] points of the target's pass in place of floor and slope, rising from 0 tokens."""
 
     @model_validator(mode="after")
@@ -156,7 +160,7 @@ class RooflineLatency(_Latency):
 
     source: Literal["roofline"]
     gpu: GpuChoice
-    gpus: int = Field(default=1, ge=1)
+    gpus: Count = 1
     """GPUs that share the target and the drafter evenly (tensor parallelism)."""
     bandwidth_efficiency: float = Field(default=0.8, gt=0, le=1)
     """Part of the peak bandwidth that is reached."""

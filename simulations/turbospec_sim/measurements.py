@@ -61,7 +61,7 @@ def read_measurements(path: Path, figures: Sequence[str] = ()) -> list[Measureme
         figures: those to read; none: all of a CSV, `USUAL` of JSON.
 
     Raises:
-        UserError: the file cannot be read, a column is missing, or a figure is not a number above 0.
+        UserError: the file cannot be read or is empty, a column is missing, or a figure is not a number above 0.
     """
     for name in figures:
         if name not in FIGURES:
@@ -69,10 +69,14 @@ def read_measurements(path: Path, figures: Sequence[str] = ()) -> list[Measureme
     if not path.is_file():
         raise UserError(f"{path}: no such file of measurements")
     if path.suffix == ".csv":
-        return [_measurement(f"{path}:{line}", fields, figures or FIGURES, None) for line, fields in csv_rows(path)]
-    return [
-        _measurement(where, fields, figures or USUAL, path.stem) for where, fields in _results(path)
-    ]  # fmt: skip
+        wanted, run = FIGURES, None
+        rows = [(f"{path}:{line}", fields) for line, fields in csv_rows(path)]
+    else:
+        wanted, run = USUAL, path.stem
+        rows = [*_results(path)]
+    if not rows:
+        raise UserError(f"{path}: no measured run in it")
+    return [_measurement(where, fields, figures or wanted, run) for where, fields in rows]
 
 
 def _results(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -12,6 +12,7 @@ import yaml
 from turbospec.telemetry.page import details, page
 from turbospec_sim.replications import Replications, Row, replications
 from turbospec_sim.report_figures import against_load, step_time, timeline
+from turbospec_sim.results import write_whole
 
 LIMITS = {"p99_ttft_ms": "P99 TTFT", "p99_tpot_ms": "P99 TPOT"}
 YARDSTICKS = {"regret_vs_oracle": "the oracle", "regret_vs_best_static": "the best static length in hindsight"}
@@ -33,8 +34,7 @@ OPEN_TIMELINES = 2
 
 def write_report(path: Path, meta: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """Write the report of a results file's `meta` and `rows`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(meta, rows), encoding="utf-8")
+    write_whole(path, render(meta, rows))
 
 
 def render(meta: Mapping[str, Any], rows: Sequence[Row]) -> str:

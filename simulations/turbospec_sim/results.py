@@ -1,4 +1,4 @@
-"""The results file of simulations: `meta`, and one row a run."""
+"""Files with results of simulations."""
 
 from __future__ import annotations
 
@@ -11,26 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from turbospec.errors import UserError
-
-
-def check_output(path: Path) -> None:
-    """Raises:
-    UserError: the file cannot be written, which is to be said before hours of simulating.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{path}: its folder cannot be made ({error.strerror}); name another file") from error
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"{path}: cannot be written; name another file")
-
 
 def save(path: Path, meta: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Write the file at once, so that an interruption leaves either the old one or the new one."""
+    """Write a results file: `meta`, and one row a run."""
+    write_whole(path, json.dumps({"meta": plain(meta), "rows": plain(list(rows))}, allow_nan=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file at once, so that an interruption leaves either the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".part")
-    draft.write_text(json.dumps({"meta": plain(meta), "rows": plain(list(rows))}, allow_nan=False) + "\n")
+    draft.write_text(text, encoding="utf-8")
     os.replace(draft, path)
 
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from turbospec.policy.config import Settings
 from turbospec_sim.latency_config import Latency
+from turbospec_sim.limits import MOST, MOST_CACHED, MOST_PLACES, MOST_SEED, Count
 from turbospec_sim.records import ENGINE, Records
 from turbospec_sim.workload.acceptance import MAX_POSITIONS
 from turbospec_sim.workload.arrivals import ClosedLoop
@@ -28,15 +29,15 @@ class Slo(Settings):
 class Server(Settings):
     """The engine's settings, by vLLM's names where it has one."""
 
-    max_num_seqs: int = Field(default=256, ge=1)
+    max_num_seqs: int = Field(default=256, ge=1, le=MOST_PLACES)
     """Most requests served at once."""
-    max_num_batched_tokens: int = Field(default=8192, ge=1)
-    """Most tokens of a step, prompts and drafts included."""
-    long_prefill_token_threshold: int = Field(default=0, ge=0)
+    max_num_batched_tokens: Count = 8192
+    """Most tokens of a step, prompts included; drafts too, where they were made in the step before (`after_draft`)."""
+    long_prefill_token_threshold: int = Field(default=0, ge=0, le=MOST)
     """Most tokens of one prompt in a step; 0 for no limit of its own."""
-    kv_cache_tokens: int = Field(ge=1)
+    kv_cache_tokens: int = Field(ge=1, le=MOST_CACHED)
     """What the KV cache holds, over all requests."""
-    block_size: int = Field(default=16, ge=1)
+    block_size: Count = 16
     """Tokens in a KV block."""
     frontend_seconds: float = Field(default=0.0, ge=0)
     """From when a client sends a request until the scheduler has it."""
@@ -75,7 +76,7 @@ class Scenario(Settings):
     rates: tuple[Rate, ...] = ()
     """Requests a second, one run each; none for closed loops and traces."""
     slo: Slo | None = None
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=MOST_SEED)
     """Of the first run; further seeds count up from it."""
     server: Server
     drafter: Drafter

@@ -72,7 +72,8 @@ def read_scenario(path: Path, settings: Sequence[str] = ()) -> Scenario:
         field = ".".join(map(str, location))
         for place, setting in given:
             if place[: len(location)] == location or location[: len(place)] == place:
-                raise UserError(f"--set {setting}: {field}: {message}") from error
+                said = f"{field}: {message}" if field else message
+                raise UserError(f"--set {setting}: {said}") from error
         raise source.error(source.line(location), field, message) from error
 
 

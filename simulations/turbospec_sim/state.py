@@ -87,5 +87,5 @@ class EngineState:
             engine["sent"] = warmup + min(self.concurrency, len(measured))
             measured["sent"][self.concurrency :] = math.inf
         self.totals[:] = np.zeros(1, TOTALS)
-        engine["marks"] = engine["mark_seconds"] = engine["next_mark"] = 0
+        engine["preemptions"] = engine["marks"] = engine["mark_seconds"] = engine["next_mark"] = 0
         return True

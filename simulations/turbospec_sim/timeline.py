@@ -39,7 +39,7 @@ def timeline(engine: Records, totals: Records) -> dict[str, Any]:
 
     `seconds` is where a stretch begins, from the beginning of the measured part. `draft_length` is for each decoding
     request and step, `acceptance` a share of the draft tokens, both NaN where there were none; `decoding_requests` is a
-    mean over steps, `running_requests` and `waiting_requests` are means over time.
+    mean over steps, `running_requests` and `waiting_requests` are means over time, NaN where none passed.
     """
     began = np.zeros(1, TOTALS)
     began["at"] = engine["origin"][0]
@@ -48,13 +48,14 @@ def timeline(engine: Records, totals: Records) -> dict[str, Any]:
     if len(marks) < 2:
         return {}
     sums = {name: np.diff(marks[name]).astype(np.float64) for name in TOTALS.names or ()}
-    decoding, drafted = np.where(sums["decode_rows"] > 0, sums["decode_rows"], np.nan), sums["drafted"]
+    drafted = sums["drafted"]
+    decoding, seconds = (np.where(sums[name] > 0, sums[name], np.nan) for name in ("decode_rows", "at"))
     series = {
         "seconds": marks["at"][:-1] - began["at"],
         "decoding_requests": sums["decode_rows"] / sums["steps"],
         "draft_length": drafted / decoding,
         "acceptance": sums["accepted"] / np.where(drafted > 0, drafted, np.nan),
-        "running_requests": sums["running_seconds"] / sums["at"],
-        "waiting_requests": sums["waiting_seconds"] / sums["at"],
+        "running_requests": sums["running_seconds"] / seconds,
+        "waiting_requests": sums["waiting_seconds"] / seconds,
     }
     return {name: np.round(values, 4).tolist() for name, values in series.items()}

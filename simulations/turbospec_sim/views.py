@@ -40,7 +40,7 @@ def view_columns(engine: Records, requests: Records, batch: IntArray, size: int)
             phase = DECODE if request.decode_steps else FIRST_DECODE
             limit = min(state.max_draft, left - 1)
             if not state.draft_before_emit:
-                # Drafts preempt nobody: they take what room there is.
+                # No draft is longer than what room there is now; the drafts of several together may be.
                 held = request.blocks * state.block_size + request.shared_tokens
                 room = held + free - request.prompt_tokens - request.emitted
                 limit = min(limit, room)

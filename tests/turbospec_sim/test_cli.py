@@ -52,9 +52,12 @@ def test_rows_have_every_field_and_policies_are_compared(
 
 
 def test_without_options_the_scenarios_own_run_is_simulated(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([str(file), "--json", str(tmp_path / "r.json")], monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert "goodput" in shown
+    assert "regret" not in shown  # a column without any figure
     (row,) = json.loads((tmp_path / "r.json").read_text())["rows"]
     assert (row["policy"], row["request_rate"], row["regret_vs_oracle"]) == ("static-3", 20.0, None)
 
@@ -74,6 +77,14 @@ def test_without_options_the_scenarios_own_run_is_simulated(
         (["drift", "drift"], "two of the scenarios have the same name"),
         (["drift", "--backend", "slurm"], "'slurm' is not one of 'local', 'ray'"),
         (["drift", "--backend", "ray", "--jobs", "2"], "--jobs: Ray runs one for each CPU of its cluster"),
+        (["drift", "--set", "seed=100000000000000000000"], "seed: input should be less than or equal to"),
+        (["drift", "--set", "server.max_num_seqs=1000000000"], "server.max_num_seqs: input should be less than"),
+        (["drift", "--set", "latency.host_seconds=Infinity"], "latency.host_seconds: input should be a finite number"),
+        (
+            ["drift", "--set", 'workload.arrivals={"process":"closed","concurrency":4}'],
+            '"concurrency":4}: `rates` has no meaning',
+        ),
+        (["drift", "--json", "r", "--report", "r"], "r: given for two outputs"),
         (["drift", "--report", "."], ".: cannot be written; name another file"),
         (["drift", "--json", "/dev/null/r.json"], "/dev/null/r.json: its folder cannot be made"),
         ([], "SCENARIO"),

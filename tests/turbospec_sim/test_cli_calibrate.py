@@ -37,6 +37,7 @@ def test_a_fit_is_shown_saved_and_written(
     assert all(word in shown for word in ("p99_tpot_ms: mean absolute error", FLOOR, "95 % interval"))
     found = json.loads(results.read_text())
     assert len(found["rows"]) == 2 * 3
+    assert any(row["spread_over_seeds"] > 0.0 for row in found["rows"])
     (one,) = found["meta"]["coefficients"]
     assert one["low"] < one["value"] < one["high"]
     written = folder / "mine.yaml"
@@ -52,6 +53,7 @@ def test_without_a_field_figures_are_only_compared(
     assert run(words, monkeypatch) == 0
     shown = capsys.readouterr().out
     assert "output_throughput: mean absolute error" in shown
+    assert "–" in shown  # one seed has no spread
     assert "tpot" not in shown
     assert "fitted" not in shown
 
@@ -65,6 +67,8 @@ def test_without_a_field_figures_are_only_compared(
         (["--fit", FLOOR, "--fit", f"mine:{FLOOR}"], "fitted already"),
         (["--figure", "speed"], "--figure speed: not a figure that is simulated"),
         (["--set", "seed=3", "--write", "x"], "--write keeps to the scenario files"),
+        (["--json", "."], ".: cannot be written; name another file"),
+        (["--write", "/dev/null/fitted"], "/dev/null/fitted/mine.yaml: its folder cannot be made"),
         (["--measured", "none.csv"], "none.csv: no such file of measurements"),
     ],
 )

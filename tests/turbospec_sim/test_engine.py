@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+import warnings
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.turbospec_sim.scenarios import RandomPolicy, Steps, closed, scenario, serve, state_of
+from turbospec import UserError
 from turbospec.policy import load_policy
 from turbospec.policy.static import StaticPolicy
 from turbospec.types import Phase, StepOutcome, StepPlan, StepView
@@ -266,12 +268,57 @@ def test_warm_up_comes_before_the_clock_starts() -> None:
     assert state.gaps.sum() == state.totals["gaps"][0] == (state.offered["output_tokens"][5:] - 1).sum()
 
 
+def test_preemptions_of_the_warm_up_are_not_counted() -> None:
+    crowded = {"server__kv_cache_tokens": 1600, "server__max_num_seqs": 12, "workload__warmup_requests": 40}
+    assert simulate(Run("s", scenario(**crowded, workload__requests=1), "off", 20.0, 0))["preemptions"] == 0
+
+
 def test_a_closed_loop_keeps_its_clients_busy_and_no_more() -> None:
     state, steps = state_of(closed(6)), Steps()
     serve(state, StaticPolicy(0), steps)
     done = np.sort(state.offered["sent"] + state.offered["latency"])
     assert np.allclose(np.sort(state.offered["sent"])[6:], done[: len(done) - 6])
     assert max(view.size for view, _, _ in steps.seen) == 6
+
+
+def test_a_clock_that_runs_away_ends_the_run() -> None:
+    for changes in ({"latency__verify_floor_seconds": 1e308}, {"rates": [1e-15]}):
+        with pytest.raises(UserError, match="the simulated clock passed"):
+            serve(state_of(scenario(**changes)), StaticPolicy(3))
+
+
+def test_steps_without_time_are_counted_all_the_same() -> None:
+    nothing = {"source": "coefficients", "verify_floor_seconds": 0, "verify_token_seconds": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        row = simulate(Run("s", closed(4, latency=nothing), "static-3", None, 0))
+    assert row["completed"] == 60
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    order=st.sampled_from(ORDERS),
+    drafter=st.sampled_from(DRAFTERS),
+    clients=st.integers(1, 20),
+    noise=st.sampled_from([0.0, 0.2]),
+)
+def test_tokens_and_time_add_up(seed: int, order: str, drafter: dict[str, Any], clients: int, noise: float) -> None:
+    state = state_of(closed(clients, server__emit=order, drafter=drafter, latency__noise=noise), seed)
+    steps = Steps()
+    engine = serve(state, RandomPolicy(seed), steps)
+    sums, requests = state.totals[0], len(state.offered)
+    assert state.engine["preemptions"][0] == 0
+    # A request's first token comes of its prompt; every step after it brings one, and the drafts it accepts.
+    assert state.offered["output_tokens"].sum() == requests + sums["decode_rows"] + sums["accepted"]
+    assert sums["accepted"] == sum(int(outcome.accepted.sum()) for _, _, outcome in steps.seen)
+    assert sums["drafted"] == sum(int(outcome.drafted.sum()) for _, _, outcome in steps.seen)
+    assert sums["prefill_tokens"] == state.offered["prompt_tokens"].sum()
+    # A closed loop is never idle, so that the parts of the steps fill the whole run.
+    parts = sums["host_seconds"] + sums["draft_seconds"] + sums["verify_seconds"]
+    assert parts == pytest.approx(engine.now, rel=1e-9)
+    assert sums["running_seconds"] + sums["waiting_seconds"] <= clients * engine.now * (1 + 1e-9)
+    assert sums["gaps"] == state.gaps.sum() <= sums["decode_rows"]
 
 
 def test_an_interruption_is_kept_until_the_step_is_over() -> None:

@@ -76,6 +76,11 @@ def test_concurrency_is_counted_by_seconds_as_vllm_counts_it() -> None:
         assert max_concurrent_requests(sent, latency) == seconds.max()
 
 
+def test_peak_concurrency_needs_no_memory_for_a_long_run() -> None:
+    sent = np.array([0.0, 0.5, 1e15])
+    assert max_concurrent_requests(sent, np.array([1e300, 0.2, 1.0])) == 2
+
+
 def test_gaps_are_kept_to_a_tenth_of_a_percent() -> None:
     gaps = np.random.default_rng(0).lognormal(-3.5, 0.8, 100_000)
     histogram = np.zeros(GAP_BINS, np.int64)

@@ -64,6 +64,8 @@ def main() -> None:
             raise
         ways = [f"{EXTRA_NAMES[extra]} with: pip install 'turbospec[{extra}]'" for extra in extras]
         status = _fail(f"{error.name} is not installed; get {', or '.join(ways)}")
+    except MemoryError as error:
+        status = _fail(f"not enough memory ({error})")
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     if status == 130:

@@ -13,6 +13,7 @@ import numpy as np
 import typer
 
 from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.outputs import check_outputs
 from turbospec.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def calibrate(
 
     if settings and write is not None:
         raise UserError("--write keeps to the scenario files, and --set is not in them; put its values there first")
+    check_outputs(json)
     sources = [source.partition("=")[::2] for source in scenarios]
     files = {path.stem: path for path in (find_scenario(source) for source, _ in sources)}
     if len(files) < len(sources):
@@ -65,6 +67,7 @@ def calibrate(
     runs = {run or name: name for name, (_, run) in zip(files, sources, strict=True)}
     if len(runs) < len(files):
         raise UserError("two scenarios have the same measured run; each needs one of its own")
+    check_outputs(*(write / f"{name}.yaml" for name in files if write is not None))
     cases = _cases(measured, figure or (), runs, read)
     coefficients = [_coefficient(text, read) for text in fit or ()]
     _check_number(coefficients, cases)
@@ -148,9 +151,11 @@ def _check_number(coefficients: Sequence[Coefficient], cases: Sequence[Case]) ->
 
 
 def _cells(found: Calibration) -> list[dict[str, Any]]:
-    """One row for each measured figure; simulated ones are geometric means over seeds, with their spread."""
-    mean, ddof = found.log_ratios.mean(axis=0), min(1, len(found.log_ratios) - 1)
-    spread = found.log_ratios.std(axis=0, ddof=ddof)
+    """One row for each measured figure; simulated ones are geometric means over seeds, with their spread, NaN of
+    one seed."""
+    mean = found.log_ratios.mean(axis=0)
+    several = len(found.log_ratios) > 1
+    spread = found.log_ratios.std(axis=0, ddof=1) if several else np.full(len(mean), math.nan)
     return [
         {
             "scenario": case.scenario,
@@ -188,8 +193,8 @@ def _show(found: Calibration) -> None:
     for cell in cells:
         rate = "–" if cell["request_rate"] is None else f"{cell['request_rate']:g}"
         figures = (f"{cell[name]:.4g}" for name in ("measured", "simulated"))
-        shares = (f"{cell['error']:+.1%}", f"{cell['spread_over_seeds']:.1%}")
-        shown.add_row(cell["scenario"], cell["policy"], rate, cell["figure"], *figures, *shares)
+        spread = "–" if math.isnan(cell["spread_over_seeds"]) else f"{cell['spread_over_seeds']:.1%}"
+        shown.add_row(cell["scenario"], cell["policy"], rate, cell["figure"], *figures, f"{cell['error']:+.1%}", spread)
     stdout.print(shown)
     for figure in dict.fromkeys(cell["figure"] for cell in cells):
         error = np.mean([abs(cell["error"]) for cell in cells if cell["figure"] == figure])
@@ -209,9 +214,9 @@ def _show(found: Calibration) -> None:
 
 
 def _write(folder: Path, files: Mapping[str, Path], found: Calibration) -> None:
+    from turbospec_sim.results import write_whole
     from turbospec_sim.scenario_edit import with_values
 
-    folder.mkdir(parents=True, exist_ok=True)
     for name, source in files.items():
         values = {
             field: one.value(float(change))
@@ -220,5 +225,5 @@ def _write(folder: Path, files: Mapping[str, Path], found: Calibration) -> None:
             if name in one.scenarios
         }
         path = folder / f"{name}.yaml"
-        path.write_text(with_values(source.read_text(encoding="utf-8"), values), encoding="utf-8")
+        write_whole(path, with_values(source.read_text(encoding="utf-8"), values))
         stdout.print(f"scenario: {path}", soft_wrap=True, markup=False)

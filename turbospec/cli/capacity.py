@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.outputs import check_outputs
 from turbospec.cli.scenario_options import Settings
 
 if TYPE_CHECKING:
@@ -36,13 +37,12 @@ def capacity(
 ) -> None:
     """Find the highest rate at which simulated servers keep to their objectives, by bisection, under each policy."""
     from turbospec_sim.capacity import FIRST_GUESS, capacities
-    from turbospec_sim.results import check_output, save
+    from turbospec_sim.results import save
     from turbospec_sim.run import check_policy
     from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.sweep import Sweep
 
-    if json is not None:
-        check_output(json)
+    check_outputs(json)
     read = named_scenarios(scenarios, settings or ())
     policies = [*dict.fromkeys(policy or ())]
     for name in policies or [scenario.policy for _, scenario in read]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.outputs import check_outputs
 from turbospec.cli.trace_files import steps_of
 from turbospec.policy import find_policy, read_policy
 from turbospec.profile import Profile
@@ -53,6 +54,7 @@ def replay(
     from turbospec_sim.replay.replay import Replay
     from turbospec_sim.results import save
 
+    check_outputs(json)
     configs = [(name, read_policy(find_policy(name))) for name in policy]
     measured = None if profile is None else Profile.load(profile)
     broken: list[str] = []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.outputs import check_outputs
 from turbospec.cli.scenario_options import Rates, Settings, checked_rates
 
 if TYPE_CHECKING:
@@ -28,10 +29,11 @@ COLUMNS = (
     ("peak requests", "max_concurrent_requests", ".0f"),
     ("K", "mean_draft_length", ".2f"),
     ("SLO", "verdict", ""),
-    ("regret: oracle", "regret_vs_oracle", ".1%"),
-    ("best static", "regret_vs_best_static", ".1%"),
+    ("regret: oracle", "regret_vs_oracle", "z.1%"),
+    ("best static", "regret_vs_best_static", "z.1%"),
 )
 """What the table calls a figure, the row's field (or, without a form, what its replications say), and its form."""
+NOTHING = "–"
 
 
 def simulate(
@@ -51,14 +53,12 @@ def simulate(
     report: Annotated[Path | None, typer.Option(help="HTML report, one file that needs no network.")] = None,
 ) -> None:
     """Simulate a server under a policy: the real controller, requests, clock and models by a scenario file."""
-    from turbospec_sim.results import check_output, save
+    from turbospec_sim.results import save
     from turbospec_sim.run import check_policy
     from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.sweep import Sweep, concluded, run_all
 
-    for output in (json, report):
-        if output is not None:
-            check_output(output)
+    check_outputs(json, report)
     if report is not None:
         # It needs matplotlib; where that is missing, it is to be said before hours of simulating.
         import turbospec_sim.report  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -93,14 +93,16 @@ def simulate(
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
-    """A table for each scenario; figures are means over the seeds."""
+    """A table for each scenario; figures are means over the seeds. Columns without any are left out."""
     from turbospec_sim.replications import replications
 
     for name, points in replications(rows).items():
-        shown = table(name, *(column for column, _, _ in COLUMNS))
+        cells = {column: [_cell(point, field, form) for point in points] for column, field, form in COLUMNS}
+        filled = {column: own for column, own in cells.items() if any(cell != NOTHING for cell in own)}
+        shown = table(name, *filled)
         shown.columns[0].no_wrap = True
-        for point in points:
-            shown.add_row(*(_cell(point, field, form) for _, field, form in COLUMNS))
+        for row in zip(*filled.values(), strict=True):
+            shown.add_row(*row)
         stdout.print(shown)
 
 
@@ -108,4 +110,4 @@ def _cell(point: Replications, field: str, form: str) -> str:
     if not form:
         return getattr(point, field)
     mean = point.mean(field)
-    return "–" if math.isnan(mean) else format(mean, form)
+    return NOTHING if math.isnan(mean) else format(mean, form)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.outputs import check_outputs
 from turbospec.cli.scenario_options import Rates, Settings, checked_rates
 from turbospec.errors import UserError
 from turbospec.policy import find_policy, read_policy
@@ -44,10 +45,9 @@ def tune(
     from turbospec_sim.tuning.search import tune as search_settings
     from turbospec_sim.tuning.space import search_space
 
+    check_outputs(write)
     if write.exists() and not overwrite:
         raise UserError(f"--write {write}: there is such a file; name another, or replace it with --overwrite")
-    if not write.parent.is_dir():
-        raise UserError(f"--write {write}: there is no folder {write.parent}; make it first")
     check_objective(objective)
     config = read_policy(find_policy(policy))
     space = search_space(config, search or ())

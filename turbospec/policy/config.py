@@ -15,7 +15,7 @@ from turbospec.types import StepController
 class Settings(BaseModel):
     """Part of a policy file: unknown fields are errors, and a field's docstring is its description."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class PolicyConfig(Settings, ABC):

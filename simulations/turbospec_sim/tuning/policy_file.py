@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from turbospec.policy import PolicyConfig
+from turbospec_sim.results import write_whole
 
 LINE_LENGTH = 120
 
@@ -19,6 +19,4 @@ def write_policy(path: Path, config: PolicyConfig, comment: Sequence[str]) -> No
     settings = config.model_dump(mode="json", exclude_unset=True)
     lines = [line for text in comment for line in textwrap.wrap(text, LINE_LENGTH - 2)]
     body = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=LINE_LENGTH)
-    draft = path.with_name(path.name + ".part")
-    draft.write_text("".join(f"# {line}\n" for line in lines) + body, encoding="utf-8")
-    os.replace(draft, path)
+    write_whole(path, "".join(f"# {line}\n" for line in lines) + body)

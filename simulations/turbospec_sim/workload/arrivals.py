@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from turbospec.policy.config import Settings
 from turbospec.types import FloatArray
+from turbospec_sim.limits import Count
 from turbospec_sim.workload.files import InputFile
 
 
@@ -72,7 +73,7 @@ class ClosedLoop(Settings):
     """A fixed number of clients, each of which sends its next request when its last one is answered."""
 
     process: Literal["closed"]
-    concurrency: int = Field(ge=1)
+    concurrency: Count
 
 
 class TraceArrivals(Settings):
@@ -93,7 +94,8 @@ Arrivals = Annotated[OpenArrivals | ClosedLoop | TraceArrivals, Field(discrimina
 def _gamma_times(rng: np.random.Generator, rate: float, size: int, burstiness: float) -> FloatArray:
     """As `vllm bench serve` draws them: the first request waits too, and the last arrives at size / rate."""
     times = np.cumsum(rng.gamma(burstiness, 1.0, size))
-    return times * (size / rate / times[-1])
+    # Of a shape near 0 all draws may be 0: then all requests come at once, as they do there.
+    return times * (size / rate / times[-1]) if times[-1] > 0.0 else times
 
 
 def _modulated_times(

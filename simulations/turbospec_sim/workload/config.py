@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from turbospec.logistic import MAX_CLASSES
 from turbospec.policy.config import Settings
+from turbospec_sim.limits import MOST_REQUESTS, Count
 from turbospec_sim.workload.acceptance import Acceptance
 from turbospec_sim.workload.arrivals import Arrivals, ClosedLoop, TraceArrivals
 from turbospec_sim.workload.lengths import Lengths
@@ -24,7 +25,7 @@ class RequestClass(Settings):
     """Part of each prompt that the prefix cache holds already, in whole blocks, and that is not computed."""
     cached_in_common: bool = False
     """Whether that part's blocks are held by all who use them, so that no request needs them for itself."""
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: Count | None = None
     """What requests allow the server to emit; none: exactly their output, as with `ignore_eos`."""
     acceptance: Acceptance
     hidden: bool = False
@@ -34,9 +35,9 @@ class RequestClass(Settings):
 class Workload(Settings):
     """Requests, their arrivals and their classes."""
 
-    requests: int | None = Field(default=None, ge=1)
+    requests: int | None = Field(default=None, ge=1, le=MOST_REQUESTS)
     """How many are measured; none: all of a trace."""
-    warmup_requests: int = Field(default=0, ge=0)
+    warmup_requests: int = Field(default=0, ge=0, le=MOST_REQUESTS)
     """Served, all at once, before the measurement begins, as `vllm bench serve --num-warmups`."""
     arrivals: Arrivals
     classes: tuple[RequestClass, ...] = Field(min_length=1, max_length=MAX_CLASSES)

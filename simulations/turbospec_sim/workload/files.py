@@ -48,7 +48,7 @@ def csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except OSError as error:
         raise UserError(
             f"{path}: cannot read it ({error.strerror}); paths are relative to the scenario file"

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from turbospec.policy.config import Settings
 from turbospec.types import IntArray
+from turbospec_sim.limits import MOST, Count
 
 P99_SIGMAS = 2.3263478740408408
 """Standard deviations from a normal distribution's median to its 99th percentile."""
@@ -19,7 +20,7 @@ class ConstantLength(Settings):
     """The same length for every request."""
 
     distribution: Literal["constant"]
-    tokens: int = Field(ge=1)
+    tokens: Count
 
     def draw(self, rng: np.random.Generator, size: int) -> IntArray:
         """(size,) lengths."""
@@ -30,8 +31,8 @@ class UniformLength(Settings):
     """Any length between two, both included."""
 
     distribution: Literal["uniform"]
-    low: int = Field(ge=1)
-    high: int = Field(ge=1)
+    low: Count
+    high: Count
 
     @model_validator(mode="after")
     def _ordered(self) -> UniformLength:
@@ -48,16 +49,16 @@ class LogNormalLength(Settings):
     """Log-normal, given by its mean and the standard deviation of its logarithm, or by its median and P99."""
 
     distribution: Literal["lognormal"]
-    mean: float | None = Field(default=None, gt=0)
+    mean: float | None = Field(default=None, gt=0, le=MOST)
     """Tokens, before clipping; goes with `sigma`."""
-    sigma: float | None = Field(default=None, ge=0)
+    sigma: float | None = Field(default=None, ge=0, le=10)
     """Standard deviation of the natural logarithm."""
-    p50: float | None = Field(default=None, gt=0)
+    p50: float | None = Field(default=None, gt=0, le=MOST)
     """Tokens; goes with `p99`."""
-    p99: float | None = Field(default=None, gt=0)
-    low: int = Field(default=1, ge=1)
+    p99: float | None = Field(default=None, gt=0, le=MOST)
+    low: Count = 1
     """Shorter draws are given this length."""
-    high: int | None = Field(default=None, ge=1)
+    high: Count = MOST
     """Longer draws are given this length."""
 
     @model_validator(mode="after")
@@ -67,7 +68,7 @@ class LogNormalLength(Settings):
             raise ValueError("give either `mean` and `sigma` or `p50` and `p99`")
         if self.p50 is not None and self.p99 is not None and self.p99 < self.p50:
             raise ValueError(f"`p99` ({self.p99:g}) is below `p50` ({self.p50:g})")
-        if self.high is not None and self.high < self.low:
+        if self.high < self.low:
             raise ValueError(f"`high` ({self.high}) is below `low` ({self.low}); swap them")
         return self
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from turbospec.errors import UserError
+from turbospec_sim.limits import MOST
 from turbospec_sim.records import OFFERED, Records
 from turbospec_sim.workload.arrivals import ClosedLoop, TraceArrivals
 from turbospec_sim.workload.config import RequestClass, Workload
@@ -64,8 +65,8 @@ def _recorded(file: Path, workload: Workload) -> Records:
     for request, (line, fields) in zip(requests, lines, strict=True):
         try:
             request["sent"] = _number(fields, "arrival_time", 0.0)
-            request["prompt_tokens"] = _number(fields, "prompt_tokens", 1)
-            request["output_tokens"] = _number(fields, "output_tokens", 1)
+            for name in ("prompt_tokens", "output_tokens"):
+                request[name] = _tokens(fields, name)
             request["class_id"] = numbers[_class(fields, workload.classes)]
         except ValueError as error:
             raise UserError(f"{file}:{line}: {error}") from error
@@ -91,8 +92,15 @@ def _number(fields: Any, name: str, least: float) -> float:
     return value
 
 
+def _tokens(fields: Any, name: str) -> int:
+    value = _number(fields, name, 1)
+    if not value.is_integer() or value > MOST:
+        raise ValueError(f"`{name}` must be a whole number of at most {MOST:g} (got {fields[name]!r})")
+    return int(value)
+
+
 def _class(fields: Mapping[str, Any], kinds: Sequence[RequestClass]) -> str:
     name = fields.get("class", kinds[0].name)
-    if name not in {kind.name for kind in kinds}:
+    if name not in [kind.name for kind in kinds]:
         raise ValueError(f"class `{name}` is not one of the scenario's ({', '.join(kind.name for kind in kinds)})")
     return name

@@ -21,6 +21,10 @@ def test_gaps_have_the_burstiness_asked_for(burstiness: float) -> None:
     assert gaps.std() / gaps.mean() == pytest.approx(burstiness**-0.5, rel=0.05)
 
 
+def test_a_shape_whose_draws_are_all_0_sends_all_requests_at_once() -> None:
+    assert (GammaArrivals(process="gamma", burstiness=1e-300).times(rng(), RATE, 9) == 0.0).all()
+
+
 def test_poisson_is_gamma_with_a_burstiness_of_1() -> None:
     poisson = PoissonArrivals(process="poisson").times(rng(), RATE, SIZE)
     assert (poisson == GammaArrivals(process="gamma", burstiness=1.0).times(rng(), RATE, SIZE)).all()

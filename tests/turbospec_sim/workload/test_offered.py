@@ -54,13 +54,30 @@ def test_a_trace_is_played_in_the_order_of_its_times(form: str, tmp_path: Path) 
     assert np.isnan(drawn["latency"]).all()
 
 
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_a_trace_may_come_from_a_spreadsheet(form: str, tmp_path: Path) -> None:
+    file = tmp_path / f"trace.{form}"
+    line = '{"arrival_time": 1, "prompt_tokens": 7, "output_tokens": 3}\r\n\r\n'
+    if form == "csv":
+        line = "arrival_time,prompt_tokens,output_tokens\r\n1,7,3.0\r\n"
+    file.write_bytes(b"\xef\xbb\xbf" + line.encode())
+    (drawn,) = offered_requests(workload(requests=None, arrivals={"process": "trace", "file": str(file)}), None, 0)
+    assert (drawn["prompt_tokens"], drawn["output_tokens"]) == (7, 3)
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ('{"arrival_time": 0, "prompt_tokens": 3}', ":1: `output_tokens` is missing"),
         ('{"arrival_time": -1, "prompt_tokens": 3, "output_tokens": 1}', ":1: `arrival_time` must be"),
         ('{"arrival_time": 0, "prompt_tokens": "x", "output_tokens": 1}', ":1: `prompt_tokens` must be"),
+        ('{"arrival_time": 0, "prompt_tokens": 1.5, "output_tokens": 1}', ":1: `prompt_tokens` must be a whole number"),
+        (
+            '{"arrival_time": 0, "prompt_tokens": 1, "output_tokens": 1e300}',
+            ":1: `output_tokens` must be a whole number",
+        ),
         ('{"arrival_time": 0, "prompt_tokens": 1, "output_tokens": 1, "class": "c"}', "class `c` is not one"),
+        ('{"arrival_time": 0, "prompt_tokens": 1, "output_tokens": 1, "class": ["c"]}', "class .* is not one"),
         ("", "no requests"),
     ],
 )
