@@ -23,10 +23,14 @@ MAX_SECONDS = 20.0
 
 
 class MeasuredProfiles:
-    """Measures a pair when it is first asked for, unless the cache has it for the same weights and machine."""
+    """Measures a pair when it is first asked for, unless the cache has it for the same weights and machine.
 
-    def __init__(self, pairs: Pairs, announce: Callable[[str], None], cache: Path = CACHE) -> None:
-        """`announce` is told of a measurement that is about to begin."""
+    Args:
+        announce: told of a measurement that is about to begin.
+        cache: folder of what was measured; None to measure anew.
+    """
+
+    def __init__(self, pairs: Pairs, announce: Callable[[str], None], cache: Path | None = CACHE) -> None:
         self._pairs = pairs
         self._announce = announce
         self._cache = cache
@@ -38,15 +42,18 @@ class MeasuredProfiles:
         return self._loaded[cell.drafter]
 
     def _load_or_measure(self, cell: Cell) -> Profile:
-        path = self._cache / f"profile-{cell.drafter}-{self._fingerprint(cell)}.json"
-        if path.is_file():
-            return Profile.load(path)
+        path = None
+        if self._cache is not None:
+            path = self._cache / f"profile-{cell.drafter}-{self._fingerprint(cell)}.json"
+            if path.is_file():
+                return Profile.load(path)
         self._announce(f"measuring step times with the {cell.drafter} drafter (at most {MAX_SECONDS:.0f} s)")
         config = self._pairs.config(Cell(cell.workload, cell.drafter, MAX_CONCURRENCY))
         controller = ScriptedController(rng=np.random.default_rng(0))
         engine = Engine(config, controller, models=self._pairs.models(cell))
         profile = measure(engine, max_seconds=MAX_SECONDS)
-        profile.save(path)
+        if path is not None:
+            profile.save(path)
         return profile
 
     def _fingerprint(self, cell: Cell) -> str:
