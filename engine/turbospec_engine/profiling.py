@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,7 +47,12 @@ class ScriptedController:
 
 
 def measure(
-    engine: Engine | EngineConfig, progress: Progress | None = None, *, max_seconds: float = 60.0, seed: int = 0
+    engine: Engine | EngineConfig,
+    progress: Progress | None = None,
+    *,
+    max_seconds: float = 60.0,
+    seed: int = 0,
+    sampling: SamplingParams | None = None,
 ) -> Profile:
     """Drive an engine through batch sizes, draft lengths, contexts and prefills, and keep every step's times.
 
@@ -56,6 +61,8 @@ def measure(
         progress: told of every cell of the grid.
         max_seconds: no cell begins later than this after the first.
         seed: of the random prompts and of the grid's order.
+        sampling: temperature, top-k and top-p of the requests: to choose tokens by top-p takes a good part of a step,
+            and to take the likeliest next to nothing. Greedy when absent.
 
     Raises:
         UserError: the engine is serving requests, or cannot be built.
@@ -65,23 +72,29 @@ def measure(
         engine = Engine(engine, controller)
     if engine.has_work():
         raise UserError("profiling needs an idle engine; finish or abort the requests in flight")
+    params = replace(sampling or SamplingParams(), max_tokens=engine.max_model_len, ignore_eos=True)
     served_by, engine.controller = engine.controller, controller
     try:
-        _run_cell(engine, controller, requests=1, context=CONTEXTS[0])
+        _run_cell(engine, controller, params, requests=1, context=CONTEXTS[0])
         controller.outcomes.clear()
         cells = _cells(engine, controller.rng)
         deadline = time.perf_counter() + max_seconds
         for done, (requests, context) in enumerate(cells):
             if time.perf_counter() > deadline:
                 break
-            _run_cell(engine, controller, requests, context)
+            _run_cell(engine, controller, params, requests, context)
             if progress is not None:
                 progress(done + 1, len(cells))
     finally:
         engine.controller = served_by
         engine.abort_all()
     return Profile.from_outcomes(
-        controller.outcomes, **describe(engine), date=datetime.now(UTC).isoformat(timespec="seconds")
+        controller.outcomes,
+        **describe(engine),
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
@@ -110,9 +123,10 @@ def _cells(engine: Engine, rng: np.random.Generator) -> list[tuple[int, int]]:
     return [cells[index] for index in rng.permutation(len(cells))]
 
 
-def _run_cell(engine: Engine, controller: ScriptedController, requests: int, context: int) -> None:
+def _run_cell(
+    engine: Engine, controller: ScriptedController, params: SamplingParams, requests: int, context: int
+) -> None:
     """Prefill some requests, then run every draft length on them; half-way one more request brings its prefill."""
-    params = SamplingParams(max_tokens=engine.max_model_len, ignore_eos=True)
     rng = controller.rng
 
     def arrive() -> None:

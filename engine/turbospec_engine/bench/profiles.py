@@ -14,6 +14,7 @@ from turbospec.profile import Profile
 from turbospec.telemetry.cell import Cell
 from turbospec_engine import Engine
 from turbospec_engine.bench.pairs import DRAFTERS, TARGET, Pairs
+from turbospec_engine.bench.workloads import TEMPERATURE, TOP_P, USUAL_SAMPLING
 from turbospec_engine.profiling import ScriptedController, measure
 
 CACHE = Path(".cache/turbospec")
@@ -51,15 +52,16 @@ class MeasuredProfiles:
         config = self._pairs.config(Cell(cell.workload, cell.drafter, MAX_CONCURRENCY))
         controller = ScriptedController(rng=np.random.default_rng(0))
         engine = Engine(config, controller, models=self._pairs.models(cell))
-        profile = measure(engine, max_seconds=MAX_SECONDS)
+        profile = measure(engine, max_seconds=MAX_SECONDS, sampling=USUAL_SAMPLING)
         if path is not None:
             profile.save(path)
         return profile
 
     def _fingerprint(self, cell: Cell) -> str:
-        """Changes with the weights, their type, the device and the threads."""
+        """Changes with the weights, their type, the device, the threads and how tokens are chosen."""
         folders = [TARGET, *([DRAFTERS[cell.drafter]] if cell.drafter in DRAFTERS else [])]
         files = sorted(file for name in folders for file in (self._pairs.folder / name).glob("*.safetensors"))
         weights = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         described = [weights, self._pairs.device, self._pairs.dtype, torch.get_num_threads(), torch.__version__]
+        described += [TEMPERATURE, TOP_P]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:12]

@@ -31,6 +31,8 @@ Kind = Literal["code", "prose", "restricted", "unpredictable"]
 
 TEMPERATURE = 0.8
 TOP_P = 0.95
+USUAL_SAMPLING = SamplingParams(temperature=TEMPERATURE, top_p=TOP_P)
+"""Of the requests whose step times are measured beforehand."""
 UNPREDICTABLE_TEMPERATURE = 1.5
 PROMPT_TOKENS = (48, 200)
 """Shortest and longest prompt."""
