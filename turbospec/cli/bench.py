@@ -94,6 +94,7 @@ def bench(
     from turbospec_engine.bench.pairs import Pairs
     from turbospec_engine.bench.profiles import CACHE, MeasuredProfiles
     from turbospec_engine.bench.session import Session
+    from turbospec_engine.bench.workloads import USUAL_SAMPLING
 
     if quick and (workload or drafter or concurrency or request_rate):
         raise UserError("--quick has cells of its own; leave it out to select others")
@@ -108,7 +109,8 @@ def bench(
     meta |= surroundings()
     results = open_results(resume, json, meta, ("seed", "device", "dtype", "threads"))
     given = None if profile is None else Profile.load(profile)
-    if given is not None and (differences := given.differences({"dtype": dtype})):
+    conditions = {"dtype": dtype, "temperature": USUAL_SAMPLING.temperature, "top_p": USUAL_SAMPLING.top_p}
+    if given is not None and (differences := given.differences(conditions)):
         stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off", markup=False)
     folder = None if traces is None else TraceFolder(traces)
     if folder is not None:

@@ -14,7 +14,7 @@ from turbospec.profile import Profile
 from turbospec.telemetry.cell import Cell
 from turbospec_engine import Engine
 from turbospec_engine.bench.pairs import DRAFTERS, TARGET, Pairs
-from turbospec_engine.bench.workloads import TEMPERATURE, TOP_P, USUAL_SAMPLING
+from turbospec_engine.bench.workloads import USUAL_SAMPLING
 from turbospec_engine.profiling import ScriptedController, measure
 
 CACHE = Path(".cache/turbospec")
@@ -63,5 +63,5 @@ class MeasuredProfiles:
         files = sorted(file for name in folders for file in (self._pairs.folder / name).glob("*.safetensors"))
         weights = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         described = [weights, self._pairs.device, self._pairs.dtype, torch.get_num_threads(), torch.__version__]
-        described += [TEMPERATURE, TOP_P]
+        described += [USUAL_SAMPLING.temperature, USUAL_SAMPLING.top_p]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:12]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from turbospec.errors import UserError
 from turbospec.profile import Profile
 from turbospec.telemetry.cell import Cell, Row
 from turbospec.telemetry.trace import read_trace
@@ -35,6 +38,11 @@ class Agreement:
     steps: int
     simulated_steps: int
 
+    @property
+    def run(self) -> tuple[Cell, str, str, int]:
+        """What tells the run from others."""
+        return self.cell, self.policy, self.emit, self.number
+
     def error(self, figure: str) -> float:
         """Simulated over measured, less 1."""
         return self.simulated[figure] / self.measured[figure] - 1.0
@@ -55,19 +63,34 @@ class Agreement:
         }
 
 
+def read_rows(path: Path) -> Sequence[Row]:
+    """The rows of a benchmark's results that the embedded engine gave.
+
+    Raises:
+        UserError: the file cannot be read, is none, or has no such row.
+    """
+    try:
+        rows = [row for row in json.loads(path.read_text())["rows"] if row["emit"] is not None]
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the results ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a file that `turbospec bench --json` wrote ({error})") from error
+    if not rows:
+        raise UserError(f"{path}: no row of the embedded engine in it; run `turbospec bench --traces FOLDER`")
+    return rows
+
+
 def agreements(rows: Sequence[Row], folder: TraceFolder) -> Iterator[Agreement]:
     """Simulate every counted run of a benchmark in the embedded engine, once with each kind of step times.
 
     Args:
-        rows: of the benchmark's results.
+        rows: of the benchmark's results, without those of other engines.
         folder: what it kept.
 
     Raises:
         UserError: a trace or a profile cannot be read.
     """
     for row in rows:
-        if row["emit"] is None:
-            continue
         cell, policy, emit = Cell.of(row), row["policy"], row["emit"]
         profile = Profile.load(folder.profile(cell.drafter))
         for index in range(row["rounds"]):

@@ -111,7 +111,7 @@ class Replay:
         self.recorded: Row = _recorded(steps, self.recording)
         self._profile = profile
         self._concurrency = concurrency
-        self._times, self.fit = _step_times(self.recording, profile)
+        self._times, self.fit = _step_times(self.recording, self.drafter, profile)
 
     def as_recorded(self) -> Row:
         """The recorded drafts, simulated: how far this row is from `recorded` is the replay's own error."""
@@ -163,7 +163,7 @@ class Replay:
         return EngineState(engine_record(self.server, self.drafter), offered, texts, self._times, self._concurrency)
 
 
-def _step_times(recording: Recording, profile: Profile | None) -> tuple[StepTimes, StepTimeFit]:
+def _step_times(recording: Recording, drafter: Drafter, profile: Profile | None) -> tuple[StepTimes, StepTimeFit]:
     measured = np.array([sample.step_seconds for sample in recording.samples])
     samples = profile.samples if profile else recording.samples
     curve, coefficients = fitted_coefficients(samples)
@@ -179,6 +179,10 @@ def _step_times(recording: Recording, profile: Profile | None) -> tuple[StepTime
         passes=tuple(sorted({0} | {len(sample.draft_rows) for sample in samples})),
     )
     scaled: dict[str, Any] = {name: value * factor for name, value in coefficients.items()}
+    drafts = recording.tokens.drafted[recording.tokens.drafted > 0]
+    if drafter.kind == "parallel" and len(drafts):
+        # Measured by the requests in a pass, simulated by the tokens that they draft in it.
+        scaled["draft_row"] /= float(drafts.mean())
     # Nothing else happens meanwhile: in the simulation it is a part of the step.
     scaled["host"] += recording.seconds_between
     return StepTimes(curve, **scaled), fit
