@@ -60,7 +60,9 @@ def predicted_seconds(
 
 def _verify(samples: Sequence[LatencySample]) -> tuple[FloatArray, dict[str, float]]:
     tokens, seconds = _column(samples, "tokens_batched"), _column(samples, "verify_seconds")
-    sampled = tokens - _column(samples, "prefill_tokens")
+    prompts = _column(samples, "prefill_tokens")
+    # Where there is no prompt, nothing tells choosing from computing.
+    sampled = tokens - prompts if prompts.any() else np.zeros(len(samples))
     features = np.column_stack([verify_features(tokens, _column(samples, "context_tokens")), sampled])
     weight = 1.0 / np.maximum(seconds, max(float(np.median(seconds)) * 0.1, 1e-6))
     fitted, _ = nnls(features * weight[:, None], seconds * weight)

@@ -34,8 +34,8 @@ def profile(
 ) -> None:
     """Measure step times over batch sizes, draft lengths and contexts, and fit the latency model to them.
 
-    The profile belongs to one pair of models, in one type, on one machine, and to one way of choosing tokens; give it to
-    `generate` and `bench` with --profile. What `bench` serves is sampled with --temperature 0.8 --top-p 0.95.
+    The profile belongs to one pair of models, in one type, on one machine, and to one way of choosing tokens (`bench`
+    serves requests with --temperature 0.8 --top-p 0.95); give it to `generate` and `bench` with --profile.
     """
     if plot is not None and plot.suffix not in PLOT_FORMATS:
         raise UserError(f"{plot}: no picture format that is known; end the name in {', '.join(PLOT_FORMATS)}")

@@ -1,4 +1,4 @@
-"""What the steps of a run add up to, how they went over time, and the steps themselves. All listen to the controller."""
+"""What a run's steps add up to, how they went over time, and the steps themselves. All listen to the controller."""
 
 from __future__ import annotations
 
