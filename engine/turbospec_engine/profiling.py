@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -53,6 +53,7 @@ def measure(
     max_seconds: float = 60.0,
     seed: int = 0,
     sampling: SamplingParams | None = None,
+    text: Sequence[int] = (),
 ) -> Profile:
     """Drive an engine through batch sizes, draft lengths, contexts and prefills, and keep every step's times.
 
@@ -63,6 +64,8 @@ def measure(
         seed: of the random prompts and of the grid's order.
         sampling: temperature, top-k and top-p of the requests: to choose tokens by top-p takes a good part of a step,
             and to take the likeliest next to nothing. Greedy when absent.
+        text: tokens that prompts are cut from; where it is too short, they are random. More tokens are likely after
+            random ones, so that choosing takes longer, and prompt look-up finds nothing there.
 
     Raises:
         UserError: the engine is serving requests, or cannot be built.
@@ -73,16 +76,25 @@ def measure(
     if engine.has_work():
         raise UserError("profiling needs an idle engine; finish or abort the requests in flight")
     params = replace(sampling or SamplingParams(), max_tokens=engine.max_model_len, ignore_eos=True)
+
+    def arrive(tokens: int) -> None:
+        if len(text) < tokens:
+            prompt = controller.rng.integers(0, engine.models.vocab_size, tokens).tolist()
+        else:
+            start = int(controller.rng.integers(len(text) - tokens + 1))
+            prompt = text[start : start + tokens]
+        engine.add_request(prompt, params)
+
     served_by, engine.controller = engine.controller, controller
     try:
-        _run_cell(engine, controller, params, requests=1, context=CONTEXTS[0])
+        _run_cell(engine, controller, arrive, requests=1, context=CONTEXTS[0])
         controller.outcomes.clear()
         cells = _cells(engine, controller.rng)
         deadline = time.perf_counter() + max_seconds
         for done, (requests, context) in enumerate(cells):
             if time.perf_counter() > deadline:
                 break
-            _run_cell(engine, controller, params, requests, context)
+            _run_cell(engine, controller, arrive, requests, context)
             if progress is not None:
                 progress(done + 1, len(cells))
     finally:
@@ -124,17 +136,13 @@ def _cells(engine: Engine, rng: np.random.Generator) -> list[tuple[int, int]]:
 
 
 def _run_cell(
-    engine: Engine, controller: ScriptedController, params: SamplingParams, requests: int, context: int
+    engine: Engine, controller: ScriptedController, arrive: Callable[[int], None], requests: int, context: int
 ) -> None:
     """Prefill some requests, then run every draft length on them; half-way one more request brings its prefill."""
     rng = controller.rng
-
-    def arrive() -> None:
-        engine.add_request(rng.integers(0, engine.models.vocab_size, context).tolist(), params)
-
     controller.draft_length = 0
     for _ in range(requests if requests == 1 else requests - 1):
-        arrive()
+        arrive(context)
     while engine.is_prefilling():
         engine.step()
     lengths = [length for length in DRAFT_LENGTHS if length <= engine.config.max_draft]
@@ -143,7 +151,7 @@ def _run_cell(
     schedule = rng.permutation(np.repeat(lengths, REPEATS))
     for index, length in enumerate(schedule):
         if index == len(schedule) // 2 and requests > 1:
-            arrive()
+            arrive(context)
         controller.draft_length, controller.ragged = int(length), bool(rng.random() < 0.5)
         engine.step()
     engine.abort_all()

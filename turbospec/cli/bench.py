@@ -117,10 +117,11 @@ def bench(
         folder.make()
     # Runs are simulated from step times that go with them, not from those of another day.
     cache = CACHE if folder is None else None
+    source = pairs.source(workloads, seed)
     session = Session(
         pairs=pairs,
-        source=pairs.source(workloads, seed),
-        profile_of=MeasuredProfiles(pairs, stderr.print, cache) if given is None else lambda _: given,
+        source=source,
+        profile_of=MeasuredProfiles(pairs, stderr.print, source.text(), cache) if given is None else lambda _: given,
         seed=seed,
         traces=folder,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +28,16 @@ class MeasuredProfiles:
 
     Args:
         announce: told of a measurement that is about to begin.
+        text: tokens of what is served.
         cache: folder of what was measured; None to measure anew.
     """
 
-    def __init__(self, pairs: Pairs, announce: Callable[[str], None], cache: Path | None = CACHE) -> None:
+    def __init__(
+        self, pairs: Pairs, announce: Callable[[str], None], text: Sequence[int], cache: Path | None = CACHE
+    ) -> None:
         self._pairs = pairs
         self._announce = announce
+        self._text = text
         self._cache = cache
         self._loaded: dict[str, Profile] = {}
 
@@ -52,7 +56,7 @@ class MeasuredProfiles:
         config = self._pairs.config(Cell(cell.workload, cell.drafter, MAX_CONCURRENCY))
         controller = ScriptedController(rng=np.random.default_rng(0))
         engine = Engine(config, controller, models=self._pairs.models(cell))
-        profile = measure(engine, max_seconds=MAX_SECONDS, sampling=USUAL_SAMPLING)
+        profile = measure(engine, max_seconds=MAX_SECONDS, sampling=USUAL_SAMPLING, text=self._text)
         if path is not None:
             profile.save(path)
         return profile
@@ -63,5 +67,5 @@ class MeasuredProfiles:
         files = sorted(file for name in folders for file in (self._pairs.folder / name).glob("*.safetensors"))
         weights = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         described = [weights, self._pairs.device, self._pairs.dtype, torch.get_num_threads(), torch.__version__]
-        described += [USUAL_SAMPLING.temperature, USUAL_SAMPLING.top_p]
+        described += [USUAL_SAMPLING.temperature, USUAL_SAMPLING.top_p, self._text[:64]]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:12]
