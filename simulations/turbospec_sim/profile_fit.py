@@ -35,10 +35,10 @@ def fitted_coefficients(samples: Sequence[LatencySample]) -> tuple[FloatArray, d
     model = LatencyModel.fit(samples)
     curve, verify = _verify(samples)
     drafted = [sample for sample in samples if sample.draft_rows]
-    draft = np.maximum(model.draft.weights, 0.0)
+    draft = model.draft.weights
     if drafted:
         draft = draft * _to_mean(_draft_features(drafted) @ draft, _column(drafted, "draft_seconds"))
-    host = np.maximum(model.host.weights, 0.0)
+    host = model.host.weights
     rest = _column(samples, "step_seconds") - _column(samples, "draft_seconds") - _column(samples, "verify_seconds")
     host = host * _to_mean(_host_features(samples) @ host, np.maximum(rest, 0.0))
     return curve, verify | dict(zip((*DRAFT, *HOST), [*draft.tolist(), *host.tolist()], strict=True))
