@@ -13,7 +13,7 @@ from turbospec.errors import UserError
 from turbospec.types import StepOutcome
 
 MODELS = ("target", "drafter")
-CONDITIONS = (*MODELS, "device", "dtype", "threads")
+CONDITIONS = (*MODELS, "device", "dtype", "threads", "temperature", "top_k", "top_p")
 """Entries of a profile's `meta` that step times depend on; the others say when and by what it was measured."""
 
 
@@ -52,7 +52,7 @@ class Profile:
 
     samples: list[LatencySample]
     meta: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What was measured: models, device, type of the weights, threads, date."""
+    """What was measured: models, device, type of the weights, threads, how tokens were chosen, date."""
 
     @classmethod
     def from_outcomes(cls, outcomes: Iterable[StepOutcome], **meta: Any) -> Profile:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,7 +47,13 @@ class ScriptedController:
 
 
 def measure(
-    engine: Engine | EngineConfig, progress: Progress | None = None, *, max_seconds: float = 60.0, seed: int = 0
+    engine: Engine | EngineConfig,
+    progress: Progress | None = None,
+    *,
+    max_seconds: float = 60.0,
+    seed: int = 0,
+    sampling: SamplingParams | None = None,
+    text: Sequence[int] = (),
 ) -> Profile:
     """Drive an engine through batch sizes, draft lengths, contexts and prefills, and keep every step's times.
 
@@ -56,6 +62,10 @@ def measure(
         progress: told of every cell of the grid.
         max_seconds: no cell begins later than this after the first.
         seed: of the random prompts and of the grid's order.
+        sampling: temperature, top-k and top-p of the requests: to choose tokens by top-p takes a good part of a step,
+            and to take the likeliest next to nothing. Greedy when absent.
+        text: tokens that prompts are cut from; where it is too short, they are random. More tokens are likely after
+            random ones, so that choosing takes longer, and prompt look-up finds nothing there.
 
     Raises:
         UserError: the engine is serving requests, or cannot be built.
@@ -65,23 +75,38 @@ def measure(
         engine = Engine(engine, controller)
     if engine.has_work():
         raise UserError("profiling needs an idle engine; finish or abort the requests in flight")
+    params = replace(sampling or SamplingParams(), max_tokens=engine.max_model_len, ignore_eos=True)
+
+    def arrive(tokens: int) -> None:
+        if len(text) < tokens:
+            prompt = controller.rng.integers(0, engine.models.vocab_size, tokens).tolist()
+        else:
+            start = int(controller.rng.integers(len(text) - tokens + 1))
+            prompt = text[start : start + tokens]
+        engine.add_request(prompt, params)
+
     served_by, engine.controller = engine.controller, controller
     try:
-        _run_cell(engine, controller, requests=1, context=CONTEXTS[0])
+        _run_cell(engine, controller, arrive, requests=1, context=CONTEXTS[0])
         controller.outcomes.clear()
         cells = _cells(engine, controller.rng)
         deadline = time.perf_counter() + max_seconds
         for done, (requests, context) in enumerate(cells):
             if time.perf_counter() > deadline:
                 break
-            _run_cell(engine, controller, requests, context)
+            _run_cell(engine, controller, arrive, requests, context)
             if progress is not None:
                 progress(done + 1, len(cells))
     finally:
         engine.controller = served_by
         engine.abort_all()
     return Profile.from_outcomes(
-        controller.outcomes, **describe(engine), date=datetime.now(UTC).isoformat(timespec="seconds")
+        controller.outcomes,
+        **describe(engine),
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
@@ -110,17 +135,14 @@ def _cells(engine: Engine, rng: np.random.Generator) -> list[tuple[int, int]]:
     return [cells[index] for index in rng.permutation(len(cells))]
 
 
-def _run_cell(engine: Engine, controller: ScriptedController, requests: int, context: int) -> None:
+def _run_cell(
+    engine: Engine, controller: ScriptedController, arrive: Callable[[int], None], requests: int, context: int
+) -> None:
     """Prefill some requests, then run every draft length on them; half-way one more request brings its prefill."""
-    params = SamplingParams(max_tokens=engine.max_model_len, ignore_eos=True)
     rng = controller.rng
-
-    def arrive() -> None:
-        engine.add_request(rng.integers(0, engine.models.vocab_size, context).tolist(), params)
-
     controller.draft_length = 0
     for _ in range(requests if requests == 1 else requests - 1):
-        arrive()
+        arrive(context)
     while engine.is_prefilling():
         engine.step()
     lengths = [length for length in DRAFT_LENGTHS if length <= engine.config.max_draft]
@@ -129,7 +151,7 @@ def _run_cell(engine: Engine, controller: ScriptedController, requests: int, con
     schedule = rng.permutation(np.repeat(lengths, REPEATS))
     for index, length in enumerate(schedule):
         if index == len(schedule) // 2 and requests > 1:
-            arrive()
+            arrive(context)
         controller.draft_length, controller.ragged = int(length), bool(rng.random() < 0.5)
         engine.step()
     engine.abort_all()

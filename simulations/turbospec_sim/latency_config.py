@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from turbospec.latency import VERIFY_KNOTS, LatencyModel
 from turbospec.policy.config import Settings
 from turbospec.policy.schema import nearest
 from turbospec.profile import Profile
 from turbospec.types import FloatArray
 from turbospec_sim.hardware import GIGA, GPUS, MODELS, TERA, Gpu, ModelShape
 from turbospec_sim.limits import MOST, Count
+from turbospec_sim.profile_fit import fitted_coefficients
 from turbospec_sim.step_time import StepTimes, floor_and_slope
 from turbospec_sim.workload.files import InputFile
 
@@ -35,6 +35,8 @@ class _Latency(Settings):
     """Each token of KV cache that the target's pass reads."""
     attention_pair_seconds: Seconds | None = None
     """Each pair of a prompt's token and one that it attends to."""
+    sampled_token_seconds: Seconds | None = None
+    """Each token of the target's pass after which the next one is chosen: those of decoding requests, drafts too."""
     draft_start_seconds: Seconds | None = None
     draft_pass_seconds: Seconds | None = None
     draft_row_seconds: Seconds | None = None
@@ -57,8 +59,9 @@ class _Latency(Settings):
         return self
 
     def _times(self, curve: FloatArray, derived: Mapping[str, float]) -> StepTimes:
-        names = ("host", "host_request", "kv_token", "attention_pair", "draft_start", "draft_pass", "draft_row")
-        given = {name: getattr(self, f"{name}_seconds") for name in (*names, "draft_kv_token", "catch_up_token")}
+        target, draft = ("kv_token", "attention_pair", "sampled_token"), ("draft_start", "draft_pass", "draft_row")
+        names = ("host", "host_request", *target, *draft, "draft_kv_token", "catch_up_token")
+        given = {name: getattr(self, f"{name}_seconds") for name in names}
         chosen = dict(derived) | {name: value for name, value in given.items() if value is not None}
         return StepTimes(
             curve=curve,
@@ -118,21 +121,11 @@ class ProfiledLatency(_Latency):
         """Raises:
         UserError: the profile cannot be read.
         """
-        return self._times(*fitted_coefficients(LatencyModel.fit(self.profile().samples)))
+        return self._times(*fitted_coefficients(self.profile().samples))
 
     def profile(self) -> Profile:
         """Measured step times for policies that predict."""
         return Profile.load(self.file)
-
-
-def fitted_coefficients(model: LatencyModel) -> tuple[FloatArray, dict[str, float]]:
-    """A fitted model in the terms of `StepTimes`: its curve, and its other coefficients by name."""
-    floor, kv_token, *slopes = model.verify.weights.tolist()
-    knots = np.array([0.0, *VERIFY_KNOTS[:-1], 2.0 * VERIFY_KNOTS[-2]])
-    curve = np.array([knots, np.concatenate([[floor, floor], floor + np.cumsum(slopes * np.diff(knots[1:]))])])
-    names = ("draft_start", "draft_pass", "draft_row", "draft_kv_token", "catch_up_token", "host", "host_request")
-    weights = np.concatenate([model.draft.weights, model.host.weights])
-    return curve, {"kv_token": kv_token} | dict(zip(names, np.maximum(weights, 0.0).tolist(), strict=True))
 
 
 def _preset(known: dict[str, Any], what: str) -> BeforeValidator:

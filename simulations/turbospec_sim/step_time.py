@@ -3,6 +3,7 @@
     step    = host + target's pass + drafting
     host    = fixed + per request
     target  = curve(tokens, padded to a CUDA graph's size) + per KV token read + per pair of a prompt's attention
+              + per token after which the next is chosen
     draft   = start + Σ over passes (fixed + per row + per KV token) + per token that the drafter catches up,
               and once what its first drafting takes more
 
@@ -31,6 +32,7 @@ TIMES = np.dtype(
         ("decision", "f8"),
         ("kv_token", "f8"),
         ("attention_pair", "f8"),
+        ("sampled_token", "f8"),
         ("draft_start", "f8"),
         ("draft_pass", "f8"),
         ("draft_row", "f8"),
@@ -59,6 +61,8 @@ class StepTimes:
     """Each KV token that the target's pass reads."""
     attention_pair: float = 0.0
     """Each pair of a prompt's token and one that it attends to: the part of a prefill that grows with its square."""
+    sampled_token: float = 0.0
+    """Each token of the target's pass after which the next one is chosen: those of decoding requests, drafts too."""
     draft_start: float = 0.0
     draft_pass: float = 0.0
     draft_row: float = 0.0

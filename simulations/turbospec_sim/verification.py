@@ -35,12 +35,13 @@ def target_seconds(
             pairs += own * (request.computed + 0.5 * own)
     with_padding = padded(tokens, padding)
     seconds = pass_seconds(curve, with_padding) + cost.kv_token * context + cost.attention_pair * pairs
+    seconds += cost.sampled_token * (tokens - prefill)
     prefill_seconds = 0.0
     if prefill == tokens:
         prefill_seconds = seconds
     elif prefill > 0:
         without = pass_seconds(curve, padded(tokens - prefill, padding)) + cost.kv_token * (context - prefill_context)
-        prefill_seconds = seconds - without
+        prefill_seconds = seconds - without - cost.sampled_token * (tokens - prefill)
     return seconds, prefill_seconds, tokens, with_padding, prefill, context
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,26 @@ def test_profile(llama: Pair) -> None:
     assert any(sample.catch_up_tokens for sample in profile.samples)
     assert any(sample.prefill_tokens for sample in profile.samples)
     assert {len(sample.draft_rows) for sample in profile.samples} >= {0, 1, 2, 3, 5}
+
+
+def test_a_profile_is_prompted_and_sampled_as_asked(llama: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(llama.config(max_num_seqs=1), FixedPlans())
+    added: list[tuple[list[int], SamplingParams]] = []
+    add_request = engine.add_request
+
+    def noting(prompt: list[int], params: SamplingParams) -> str:
+        added.append((prompt, params))
+        return add_request(prompt, params)
+
+    monkeypatch.setattr(engine, "add_request", noting)
+    text = [number % 7 for number in range(50)]
+    profile = measure(engine, max_seconds=0.0, sampling=SamplingParams(temperature=0.5, top_p=0.9), text=text)
+    assert (profile.meta["temperature"], profile.meta["top_p"]) == (0.5, 0.9)
+    for prompt, params in added:
+        assert (params.temperature, params.top_p, params.ignore_eos) == (0.5, 0.9, True)
+        if len(prompt) <= len(text):
+            assert all((later - earlier) % 7 == 1 for earlier, later in pairwise(prompt))
+    assert any(len(prompt) <= len(text) for prompt, _ in added)
 
 
 def test_controller_out_of_limits_is_refused(llama: Pair) -> None:

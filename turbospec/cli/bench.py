@@ -19,6 +19,7 @@ from turbospec.errors import UserError
 from turbospec.policy import find_policy, load_controller, read_policy
 from turbospec.profile import Profile
 from turbospec.telemetry.cell import Cell
+from turbospec.telemetry.trace_folder import TraceFolder
 
 if TYPE_CHECKING:
     from turbospec_engine.bench.cells import Entry
@@ -66,6 +67,10 @@ def bench(
     profile: Annotated[
         Path | None, typer.Option(help="Step times of the pair, for policies that predict; measured when absent.")
     ] = None,
+    traces: Annotated[
+        Path | None,
+        typer.Option(help="Folder for each counted run's decision trace, and for step times, measured anew for it."),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where the models run.")] = "cpu",
     dtype: Dtype = DEFAULT_DTYPE,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores when absent.")] = None,
@@ -87,8 +92,9 @@ def bench(
     from turbospec_engine.bench.bars import judge
     from turbospec_engine.bench.cells import QUICK_TABLE, entries_of, select_cells
     from turbospec_engine.bench.pairs import Pairs
-    from turbospec_engine.bench.profiles import MeasuredProfiles
+    from turbospec_engine.bench.profiles import CACHE, MeasuredProfiles
     from turbospec_engine.bench.session import Session
+    from turbospec_engine.bench.workloads import USUAL_SAMPLING
 
     if quick and (workload or drafter or concurrency or request_rate):
         raise UserError("--quick has cells of its own; leave it out to select others")
@@ -103,13 +109,21 @@ def bench(
     meta |= surroundings()
     results = open_results(resume, json, meta, ("seed", "device", "dtype", "threads"))
     given = None if profile is None else Profile.load(profile)
-    if given is not None and (differences := given.differences({"dtype": dtype})):
+    conditions = {"dtype": dtype, "temperature": USUAL_SAMPLING.temperature, "top_p": USUAL_SAMPLING.top_p}
+    if given is not None and (differences := given.differences(conditions)):
         stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off", markup=False)
+    folder = None if traces is None else TraceFolder(traces)
+    if folder is not None:
+        folder.make()
+    # Runs are simulated from step times that go with them, not from those of another day.
+    cache = CACHE if folder is None else None
+    source = pairs.source(workloads, seed)
     session = Session(
         pairs=pairs,
-        source=pairs.source(workloads, seed),
-        profile_of=MeasuredProfiles(pairs, stderr.print) if given is None else lambda _: given,
+        source=source,
+        profile_of=MeasuredProfiles(pairs, stderr.print, source.text(), cache) if given is None else lambda _: given,
         seed=seed,
+        traces=folder,
     )
     interrupted = False
     try:

@@ -74,7 +74,8 @@ def generate(
                 target, drafter, device=device, dtype=dtype, max_num_seqs=1, max_draft=max_draft, seed=seed
             )
             engine = Engine(config, controller)
-        if measured is not None and (differences := measured.differences(describe(engine))):
+        served = describe(engine) | {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        if measured is not None and (differences := measured.differences(served)):
             _warn(f"{profile} was measured with {', '.join(differences)}; measure again with `turbospec profile`")
         run = Run(meter)
         run.play(engine, text, params, quiet=as_json)

@@ -26,18 +26,20 @@ def profile(
     drafter: Annotated[str, typer.Option(help='Checkpoint folder of the draft model, or "ngram".')] = "models/drafter",
     device: Annotated[str, typer.Option(help="Where the models run: cpu or cuda.")] = "cpu",
     dtype: Dtype = DEFAULT_DTYPE,
+    temperature: Annotated[float, typer.Option(help="Of the requests that are measured; 0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Likewise; under 1, choosing tokens takes a good part of a step.")] = 1.0,
     output: Annotated[Path, typer.Option(help="Where the profile goes.")] = Path("profile.json"),
     plot: Annotated[Path | None, typer.Option(help="Picture of fit against measurement: svg, png or pdf.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Measure step times over batch sizes, draft lengths and contexts, and fit the latency model to them.
 
-    The profile belongs to one pair of models, in one type, on one machine; give it to `generate` and `bench` with
-    --profile.
+    The profile belongs to one pair of models, in one type, on one machine, and to one way of choosing tokens (`bench`
+    serves requests with --temperature 0.8 --top-p 0.95); give it to `generate` and `bench` with --profile.
     """
     if plot is not None and plot.suffix not in PLOT_FORMATS:
         raise UserError(f"{plot}: no picture format that is known; end the name in {', '.join(PLOT_FORMATS)}")
-    measured = _measure(target, drafter, device, dtype)
+    measured = _measure(target, drafter, device, dtype, temperature, top_p)
     try:
         measured.save(output)
     except OSError as error:
@@ -56,14 +58,18 @@ def profile(
         stdout.print(f"plot:    {plot}", markup=False, soft_wrap=True)
 
 
-def _measure(target: Path, drafter: str, device: str, dtype: str) -> Profile:
+def _measure(target: Path, drafter: str, device: str, dtype: str, temperature: float, top_p: float) -> Profile:
     with progress() as bar:
         task = bar.add_task("Loading the models", total=None)
-        from turbospec_engine import EngineConfig
+        from turbospec_engine import EngineConfig, SamplingParams
         from turbospec_engine.profiling import measure
 
         config = EngineConfig(target, drafter, device=device, dtype=dtype)
-        return measure(config, lambda done, total: bar.update(task, description="Steps", completed=done, total=total))
+        return measure(
+            config,
+            lambda done, total: bar.update(task, description="Steps", completed=done, total=total),
+            sampling=SamplingParams(temperature=temperature, top_p=top_p),
+        )
 
 
 class Fit:

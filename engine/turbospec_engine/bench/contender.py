@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from turbospec_engine.bench.cells import Entry
 from turbospec_engine.bench.metrics import RequestRecord, summarise
+from turbospec_engine.bench.recorder import Step
 from turbospec_engine.bench.text_quality import text_figures
 
 Figures = dict[str, float]
@@ -20,6 +21,8 @@ class Run:
     figures: Figures
     record: dict[str, Any]
     """How it went over time; empty for a contender that does not show its steps."""
+    steps: Sequence[Step] = ()
+    """All of them, where they are to be traced."""
 
 
 LoadT = TypeVar("LoadT", contravariant=True)

@@ -10,27 +10,36 @@ from turbospec_engine import Engine, EngineConfig, Models
 from turbospec_engine.bench.cells import Entry
 from turbospec_engine.bench.contender import Run, client_figures
 from turbospec_engine.bench.metrics import RequestRecord
-from turbospec_engine.bench.recorder import StepTotals, Timeline
+from turbospec_engine.bench.recorder import StepLog, StepTotals, Timeline
 from turbospec_engine.bench.workloads import Load
 
 
 class EngineContender:
-    """One engine and one controller that go on living from run to run, as a server does."""
+    """One engine and one controller that go on living from run to run, as a server does.
 
-    def __init__(self, entry: Entry, config: EngineConfig, models: Models, controller: Controller) -> None:
+    Args:
+        traced: whether runs keep their steps.
+    """
+
+    def __init__(
+        self, entry: Entry, config: EngineConfig, models: Models, controller: Controller, *, traced: bool = False
+    ) -> None:
         self.entry = entry
         self._totals = StepTotals()
         self._timeline = Timeline()
-        controller.listeners += [self._totals, self._timeline]
+        self._log = StepLog()
+        controller.listeners += [self._totals, self._timeline, *([self._log] if traced else [])]
         self._engine = Engine(config, controller, models=models)
 
     def serve(self, load: Load) -> Run:
         self._totals.reset()
         self._timeline.reset()
+        self._log.reset()
         began = time.perf_counter()
         records = drive(self._engine, load)
         duration = max(record.output_times[-1] for record in records if record.output_times) - began
-        return Run(client_figures(records, duration) | self._totals.figures(), self._timeline.document())
+        figures = client_figures(records, duration) | self._totals.figures()
+        return Run(figures, self._timeline.document(), self._log.steps)
 
 
 def drive(engine: Engine, load: Load) -> list[RequestRecord]:

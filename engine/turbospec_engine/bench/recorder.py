@@ -1,4 +1,4 @@
-"""What the steps of a run add up to, and how they went over time. Both listen to the controller."""
+"""What a run's steps add up to, how they went over time, and the steps themselves. All listen to the controller."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from turbospec.types import Phase, StepOutcome, StepPlan, StepView
 
 MAX_POINTS = 40
 """Points kept of a timeline, and single steps kept for predicted against measured time."""
+
+Step = tuple[StepView, StepPlan, StepOutcome, float]
+"""What a listener is told of a step."""
 
 
 @dataclass(slots=True)
@@ -101,6 +104,19 @@ class Timeline:
             "prefill_tokens": [int(tokens) for tokens in picked[:, 6]],
         }
         return {"timeline": timeline, "step_times": step_times}
+
+
+@dataclass(slots=True)
+class StepLog:
+    """The steps of a run as they were. They are kept, and written when the run is over: writing takes time."""
+
+    steps: list[Step] = field(default_factory=list[Step])
+
+    def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
+        self.steps.append((view, plan, outcome, decision_seconds))
+
+    def reset(self) -> None:
+        self.steps = []
 
 
 def _rounded(values: Any, digits: int) -> list[float | None]:

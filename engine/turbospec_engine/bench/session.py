@@ -10,6 +10,7 @@ from turbospec.policy import find_policy, load_controller, read_policy
 from turbospec.policy.static import OffConfig, StaticConfig
 from turbospec.profile import Profile
 from turbospec.telemetry.cell import Cell
+from turbospec.telemetry.trace_folder import TraceFolder, write_trace
 from turbospec_engine.bench.cells import Entry
 from turbospec_engine.bench.contender import Contender, Run
 from turbospec_engine.bench.engine_contender import EngineContender
@@ -29,13 +30,25 @@ class Session:
     """Measured step times, for the policies that may predict; measuring can take a while."""
     seed: int
     """Of the policies that draw at random, and of the order within rounds."""
+    traces: TraceFolder | None = None
+    """Where the steps of counted runs go, and the step times of their pairs."""
 
     def play(
         self, cell: Cell, entries: Sequence[Entry], rounds: int, on_run: Callable[[Contender[Load]], None]
     ) -> Iterator[list[Run]]:
-        """Yield the runs of each counted round, in the order of the entries. Engines and controllers are the cell's."""
+        """Yield the runs of each counted round, in the order of the entries. Engines and controllers are the cell's.
+
+        Raises:
+            UserError: a trace cannot be written.
+        """
+        if self.traces is not None:
+            self.profile_of(cell).save(self.traces.profile(cell.drafter))
         contenders = [self._contender(cell, entry) for entry in entries]
-        return play_rounds(contenders, partial(self.source.draw, cell), rounds, self.seed, on_run)
+        played = play_rounds(contenders, partial(self.source.draw, cell), rounds, self.seed, on_run)
+        for number, runs in enumerate(played, start=1):
+            if self.traces is not None:
+                _write(self.traces, cell, entries, number, runs)
+            yield runs
 
     def _contender(self, cell: Cell, entry: Entry) -> Contender[Load]:
         if entry.is_transformers:
@@ -44,4 +57,16 @@ class Session:
         never_predicts = isinstance(read_policy(find_policy(entry.policy)), OffConfig | StaticConfig)
         profile = None if never_predicts else self.profile_of(cell)
         controller = load_controller(entry.policy, profile=profile, seed=self.seed)
-        return EngineContender(entry, self.pairs.config(cell, entry.emit), self.pairs.models(cell), controller)
+        return EngineContender(
+            entry,
+            self.pairs.config(cell, entry.emit),
+            self.pairs.models(cell),
+            controller,
+            traced=self.traces is not None,
+        )
+
+
+def _write(traces: TraceFolder, cell: Cell, entries: Sequence[Entry], number: int, runs: Sequence[Run]) -> None:
+    for entry, run in zip(entries, runs, strict=True):
+        if entry.emit is not None:
+            write_trace(traces.trace(cell, entry.name, entry.emit, number), run.steps)

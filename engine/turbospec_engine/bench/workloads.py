@@ -31,6 +31,9 @@ Kind = Literal["code", "prose", "restricted", "unpredictable"]
 
 TEMPERATURE = 0.8
 TOP_P = 0.95
+USUAL_SAMPLING = SamplingParams(temperature=TEMPERATURE, top_p=TOP_P)
+"""Of the requests whose step times are measured beforehand."""
+PROFILED_TEXTS = 64
 UNPREDICTABLE_TEMPERATURE = 1.5
 PROMPT_TOKENS = (48, 200)
 """Shortest and longest prompt."""
@@ -98,6 +101,10 @@ class RequestSource:
             return Load(requests, max_in_flight=cell.concurrency)
         gaps = rng.exponential(1 / cell.request_rate, len(requests))
         return Load(requests, arrivals=tuple(np.cumsum(gaps).tolist()))
+
+    def text(self) -> list[int]:
+        """Some of the code in tokens, end to end, to measure step times on."""
+        return self._tokenizer.encode("\n".join(self._texts["code"][:PROFILED_TEXTS]), add_special_tokens=False)
 
     def _request(self, kind: Kind, shape: Shape, rng: np.random.Generator) -> BenchRequest:
         text = self._text(kind, rng)

@@ -1,4 +1,4 @@
-"""When the requests of a trace arrived, as far as it tells."""
+"""When the requests of a trace arrived, and what passed between its steps, as far as it tells."""
 
 from __future__ import annotations
 
@@ -45,3 +45,17 @@ def arrivals(steps: Sequence[TraceStep], first_lines: Sequence[int], last_lines:
         waited[:1] = np.minimum(waited[:1], step.now - step.waiting_seconds)
     # Admission is in order: whoever was admitted before the head of a queue came before it.
     return np.minimum.accumulate(came[::-1])[::-1] if len(came) else came
+
+
+def seconds_between(steps: Sequence[TraceStep]) -> float:
+    """Mean seconds from a step's end to the next one's beginning: the controller learns, the client takes its tokens.
+
+    Steps after which the engine was idle do not count.
+
+    Args:
+        steps: in the order of time.
+    """
+    since = np.diff([step.now for step in steps])
+    took = np.array([step.step_seconds for step in steps[:-1]])
+    busy = since <= LONGEST_STEP * took
+    return max(float((since - took)[busy].mean()), 0.0) if busy.any() else 0.0

@@ -14,7 +14,7 @@ from turbospec.logistic import MAX_CLASSES
 from turbospec.profile import LatencySample
 from turbospec.telemetry.trace import TraceStep
 from turbospec.types import FloatArray, IntArray, Phase
-from turbospec_sim.replay.queueing import arrivals
+from turbospec_sim.replay.queueing import arrivals, seconds_between
 from turbospec_sim.replay.tokens import Draft, KnownTokens
 
 
@@ -61,6 +61,8 @@ class Recording:
     cut_short: int
     """Requests that were running in the last step and could have gone on."""
     samples: list[LatencySample]
+    seconds_between: float
+    """Mean seconds from a step's end to the next one's beginning, where the engine was busy."""
 
     @property
     def size(self) -> int:
@@ -100,6 +102,7 @@ def record(steps: Sequence[TraceStep]) -> Recording:
         begun_before=sum(request.begin > 0 for request in served),
         cut_short=sum(request.last_line == len(steps) - 1 and request.left > 0 for request in served),
         samples=[_sample(step) for step in steps if step.step_seconds > 0.0],
+        seconds_between=seconds_between(steps),
     )
 
 

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from turbospec.controller import GuardConfig
-from turbospec.latency import LatencyModel
 from turbospec.logistic import MAX_CLASSES
 from turbospec.policy import PolicyConfig
 from turbospec.profile import Profile
 from turbospec.telemetry.trace import TraceStep
 from turbospec.types import IntArray, StepController, StepOutcome, StepPlan, StepView
-from turbospec_sim.latency_config import fitted_coefficients
+from turbospec_sim.profile_fit import fitted_coefficients, predicted_seconds
 from turbospec_sim.records import CLASS, OFFERED
 from turbospec_sim.replay.recording import Recording, record
 from turbospec_sim.replay.server import drafter_of, server_of
@@ -65,8 +64,8 @@ class StepTimeFit:
 class _Bounds:
     """Counts what of a run the trace does not vouch for."""
 
-    def __init__(self, tokens: KnownTokens, passes: Sequence[int]) -> None:
-        self._tokens, self._passes = tokens, frozenset(passes)
+    def __init__(self, tokens: KnownTokens, passes: Sequence[int], seconds_between: float) -> None:
+        self._tokens, self._passes, self._between = tokens, frozenset(passes), seconds_between
         self.judged = self.drafted = self.emitted = 0
         self.seconds = self.extrapolated = 0.0
 
@@ -79,7 +78,7 @@ class _Bounds:
         self.judged += judged
         self.drafted += drafted
         self.emitted += int(outcome.emitted.sum())
-        self.seconds += outcome.step_seconds
+        self.seconds += outcome.step_seconds - self._between
         if len(outcome.draft_rows) not in self._passes:
             self.extrapolated += outcome.step_seconds
 
@@ -112,7 +111,7 @@ class Replay:
         self.recorded: Row = _recorded(steps, self.recording)
         self._profile = profile
         self._concurrency = concurrency
-        self._times, self.fit = _step_times(self.recording, profile)
+        self._times, self.fit = _step_times(self.recording, self.drafter, profile)
 
     def as_recorded(self) -> Row:
         """The recorded drafts, simulated: how far this row is from `recorded` is the replay's own error."""
@@ -131,7 +130,7 @@ class Replay:
 
     def _run(self, name: str, policy: StepController, guard: GuardConfig, bound: str) -> Row:
         state = self._state(self.tokens.certain if bound == PESSIMISTIC else self.tokens.possible)
-        bounds = _Bounds(self.tokens, self.fit.passes)
+        bounds = _Bounds(self.tokens, self.fit.passes, self.recording.seconds_between)
         figures, guard_trips = serve(state, policy, guard, (bounds,))
         return {
             "policy": name,
@@ -164,14 +163,13 @@ class Replay:
         return EngineState(engine_record(self.server, self.drafter), offered, texts, self._times, self._concurrency)
 
 
-def _step_times(recording: Recording, profile: Profile | None) -> tuple[StepTimes, StepTimeFit]:
+def _step_times(recording: Recording, drafter: Drafter, profile: Profile | None) -> tuple[StepTimes, StepTimeFit]:
     measured = np.array([sample.step_seconds for sample in recording.samples])
     samples = profile.samples if profile else recording.samples
-    model = LatencyModel.fit(samples)
-    predicted = np.array([model.predict_sample(sample) for sample in recording.samples])
-    # A fit of relative errors lies below the mean of times that vary, and a run's duration goes by the mean.
+    curve, coefficients = fitted_coefficients(samples)
+    predicted = predicted_seconds(recording.samples, curve, coefficients)
+    # The mean of the relative errors is 0 by then, and a run's duration goes by the sum.
     factor = 1.0 if profile or predicted.sum() <= 0.0 else float(measured.sum() / predicted.sum())
-    curve, coefficients = fitted_coefficients(model)
     curve[1] *= factor
     predicted *= factor
     fit = StepTimeFit(
@@ -181,6 +179,12 @@ def _step_times(recording: Recording, profile: Profile | None) -> tuple[StepTime
         passes=tuple(sorted({0} | {len(sample.draft_rows) for sample in samples})),
     )
     scaled: dict[str, Any] = {name: value * factor for name, value in coefficients.items()}
+    drafts = recording.tokens.drafted[recording.tokens.drafted > 0]
+    if drafter.kind == "parallel" and len(drafts):
+        # Measured by the requests in a pass, simulated by the tokens that they draft in it.
+        scaled["draft_row"] /= float(drafts.mean())
+    # Nothing else happens meanwhile: in the simulation it is a part of the step.
+    scaled["host"] += recording.seconds_between
     return StepTimes(curve, **scaled), fit
 
 

@@ -10,6 +10,10 @@ from typer.testing import CliRunner, Result
 
 from turbospec import UserError
 from turbospec.cli.bench import app
+from turbospec.profile import Profile
+from turbospec.telemetry.cell import Cell
+from turbospec.telemetry.trace import read_trace
+from turbospec.telemetry.trace_folder import TraceFolder
 from turbospec_engine.bench import profiles
 from turbospec_engine.bench.engine_contender import EngineContender
 from turbospec_engine.bench.workloads import Shape
@@ -79,6 +83,26 @@ def test_what_a_policy_is_stands_in_its_file_not_in_its_name(arguments: list[str
     assert [row["policy"] for row in rows] == ["off", "off-hours"]
 
 
+def test_traces_of_counted_runs_and_the_step_times_that_go_with_them(arguments: list[str], tmp_path: Path) -> None:
+    selection = ["--workload", "code", "--drafter", "good", "--concurrency", "2", "--rounds", "2"]
+
+    done = invoke(*arguments, *selection, "--policy", "static-2", "--traces", "kept", "--json", "out.json")
+
+    assert done.exit_code == 0
+    folder = TraceFolder(tmp_path / "kept")
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    for row in rows:
+        for index in range(2):
+            steps = list(read_trace(folder.trace(Cell.of(row), row["policy"], row["emit"], index + 1)))
+            emitted = sum(sum(step.emitted) for step in steps)
+            assert emitted == row["round_figures"]["total_output_tokens"][index]
+    assert len(list((tmp_path / "kept").rglob("*.jsonl"))) == 2 * len(rows)  # the warm-up has none
+    measured = Profile.load(folder.profile("good"))
+    assert measured.samples
+    assert (measured.meta["temperature"], measured.meta["top_p"]) == (0.8, 0.95)  # as the load is
+    assert not (tmp_path / ".cache").exists()
+
+
 def test_poisson_arrivals_with_the_ngram_drafter(arguments: list[str], tmp_path: Path) -> None:
     selection = ["--workload", "code", "--drafter", "n-gram", "--request-rate", "200", "--rounds", "1"]
 
@@ -128,9 +152,11 @@ def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
         (["--resume", "absent.json"], "absent.json: cannot read the results"),
         (["--workloads", "absent"], "code.jsonl: cannot read the workload"),
         (["--models", "absent"], "no target checkpoint"),
+        (["--traces", "taken"], "taken: cannot keep traces there"),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], extra: list[str], words: str) -> None:
+def test_mistakes_are_one_line(arguments: list[str], tmp_path: Path, extra: list[str], words: str) -> None:
+    (tmp_path / "taken").write_text("")
     with pytest.raises(UserError, match=words) as refusal:
         invoke(*arguments, *extra)
 

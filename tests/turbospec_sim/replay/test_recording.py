@@ -167,3 +167,11 @@ def test_traces_that_cannot_be_replayed_are_named(steps: list[TraceStep]) -> Non
         record([replace(step, step_seconds=0.0) for step in steps])
     with pytest.raises(UserError, match="emitted a token"):
         record(steps[:1] if not any(steps[0].emitted) else [replace(steps[0], emitted=[0] * len(steps[0].emitted))])
+
+
+def test_time_between_steps_is_known_and_idle_time_is_not_it(steps: list[TraceStep]) -> None:
+    assert record(steps).seconds_between == pytest.approx(0.0, abs=1e-6)
+    later = [replace(step, now=step.now + 1e-3 * place) for place, step in enumerate(steps)]
+    assert record(later).seconds_between == pytest.approx(1e-3, rel=0.01)
+    paused = [replace(step, now=step.now + 60.0 * (place > 50)) for place, step in enumerate(later)]
+    assert record(paused).seconds_between == pytest.approx(1e-3, rel=0.02)

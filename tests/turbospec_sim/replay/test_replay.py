@@ -126,3 +126,22 @@ def test_a_profile_goes_before_the_traces_own_times(tmp_path: Path) -> None:
     assert given.as_recorded()["output_throughput"] == pytest.approx(
         own.as_recorded()["output_throughput"] / 2, rel=0.05
     )
+
+
+def test_what_passes_between_steps_counts(tmp_path: Path) -> None:
+    steps = written(tmp_path / "trace.jsonl", closed(4, server__emit="before_draft"), "static-3")
+    later = [replace(step, now=step.now + 5e-3 * place) for place, step in enumerate(steps)]
+    replay = Replay(later, concurrency=4)
+    again = replay.as_recorded()
+    assert replay.recorded["output_throughput"] < 0.9 * Replay(steps).recorded["output_throughput"]
+    for figure in COMPARED:
+        assert again[figure] == pytest.approx(replay.recorded[figure], rel=0.01)
+
+
+def test_a_parallel_drafters_rows_are_not_charged_by_the_token(tmp_path: Path) -> None:
+    drafter_of_batches = {"max_draft": 5, "kind": "parallel", "batch": False}
+    made = closed(4, server__emit="before_draft", drafter=drafter_of_batches, latency__draft_row_seconds=2e-3)
+    replay = Replay(written(tmp_path / "trace.jsonl", made, "static-3"), concurrency=4)
+    again = replay.as_recorded()
+    for figure in COMPARED:
+        assert again[figure] == pytest.approx(replay.recorded[figure], rel=0.02)

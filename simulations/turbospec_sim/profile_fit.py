@@ -1,0 +1,98 @@
+"""A simulated step's coefficients from measured steps.
+
+The controller's latency model prices all tokens of the target's pass alike, because it decides on drafts only. Here
+those of prompts matter too: only for the others is the next token chosen, which under top-p takes longer than to
+compute them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.optimize import nnls
+
+from turbospec.latency import VERIFY_KNOTS, LatencyModel, verify_features
+from turbospec.profile import LatencySample
+from turbospec.types import FloatArray
+
+DRAFT = ("draft_start", "draft_pass", "draft_row", "draft_kv_token", "catch_up_token")
+HOST = ("host", "host_request")
+
+
+def fitted_coefficients(samples: Sequence[LatencySample]) -> tuple[FloatArray, dict[str, float]]:
+    """Fit a step's parts to measured steps.
+
+    Each part is a non-negative least squares fit of relative errors, which lies below the mean of times that vary, and
+    is then raised to it: what runs take goes by the mean.
+
+    Args:
+        samples: at least one.
+
+    Returns:
+        The curve of the target's pass and the other coefficients, by the names of `StepTimes`.
+    """
+    model = LatencyModel.fit(samples)
+    curve, verify = _verify(samples)
+    drafted = [sample for sample in samples if sample.draft_rows]
+    draft = model.draft.weights
+    if drafted:
+        draft = draft * _to_mean(_draft_features(drafted) @ draft, _column(drafted, "draft_seconds"))
+    host = model.host.weights
+    rest = _column(samples, "step_seconds") - _column(samples, "draft_seconds") - _column(samples, "verify_seconds")
+    host = host * _to_mean(_host_features(samples) @ host, np.maximum(rest, 0.0))
+    return curve, verify | dict(zip((*DRAFT, *HOST), [*draft.tolist(), *host.tolist()], strict=True))
+
+
+def predicted_seconds(
+    samples: Sequence[LatencySample], curve: FloatArray, coefficients: dict[str, float]
+) -> FloatArray:
+    """(n,) what n measured steps should have taken."""
+    tokens = _column(samples, "tokens_batched")
+    slope = (curve[1, -1] - curve[1, -2]) / (curve[0, -1] - curve[0, -2])
+    seconds = np.interp(tokens, *curve) + slope * np.maximum(tokens - curve[0, -1], 0.0)
+    seconds += coefficients["kv_token"] * _column(samples, "context_tokens")
+    seconds += coefficients["sampled_token"] * (tokens - _column(samples, "prefill_tokens"))
+    drafting = np.array([len(sample.draft_rows) > 0 for sample in samples])
+    seconds += drafting * (_draft_features(samples) @ np.array([coefficients[name] for name in DRAFT]))
+    return seconds + _host_features(samples) @ np.array([coefficients[name] for name in HOST])
+
+
+def _verify(samples: Sequence[LatencySample]) -> tuple[FloatArray, dict[str, float]]:
+    tokens, seconds = _column(samples, "tokens_batched"), _column(samples, "verify_seconds")
+    prompts = _column(samples, "prefill_tokens")
+    # Where there is no prompt, nothing tells choosing from computing.
+    sampled = tokens - prompts if prompts.any() else np.zeros(len(samples))
+    features = np.column_stack([verify_features(tokens, _column(samples, "context_tokens")), sampled])
+    weight = 1.0 / np.maximum(seconds, max(float(np.median(seconds)) * 0.1, 1e-6))
+    fitted, _ = nnls(features * weight[:, None], seconds * weight)
+    fitted *= _to_mean(features @ fitted, seconds)
+    # Columns that no sample excites keep the latency model's first guess: 0 would promise free tokens there.
+    guess = np.append(LatencyModel().verify.weights, 0.0)
+    floor, kv_token, *slopes, sampled_token = np.where(np.abs(features).max(axis=0) > 0.0, fitted, guess).tolist()
+    knots = np.array([0.0, *VERIFY_KNOTS[:-1], 2.0 * VERIFY_KNOTS[-2]])
+    curve = np.array([knots, np.concatenate([[floor, floor], floor + np.cumsum(slopes * np.diff(knots[1:]))])])
+    return curve, {"kv_token": kv_token, "sampled_token": sampled_token}
+
+
+def _to_mean(predicted: FloatArray, measured: FloatArray) -> float:
+    known = predicted > 0.0
+    return float((measured[known] / predicted[known]).mean()) if known.any() else 1.0
+
+
+def _draft_features(samples: Sequence[LatencySample]) -> FloatArray:
+    return np.array(
+        [
+            (1.0, len(s.draft_rows), sum(s.draft_rows), s.draft_context_tokens, s.catch_up_tokens) for s in samples
+        ]
+    )  # fmt: skip
+
+
+def _host_features(samples: Sequence[LatencySample]) -> FloatArray:
+    """As the latency model counts requests: those of the first draft pass, or a token each."""
+    requests = [s.draft_rows[0] if s.draft_rows else max(1, s.tokens_batched - s.prefill_tokens) for s in samples]
+    return np.column_stack([np.ones(len(requests)), requests])
+
+
+def _column(samples: Sequence[LatencySample], name: str) -> FloatArray:
+    return np.array([getattr(sample, name) for sample in samples], np.float64)
