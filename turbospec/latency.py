@@ -8,10 +8,8 @@
 * draft: affine in the passes, their rows, the KV they read and the stale tokens caught up.
 * host: affine in the requests.
 
-Offline each part is a non-negative least squares fit of relative errors. Online each is corrected by recursive least
-squares with directional forgetting: only what a step's own features excite is forgotten, so that a server that always
-runs the same step does not lose what it knew of the others (Bittanti, Bolzern, Campi: "Recursive least-squares
-identification algorithms with incomplete excitation", IEEE TAC 35(12), 1990).
+Offline each part is a non-negative least squares fit of relative errors; online each is corrected step by step
+(`online_regression`).
 """
 
 from __future__ import annotations
@@ -22,13 +20,12 @@ import numpy as np
 from scipy.optimize import nnls
 
 from turbospec.compiled import compiled
+from turbospec.online_regression import OnlineRegression, learn_online
 from turbospec.profile import LatencySample
 from turbospec.types import FloatArray, StepOutcome
 
 VERIFY_KNOTS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, np.inf])
 """Tokens in the target's pass at which the slope may change."""
-
-OUTLIER_SIGMAS = 4.0
 
 
 def verify_features(tokens: FloatArray, context_tokens: FloatArray) -> FloatArray:
@@ -47,90 +44,6 @@ def step_features(tokens: float, context_tokens: float) -> FloatArray:
         low, high = VERIFY_KNOTS[segment], VERIFY_KNOTS[segment + 1]
         row[segment + 2] = min(max(tokens - low, 0.0), high - low)
     return row
-
-
-class OnlineRegression:
-    """Linear model y ≈ x·w with w ≥ 0 in prediction, learnt from a stream by robust recursive least squares.
-
-    Works on relative errors: a step of 10 ms and one of 100 ms teach alike.
-
-    Args:
-        weights: (p,) where to start.
-        variance: (p,) or (p, p) how far off the start may be, in squared units of the weights.
-        forgetting: information kept from one update to the next, in the direction that the update excites.
-    """
-
-    def __init__(self, weights: FloatArray, variance: FloatArray, *, forgetting: float = 0.995) -> None:
-        self.weights = np.array(weights, dtype=np.float64)
-        self.covariance = np.array(np.diag(variance) if variance.ndim == 1 else variance, dtype=np.float64)
-        self.forgetting = forgetting
-        self.noise = np.array([0.15])
-        """Standard deviation of the relative error, learnt."""
-
-    def learn(self, features: FloatArray, target: float) -> None:
-        """Take in one measurement; `target` at or below 0 is ignored."""
-        if target > 0.0:
-            learn_online(self.weights, self.covariance, self.noise, features, target, self.forgetting)
-
-    def predict(self, features: FloatArray) -> FloatArray:
-        """(…,) predictions for (…, p) features, never negative for non-negative features."""
-        return features @ np.maximum(self.weights, 0.0)
-
-
-@compiled
-def _times(matrix: FloatArray, vector: FloatArray) -> FloatArray:
-    # Plain loops: a dozen features are too few to be worth a call into BLAS.
-    out = np.zeros(len(vector))
-    for i in range(len(vector)):
-        for j in range(len(vector)):
-            out[i] += matrix[i, j] * vector[j]
-    return out
-
-
-@compiled
-def learn_online(
-    weights: FloatArray,
-    covariance: FloatArray,
-    noise: FloatArray,
-    features: FloatArray,
-    target: float,
-    forgetting: float,
-) -> None:
-    size = len(weights)
-    predicted = 0.0
-    for i in range(size):
-        predicted += features[i] * weights[i]
-    # Measured against the larger of the two, so that neither a stall nor a wild prediction gets undue weight.
-    scale = max(target, predicted, 1e-9)
-    error = (target - predicted) / scale
-    seen = features / scale
-    gain = _times(covariance, seen)
-    # A weight at 0 that would go below it is left out of what is measured: it adds nothing to the prediction. Were it
-    # not, the others would make up for weights that no prediction is made with.
-    held = False
-    for i in range(size):
-        if weights[i] <= 0.0 and gain[i] * error < 0.0 and seen[i] != 0.0:
-            seen[i], held = 0.0, True
-    if held:
-        gain = _times(covariance, seen)
-    spread = 0.0
-    for i in range(size):
-        spread += seen[i] * gain[i]
-    sigma = np.sqrt(noise[0] ** 2 + spread)
-    clipped = min(max(error, -OUTLIER_SIGMAS * sigma), OUTLIER_SIGMAS * sigma)
-    denominator = noise[0] ** 2 + spread
-    # Directional forgetting: P⁻¹ loses (1 − λ) of itself along x alone, then gains x xᵀ / σ². The gain is bounded by
-    # the noise so that a direction which repeats keeps a memory of 1 / (1 − λ) steps.
-    spread_after = spread * noise[0] ** 2 / denominator
-    floor = (1.0 - forgetting) * noise[0] ** 2
-    change = -1.0 / denominator
-    if 1e-12 < spread_after < floor:
-        change += (noise[0] ** 2 / denominator) ** 2 * (floor - spread_after) / spread_after**2
-    for i in range(size):
-        weights[i] = max(weights[i] + gain[i] * clipped / denominator, 0.0)
-        for j in range(size):
-            covariance[i, j] += gain[i] * gain[j] * change
-    noise[0] = min(max(0.98 * noise[0] + 0.02 * abs(clipped) * 1.25, 0.01), 0.5)
 
 
 @compiled
@@ -174,7 +87,7 @@ def _curve(slopes: FloatArray, floor: float, base_tokens: int, extra_tokens: int
     seconds = np.full(extra_tokens + 1, floor)
     last, value = len(slopes) - 1, floor
     for segment in range(last + 1):
-        low, slope = int(VERIFY_KNOTS[segment]), max(slopes[segment], 0.0)
+        low, slope = int(VERIFY_KNOTS[segment]), slopes[segment]
         high = int(VERIFY_KNOTS[segment + 1]) if segment < last else base_tokens + extra_tokens
         for extra in range(max(low + 1 - base_tokens, 0), min(high - base_tokens, extra_tokens) + 1):
             seconds[extra] = value + slope * (base_tokens + extra - low)
@@ -269,22 +182,22 @@ class LatencyModel:
     def verify_curve(self, base_tokens: int, extra_tokens: int, context_tokens: float, requests: int) -> FloatArray:
         """(extra + 1,) host and verify seconds with 0 … extra draft tokens on top of `base_tokens`; not decreasing."""
         weights = self.verify.weights
-        floor = max(float(weights[0]), 0.0) + max(float(weights[1]), 0.0) * context_tokens
+        floor = float(weights[0] + weights[1] * context_tokens)
         return _curve(weights[2:], floor + self.host_seconds(requests), base_tokens, extra_tokens)
 
     def host_seconds(self, requests: int) -> float:
         fixed, each = self.host.weights.tolist()
-        return max(fixed, 0.0) + max(each, 0.0) * requests
+        return fixed + each * requests
 
     def draft_costs(self, context_per_row: float) -> tuple[float, float, float]:
         """Seconds of a drafting's start, of each pass, and of each row of a pass at this context."""
         start, each_pass, row, context, _ = self.draft.weights.tolist()
-        return max(start, 0.0), max(each_pass, 0.0), max(row, 0.0) + max(context, 0.0) * context_per_row
+        return start, each_pass, row + context * context_per_row
 
     @property
     def catch_up_token_seconds(self) -> float:
         """Seconds for each stale token that a drafter pass catches up."""
-        return max(float(self.draft.weights[4]), 0.0)
+        return float(self.draft.weights[4])
 
     def predict_sample(self, sample: LatencySample) -> float:
         """Seconds that the model expects of a measured step, drafting included."""

@@ -33,8 +33,8 @@ class ProbeBudget:
 
     A step earns `share` of its duration; a probe is due once the credit covers what it will lose, times a back-off that
     doubles with every probe that brings nothing new. Where drafting nearly pays a probe loses next to nothing, and many
-    are made. A request that was never drafted for, and of which little is expected, is exempt from the back-off, as it
-    may be of another kind, but not from the budget: the loss to a drafter that is never right is bounded by `share`. A
+    are made. For a request that was never drafted for, and of which little is expected, the back-off counts by
+    its square root, as it may be of another kind; the loss to a drafter that is never right is bounded by `share`. A
     success that nobody expected is followed by another probe at once, on credit, for as long as the probes' accumulated
     surprise lasts (Page's cumulative sum), so that a drafter that is right again is noticed within a few steps.
 
@@ -76,7 +76,8 @@ class ProbeBudget:
             return None
         whole, gains = shared_seconds + seconds, expected / price
         alone = np.maximum(whole - gains, LEAST_LOSS * whole)
-        needed = np.where((evidence > 0.0) | (expected >= NO_NEWS), self._backoff * alone, alone)
+        known = (evidence > 0.0) | (expected >= NO_NEWS)
+        needed = np.where(known, self._backoff, math.sqrt(self._backoff)) * alone
         due = eligible & ((self._surprise > 0.0) | (self._credit >= needed))
         if not due.any():
             return None
@@ -110,7 +111,8 @@ class PlainSteps:
     """While every step drafts, now and then one that does not, so that drafting is compared with what is, not was.
 
     Each load (number of decoding requests, to a power of two) has plain steps at intervals that double up to
-    `MAX_INTERVAL`; together they may lose at most a share of all step time.
+    `MAX_INTERVAL`, counted from the last one, whatever it was run for; together they may lose at most a share of all
+    step time.
 
     Args:
         share: part of step time that plain steps may lose to the drafting steps in whose place they are run.
@@ -132,12 +134,13 @@ class PlainSteps:
         load = load_bucket(requests)
         if self._due.setdefault(load, step + self.FIRST_INTERVAL) > step or self._credit < seconds:
             return False
-        self._due[load] = step + self.FIRST_INTERVAL  # its outcome may be some steps away
+        # Whether or not something comes of it: under a load whose steps nearly all have prompts, little does.
+        interval = min(2 * self._interval.get(load, self.FIRST_INTERVAL // 2), self.MAX_INTERVAL)
+        self._interval[load], self._due[load] = interval, step + interval
         self._credit = min(self._credit - seconds, 0.0)
         return True
 
     def learn(self, requests: int, step: int) -> None:
         """A plain step was run, whatever for."""
         load = load_bucket(requests)
-        interval = min(2 * self._interval.get(load, self.FIRST_INTERVAL // 2), self.MAX_INTERVAL)
-        self._interval[load], self._due[load] = interval, step + interval
+        self._due[load] = step + self._interval.get(load, self.FIRST_INTERVAL)

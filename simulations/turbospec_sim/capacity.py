@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from functools import partial
 
 import numpy as np
-from joblib import Parallel, delayed
 
 from turbospec.errors import UserError
+from turbospec_sim.backends import LocalProcesses
+from turbospec_sim.ratio import Ratio
 from turbospec_sim.run import Run, simulate
 
 TOLERANCE = 0.01
@@ -36,6 +37,12 @@ class Capacity:
         """Of the mean; NaN for a single seed."""
         number = len(self.rates)
         return float(np.std(self.rates, ddof=1)) / math.sqrt(number) if number > 1 else math.nan
+
+    def over(self, other: Capacity) -> Ratio | None:
+        """This capacity over another one with the same seeds; None where either server can take nothing."""
+        if min(*self.rates, *other.rates) <= 0.0:
+            return None
+        return Ratio.of(np.log(self.rates) - np.log(other.rates))
 
 
 def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
@@ -65,7 +72,14 @@ def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
     return min(low, HIGHEST) if low >= LOWEST else 0.0
 
 
-def capacities(runs: Sequence[Run], *, seeds: int = 1, jobs: int = 1, tolerance: float = TOLERANCE) -> list[Capacity]:
+def capacities(
+    runs: Sequence[Run],
+    *,
+    seeds: int = 1,
+    jobs: int = 1,
+    tolerance: float = TOLERANCE,
+    done: Callable[[], None] = lambda: None,
+) -> list[Capacity]:
     """Capacities of several runs, in their order.
 
     Runs with the same seed share their requests, so that the ratio of two capacities is less noisy than either.
@@ -75,10 +89,13 @@ def capacities(runs: Sequence[Run], *, seeds: int = 1, jobs: int = 1, tolerance:
         seeds: how many of each.
         jobs: processes to run them in.
         tolerance: as in `capacity`.
+        done: is called after each run and seed.
     """
     seeded = [replace(run, seed=run.seed + seed) for run in runs for seed in range(seeds)]
-    searches = (delayed(capacity)(run, tolerance=tolerance) for run in seeded)
-    found = cast(list[float], Parallel(n_jobs=jobs)(searches))
+    found: list[float] = []
+    for rate in LocalProcesses(jobs).map(partial(capacity, tolerance=tolerance), seeded):
+        found.append(rate)
+        done()
     return [Capacity(tuple(found[place : place + seeds])) for place in range(0, len(found), seeds)]
 
 

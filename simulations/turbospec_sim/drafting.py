@@ -69,8 +69,8 @@ def draft(
     """Draft for the (n,) requests of a view.
 
     Returns:
-        Seconds, noise not included; the rows of each pass; KV tokens read, summed over the passes' rows; stale tokens
-        caught up.
+        Seconds, noise not included; the rows of each pass; KV tokens read, summed over the passes' rows; tokens that
+        the first pass computed beyond those every step feeds it.
     """
     state, cost = engine[0], times[0]
     longest, total = 0, 0
@@ -83,17 +83,16 @@ def draft(
     first = 1 if state.constant_first_pass else 0
     passes = 1 if state.parallel_drafter else longest - first
     rows = np.zeros(passes, np.int64)
-    read, fed, stale = 0, 0, 0
+    read, fed = 0, 0
     for i in range(size):
         request, length = requests[slots[i]], lengths[i]
-        known, missed = known_tokens(request), stale_tokens(engine, request)
+        known = known_tokens(request)
         request.drafts = length
-        in_batch = state.batch_drafter and missed == 0
+        in_batch = state.batch_drafter and stale_tokens(engine, request) == 0
         if length > 0 or in_batch:
             fed += max(known - request.draft_computed - ORDINARY_TOKENS, 0)
             request.draft_computed = known
             if length > 0:
-                stale += missed
                 request.draft_computed = known + (length - 1 if not state.parallel_drafter else 0)
         reach = longest if state.batch_drafter else length
         for number in range(passes):
@@ -116,4 +115,4 @@ def draft(
     if not state.drafter_warm:
         state.drafter_warm = 1
         seconds += cost.cold_draft
-    return seconds, rows, read, stale
+    return seconds, rows, read, fed

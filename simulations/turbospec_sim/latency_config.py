@@ -123,7 +123,7 @@ class ProfiledLatency(_Latency):
 
 def fitted_coefficients(model: LatencyModel) -> tuple[FloatArray, dict[str, float]]:
     """A fitted model in the terms of `StepTimes`: its curve, and its other coefficients by name."""
-    floor, kv_token, *slopes = np.maximum(model.verify.weights, 0.0).tolist()
+    floor, kv_token, *slopes = model.verify.weights.tolist()
     knots = np.array([0.0, *VERIFY_KNOTS[:-1], 2.0 * VERIFY_KNOTS[-2]])
     curve = np.array([knots, np.concatenate([[floor, floor], floor + np.cumsum(slopes * np.diff(knots[1:]))])])
     names = ("draft_start", "draft_pass", "draft_row", "draft_kv_token", "catch_up_token", "host", "host_request")

@@ -11,6 +11,20 @@ from typing import Any
 
 import numpy as np
 
+from turbospec.errors import UserError
+
+
+def check_output(path: Path) -> None:
+    """Raises:
+    UserError: the file cannot be written, which is to be said before hours of simulating.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: its folder cannot be made ({error.strerror}); name another file") from error
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"{path}: cannot be written; name another file")
+
 
 def save(path: Path, meta: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
     """Write the file at once, so that an interruption leaves either the old one or the new one."""

@@ -35,6 +35,18 @@ def find_scenario(source: str) -> Path:
     return find_file(source, shipped_scenarios(), "scenario")
 
 
+def named_scenarios(sources: Sequence[str], settings: Sequence[str] = ()) -> list[tuple[str, Scenario]]:
+    """Scenarios with their files' names, as results go by.
+
+    Raises:
+        UserError: one of them cannot be found or read, or two have the same name.
+    """
+    paths = [find_scenario(source) for source in sources]
+    if len({path.stem for path in paths}) < len(paths):
+        raise UserError("two of the scenarios have the same name; results go by the names of files, give one another")
+    return [(path.stem, read_scenario(path, settings)) for path in paths]
+
+
 def read_scenario(path: Path, settings: Sequence[str] = ()) -> Scenario:
     """Read and check a scenario file.
 

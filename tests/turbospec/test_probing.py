@@ -42,12 +42,14 @@ def test_probes_that_bring_nothing_new_grow_rare(accepted: int, expected: float)
     )
 
 
-def test_a_request_never_drafted_for_is_asked_at_once_unless_it_is_known_what_it_would_say() -> None:
+def test_a_request_never_drafted_for_is_asked_sooner_unless_it_is_known_what_it_would_say() -> None:
     budget = ProbeBudget(0.01)
     for _ in range(3):
         budget.learn(0, np.array([0.05]))
-    budget.earn(0.6)  # enough for one probe without back-off
     strangers = np.zeros(2)
+    budget.earn(0.6)  # enough for one probe without back-off
+    assert budget.choose(ALL, 2e-3, np.full(2, 3e-3), np.full(2, 0.1), PRICE, strangers) is None
+    budget.earn(1.0)  # enough for one with the root of the back-off, which is 8
     assert budget.choose(ALL, 2e-3, np.full(2, 3e-3), NOTHING, PRICE, np.ones(2)) is None
     assert budget.choose(ALL, 2e-3, np.full(2, 3e-3), np.full(2, 0.6), PRICE, strangers) is None
     assert budget.choose(ALL, 2e-3, np.full(2, 3e-3), np.full(2, 0.1), PRICE, strangers) is not None
@@ -169,3 +171,14 @@ def test_a_plain_step_whose_outcome_is_still_to_come_is_not_run_again() -> None:
     due = [plain.is_due(8, step, 0.0) for step in range(2 * PlainSteps.FIRST_INTERVAL)]
     assert due.index(True) == PlainSteps.FIRST_INTERVAL
     assert sum(due) == 1
+
+
+def test_plain_steps_that_teach_nothing_grow_rare_too() -> None:
+    """As on a busy server, where prompts join nearly every step after it was planned."""
+    plain = PlainSteps(0.01)
+    asked: list[int] = []
+    for step in range(2000):
+        plain.earn(0.01)
+        if plain.is_due(200, step, 0.0):
+            asked.append(step)
+    assert np.diff(asked)[-5:].tolist() == [128] * 5

@@ -23,6 +23,10 @@ COMMANDS = {
     "bench": ("turbospec.cli.bench:app", "Compare policies over the same requests, side by side."),
     "profile": ("turbospec.cli.profile:profile", "Measure step times and fit the latency model to them."),
     "simulate": ("turbospec.cli.simulate:simulate", "Try policies offline, on simulated servers and traffic."),
+    "capacity": (
+        "turbospec.cli.capacity:capacity",
+        "Find the load that simulated servers take within their SLO.",
+    ),
     "replay": ("turbospec.cli.replay:replay", "Say what other policies would have made of a recorded run."),
     "tune": ("turbospec.cli.tune:tune", "Search a policy's settings on simulated servers."),
     "calibrate": ("turbospec.cli.calibrate:calibrate", "Fit simulated servers to measurements of real ones."),

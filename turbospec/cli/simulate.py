@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from turbospec.cli.console import progress, stdout, table
-from turbospec.cli.rates import Rates, checked_rates
-from turbospec.errors import UserError
+from turbospec.cli.scenario_options import Rates, Settings, checked_rates
 
 if TYPE_CHECKING:
     from turbospec_sim.replications import Replications
@@ -43,10 +41,7 @@ def simulate(
         typer.Option(help="Name or file of a policy, oracle or best_static; repeat for several. Else the scenario's."),
     ] = None,
     rates: Rates = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="field=value in place of the scenario's, as in server.max_num_seqs=1024."),
-    ] = None,
+    settings: Settings = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each run, counting up from the scenario's.")] = 1,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes of this machine to run in; 1 when absent.")] = None,
     backend: Annotated[
@@ -56,21 +51,18 @@ def simulate(
     report: Annotated[Path | None, typer.Option(help="HTML report, one file that needs no network.")] = None,
 ) -> None:
     """Simulate a server under a policy: the real controller, requests, clock and models by a scenario file."""
-    from turbospec_sim.results import save
+    from turbospec_sim.results import check_output, save
     from turbospec_sim.run import check_policy
-    from turbospec_sim.scenario_file import find_scenario, read_scenario
+    from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.sweep import Sweep, concluded, run_all
 
     for output in (json, report):
         if output is not None:
-            _check_output(output)
+            check_output(output)
     if report is not None:
         # It needs matplotlib; where that is missing, it is to be said before hours of simulating.
         import turbospec_sim.report  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    paths = [find_scenario(source) for source in scenarios]
-    read = [(path.stem, read_scenario(path, settings or ())) for path in paths]
-    if len(dict(read)) < len(read):
-        raise UserError("two of the scenarios have the same name; rows go by the names of files, give one another")
+    read = named_scenarios(scenarios, settings or ())
     for name in policy or [scenario.policy for _, scenario in read]:
         check_policy(name)
     chosen = checked_rates(rates or (), read)
@@ -98,18 +90,6 @@ def simulate(
 
         write_report(report, meta, rows)
         stdout.print(f"report:  {report}", soft_wrap=True, markup=False)
-
-
-def _check_output(path: Path) -> None:
-    """Raises:
-    UserError: the file cannot be written, which is to be said before hours of simulating.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{path}: its folder cannot be made ({error.strerror}); name another file") from error
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"{path}: cannot be written; name another file")
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turbospec.cli.console import progress, stdout, table
-from turbospec.cli.rates import Rates, checked_rates
+from turbospec.cli.scenario_options import Rates, Settings, checked_rates
 from turbospec.errors import UserError
 from turbospec.policy import find_policy, read_policy
 
 if TYPE_CHECKING:
-    from turbospec_sim.tuning.objective import Ratio
     from turbospec_sim.tuning.search import Tuned
 
 
@@ -35,15 +33,12 @@ def tune(
     held_out: Annotated[int, typer.Option(min=2, help="Further seeds that what it found is judged by.")] = 6,
     seed: Annotated[int, typer.Option(min=0, help="Of the search.")] = 0,
     rates: Rates = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="field=value in place of the scenario's, as in server.max_num_seqs=1024."),
-    ] = None,
+    settings: Settings = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes to run in.")] = 1,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
 ) -> None:
     """Search a policy's settings for scenarios, check them on other seeds, and write them as a policy file."""
-    from turbospec_sim.scenario_file import find_scenario, read_scenario
+    from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.tuning.objective import Trials, check_objective
     from turbospec_sim.tuning.policy_file import write_policy
     from turbospec_sim.tuning.search import tune as search_settings
@@ -56,8 +51,7 @@ def tune(
     check_objective(objective)
     config = read_policy(find_policy(policy))
     space = search_space(config, search or ())
-    paths = [find_scenario(source) for source in scenarios]
-    read = [(path.stem, read_scenario(path, settings or ())) for path in paths]
+    read = named_scenarios(scenarios, settings or ())
     chosen = checked_rates(rates or (), read)
     training = Trials(read, chosen, objective, seeds, jobs=jobs)
     others = Trials(read, chosen, objective, held_out, skipped_seeds=seeds, jobs=jobs)
@@ -86,7 +80,7 @@ def _verdict(tuned: Tuned, objective: str) -> list[str]:
     """What tuning has brought, in words."""
     if tuned.held_out is None:
         return ["Nothing that was tried is better than the default settings; these are they."]
-    found = f"Held-out seeds: {_ratio(tuned.held_out)} of the default's {objective} (above 1 is better)."
+    found = f"Held-out seeds: {tuned.held_out} of the default's {objective} (above 1 is better)."
     if tuned.beyond_noise:
         return [found]
     return [found, "That is within the noise: tuning has brought nothing that can be relied on."]
@@ -96,15 +90,9 @@ def _show(tuned: Tuned, objective: str) -> None:
     shown = table("Tuning", "settings", f"{objective}: seeds of the search", "ratio", "held-out seeds", "ratio")
     rows: Sequence[tuple[str, tuple[float, float], str, str]] = [("default", tuned.default_figures, "1", "1")]
     if tuned.held_out is not None:
-        rows = [*rows, ("tuned", tuned.tuned_figures, _ratio(tuned.trained), _ratio(tuned.held_out))]
+        rows = [*rows, ("tuned", tuned.tuned_figures, str(tuned.trained), str(tuned.held_out))]
     for name, (trained, held_out), trained_ratio, held_out_ratio in rows:
         shown.add_row(name, f"{trained:.4g}", trained_ratio, f"{held_out:.4g}", held_out_ratio)
     stdout.print(shown)
     for field, value in tuned.changed.items():
         stdout.print(f"{field}: {value:g}", markup=False)
-
-
-def _ratio(ratio: Ratio) -> str:
-    if math.isnan(ratio.low):
-        return f"{ratio.mean:.4f}"
-    return f"{ratio.mean:.4f} ({ratio.low:.4f} to {ratio.high:.4f})"

@@ -269,7 +269,10 @@ class AdaptivePolicy:
             rate = best_rate(survival(conditional), costs, float(batch.decoding))
         # Requests still queued are not delayed by drafts: they gain by throughput, not by idle drafters.
         delayed = batch.prefilling + (batch.starting if view.draft_before_emit else 0)
-        return rate * (1.0 + self.config.first_token_weight * delayed / batch.decoding)
+        # Where requests have queued for long, a step more or less is nothing to a first token.
+        plain_seconds = float(costs.verify[0])
+        urgency = plain_seconds / (plain_seconds + view.waiting_seconds)
+        return rate * (1.0 + self.config.first_token_weight * urgency * delayed / batch.decoding)
 
     @staticmethod
     def _delays_first_tokens(view: StepView, batch: Batch) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from turbospec.errors import UserError
 from turbospec.policy import PolicyConfig
@@ -28,7 +27,6 @@ FIGURES = {
 """Fields of a row by the objectives' names. Times are to be low, the others high."""
 LARGEST_LOG_RATIO = math.log(100.0)
 """Beyond it one figure is as good as nothing beside the other."""
-CONFIDENCE = 0.95
 
 
 def check_objective(name: str) -> None:
@@ -37,27 +35,6 @@ def check_objective(name: str) -> None:
     """
     if name not in FIGURES:
         raise UserError(f"--objective {name}: {nearest(name, FIGURES)}")
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """How much better a policy does than the one that it is compared with; 1 is alike, more is better."""
-
-    mean: float
-    """Geometric mean over scenarios, rates and seeds."""
-    low: float
-    high: float
-    """Ends of the 95 % interval of the mean, by Student's t over the seeds; NaN for one seed."""
-
-    @classmethod
-    def of(cls, logarithms: FloatArray) -> Ratio:
-        """From the (seeds,) logarithms of each seed's mean ratio."""
-        mean = float(logarithms.mean())
-        half = math.nan
-        if len(logarithms) > 1:
-            quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2.0, len(logarithms) - 1))
-            half = quantile * float(logarithms.std(ddof=1)) / math.sqrt(len(logarithms))
-        return cls(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from scipy.stats import qmc
 from turbospec.errors import UserError
 from turbospec.policy import PolicyConfig
 from turbospec.types import FloatArray
-from turbospec_sim.tuning.objective import Ratio, Trials
+from turbospec_sim.ratio import Ratio
+from turbospec_sim.tuning.objective import Trials
 from turbospec_sim.tuning.space import Dimension
 
 MIN_POPULATION = 5

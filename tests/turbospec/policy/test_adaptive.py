@@ -165,6 +165,8 @@ def test_a_first_token_is_worth_more_than_the_next_ones() -> None:
     (decoding, with_prompt), (decoding_dear, with_prompt_dear) = lengths
     assert decoding == decoding_dear > 0
     assert with_prompt > with_prompt_dear == 0
+    queued = replace(prompt, step=100_002, waiting_requests=50, waiting_seconds=20.0)
+    assert policy.plan(queued).draft_lengths.any(), "what has waited for 20 s does not mind a few milliseconds"
 
 
 def test_tokens_that_wait_for_the_next_draft_are_first_tokens_too() -> None:

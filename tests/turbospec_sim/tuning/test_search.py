@@ -11,7 +11,8 @@ from tests.turbospec_sim.scenarios import closed, scenario
 from turbospec import UserError
 from turbospec.policy import PolicyConfig, find_policy, read_policy
 from turbospec.types import FloatArray
-from turbospec_sim.tuning.objective import Ratio, Trials, check_objective
+from turbospec_sim.ratio import Ratio
+from turbospec_sim.tuning.objective import Trials, check_objective
 from turbospec_sim.tuning.search import Tuned, tune
 from turbospec_sim.tuning.space import search_space
 

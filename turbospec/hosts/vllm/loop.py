@@ -214,11 +214,11 @@ class VllmLoop:
         context_tokens = tokens + sum(request.num_computed_tokens for request in requests)
         if self._idle is not None:
             self._idle.context_tokens = context_tokens
-        passes = self._passes(lengths, tokens, orders)
+        passes = self._passes(lengths, tokens, prefill_tokens, orders)
         self._steps.append(_Step(began, plan, tokens, prefill_tokens, context_tokens, passes))
         return lengths, orders
 
-    def _passes(self, lengths: IntArray, tokens: int, orders: DrafterOrders | None) -> _Passes:
+    def _passes(self, lengths: IntArray, tokens: int, prefill_tokens: int, orders: DrafterOrders | None) -> _Passes:
         longest, size = int(lengths.max(initial=0)), len(lengths)
         if self.limits.parallel_drafter or (orders is not None and orders.skip):
             return _NO_PASSES
@@ -227,7 +227,7 @@ class VllmLoop:
             return _Passes(passes, passes * size)
         # The first pass takes all that the target's took, and what was missed.
         passes, catch_up = max(longest, 1), sum(missed.tokens for missed in orders.catch_up.values())
-        return _Passes(passes, tokens + catch_up + (passes - 1) * size, catch_up)
+        return _Passes(passes, tokens + catch_up + (passes - 1) * size, catch_up + prefill_tokens)
 
     @property
     def awaits_output(self) -> bool:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from turbospec.compiled import compiled
-from turbospec.latency import LatencyModel, OnlineRegression, learn_online, step_features
+from turbospec.latency import LatencyModel, step_features
+from turbospec.online_regression import OnlineRegression, learn_online
 from turbospec.types import FloatArray
 
 
@@ -72,7 +73,7 @@ def _learn_and_share_out(
         return 0.0
     whole = draft = 0.0
     for i in range(len(row)):
-        part = row[i] * max(weights[i], 0.0)
+        part = row[i] * weights[i]
         whole += part
         if i >= verify_size:
             draft += part

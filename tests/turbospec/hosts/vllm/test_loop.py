@@ -109,6 +109,17 @@ def test_a_plan_is_closed_by_the_step_that_verifies_its_drafts() -> None:
     assert controller.outcomes[1].drafted.tolist() == [2, 2]
 
 
+def test_prompts_beside_drafts_are_the_drafters_work_too() -> None:
+    controller = Recorder(lengths=[0, 2, 0])
+    engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
+    engine.step([a])
+    newcomer = Request("b", num_prompt_tokens=30)
+    engine.step([a, newcomer])
+    engine.step([a, newcomer])
+    fed = controller.outcomes[1].catch_up_tokens
+    assert fed >= 30, "its first pass runs over the whole batch"
+
+
 def test_a_prompt_that_completes_is_at_its_first_decode() -> None:
     controller = Recorder(lengths=[5, 5])
     engine, long = FakeEngine(controller), Request("a", num_prompt_tokens=80)

@@ -1,4 +1,4 @@
-"""The `--rates` option."""
+"""Options that the simulator's commands share."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 Rates = Annotated[
     list[str] | None, typer.Option(help="Requests a second, with commas between several. Else the scenario's.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="field=value in place of the scenario's, as in server.max_num_seqs=1024."),
 ]
 
 

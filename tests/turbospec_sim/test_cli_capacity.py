@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.turbospec.command import run_command
+from tests.turbospec_sim.scenarios import document
+
+SLO = {"p99_ttft_ms": 200, "p99_tpot_ms": 100}
+
+
+def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
+    return run_command(["capacity", *arguments, "--tolerance", "0.05"], monkeypatch)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A server where every draft is wrong."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps(document(slo=SLO, chat__acceptance={"process": "iid", "rate": 0.0})))
+    return path
+
+
+def test_policies_are_compared_seed_by_seed(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results.json"
+    policies = ["--policy", "off", "--policy", "static-5", "--policy", "best_static"]
+    assert run([str(file), *policies, "--seeds", "2", "--json", str(results)], monkeypatch) == 0
+    assert "best_static (K=0)" in capsys.readouterr().out
+    off, dear, best = json.loads(results.read_text())["rows"]
+    assert off["ratio"] == 1.0
+    assert dear["ratio_high"] < 0.9
+    assert (best["capacity"], best["draft_length"]) == (off["capacity"], 0)
+    first, second = off["capacity_by_seed"]
+    assert off["capacity"] == pytest.approx((first + second) / 2)
+
+
+def test_the_scenarios_own_policy_is_taken_where_none_is_named(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([str(file)], monkeypatch) == 0
+    assert "static-3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({}, "no `slo`"), ({"workload__arrivals": {"process": "closed", "concurrency": 2}, "rates": None}, "by rates")],
+)
+def test_a_scenario_without_objectives_or_rates_has_no_capacity(
+    changes: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps(document(**({"slo": SLO} if changes else {}), **changes)))
+    assert run([str(path)], monkeypatch) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error

@@ -1,0 +1,112 @@
+"""`turbospec capacity`: how many requests a second a simulated server takes within its objectives, by policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.scenario_options import Settings
+
+if TYPE_CHECKING:
+    from turbospec_sim.capacity import Capacity
+    from turbospec_sim.run import Run
+
+
+def capacity(
+    scenarios: Annotated[list[str], typer.Argument(help="Names or files of scenarios.", metavar="SCENARIO...")],
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or file of a policy, oracle or best_static; repeat for several. Else the scenario's."),
+    ] = None,
+    settings: Settings = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each search, counting up from the scenario's.")] = 1,
+    tolerance: Annotated[
+        float, typer.Option(min=0.001, max=0.5, help="Where bisection ends, as a part of the rate.")
+    ] = 0.01,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes to run in.")] = 1,
+    json: Annotated[Path | None, typer.Option(help="Results, one row a policy.")] = None,
+) -> None:
+    """Find the highest rate at which simulated servers keep to their objectives, by bisection, under each policy."""
+    from turbospec_sim.capacity import FIRST_GUESS, capacities
+    from turbospec_sim.results import check_output, save
+    from turbospec_sim.run import check_policy
+    from turbospec_sim.scenario_file import named_scenarios
+    from turbospec_sim.sweep import Sweep
+
+    if json is not None:
+        check_output(json)
+    read = named_scenarios(scenarios, settings or ())
+    policies = [*dict.fromkeys(policy or ())]
+    for name in policies or [scenario.policy for _, scenario in read]:
+        check_policy(name)
+    runs = Sweep(read, policies, [FIRST_GUESS]).runs()
+    with progress() as bar:
+        task = bar.add_task("searches", total=len(runs) * seeds)
+        found = capacities(runs, seeds=seeds, jobs=jobs, tolerance=tolerance, done=lambda: bar.advance(task))
+    rows = _rows(runs, found)
+    _show(rows)
+    if json is not None:
+        meta = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            **{name: version(name) for name in ("turbospec", "numpy", "numba")},
+            "seeds": seeds,
+            "tolerance": tolerance,
+            "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in read},
+        }
+        save(json, meta, rows)
+        stdout.print(f"results: {json}", soft_wrap=True, markup=False)
+
+
+def _rows(runs: Sequence[Run], found: Sequence[Capacity]) -> list[dict[str, Any]]:
+    """One for each scenario and policy; of the lengths that `best_static` tried, the best."""
+    best: dict[tuple[str, str], tuple[Capacity, int | None]] = {}
+    for run, capacity in zip(runs, found, strict=True):
+        key = run.name, run.policy
+        if key not in best or capacity.mean > best[key][0].mean:
+            best[key] = capacity, run.draft_length
+    rows: list[dict[str, Any]] = []
+    first: dict[str, Capacity] = {}
+    for (scenario, policy), (capacity, draft_length) in best.items():
+        ratio = capacity.over(first.setdefault(scenario, capacity))
+        rows.append(
+            {
+                "scenario": scenario,
+                "policy": policy,
+                "draft_length": draft_length,
+                "capacity": capacity.mean,
+                "standard_error": capacity.standard_error,
+                "capacity_by_seed": list(capacity.rates),
+                "ratio": None if ratio is None else ratio.mean,
+                "ratio_low": None if ratio is None else ratio.low,
+                "ratio_high": None if ratio is None else ratio.high,
+            }
+        )
+    return rows
+
+
+def _show(rows: Sequence[dict[str, Any]]) -> None:
+    """A table for each scenario, with ratios to its first policy."""
+    for name, group in groupby(rows, key=lambda row: row["scenario"]):
+        shown = table(name, "policy", "req/s", "± error", "ratio to the first", "95 % interval")
+        for row in group:
+            length = "" if row["draft_length"] is None else f" (K={row['draft_length']})"
+            shown.add_row(
+                f"{row['policy']}{length}",
+                f"{row['capacity']:.3g}",
+                _figure(row["standard_error"], ".2g"),
+                _figure(row["ratio"], ".3f"),
+                " to ".join(_figure(row[end], ".3f") for end in ("ratio_low", "ratio_high")),
+            )
+        stdout.print(shown)
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "–" if value is None or math.isnan(value) else format(value, form)
