@@ -12,7 +12,6 @@ to the target's positions before its start and to the head's own since then.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -29,8 +28,9 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, Lla
 from training.batches import Windows
 from training.corpus import CACHE
 from training.export import write_tokenizer
+from training.loop import Budget, Run, token_progress
 from training.tokenizer import stream
-from training.train import optimizers_for, rate_factor, token_progress, with_generated
+from training.train import with_generated
 
 DRAFT_VOCABULARY = 2048
 STEPS = 4
@@ -195,7 +195,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Seed of the weights and of the data order.")] = 7,
     cache: Path = CACHE,
 ) -> None:
-    """Train the head and write both checkpoints; running it again goes on from `eagle3.pt` in the cache."""
+    """Train the head and write both checkpoints; running it again goes on from its state in the cache."""
     model = LlamaForCausalLM.from_pretrained(target, dtype=torch.bfloat16).eval()
     text = [stream("train", "code", cache), stream("train", "prose", cache)]
     chosen = draft_vocabulary(text)
@@ -204,51 +204,21 @@ def main(
     rotary = LlamaRotaryEmbedding(model.config)
     head = fresh_head(model, chosen, seed)
     export(head, model, chosen, cache / "tokenizer", out / "eagle3-untrained")
-    optimizers = optimizers_for(head, "lm_head", ADAMW_RATE)
-    state_file, step, seconds = cache / "eagle3.pt", 0, 0.0
-    if state_file.exists():
-        state = torch.load(state_file, weights_only=True)
-        head.load_state_dict(state["head"])
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        step, seconds = state["step"], state["seconds"]
-    rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
-    per_step, started, saved_at = batch * length, time.monotonic() - seconds, time.monotonic()
-    smoothed = np.zeros(STEPS)
+    budget = Budget(tokens, None if deadline_minutes is None else 60.0 * deadline_minutes)
+    run = Run(head, "lm_head", ADAMW_RATE, budget, batch * length, cache / "eagle3-state.pt")
+    smoothed: np.ndarray | None = None
     with token_progress() as bar:
-        task = bar.add_task("agreement", total=tokens // 1000, completed=step * per_step // 1000)
-        while True:
-            share = step * per_step / tokens
-            if deadline_minutes is not None:
-                share = max(share, (time.monotonic() - started) / (60.0 * deadline_minutes))
-            if share >= 1.0:
-                break
-            factor = rate_factor(step, share)
-            for group, rate in zip((g for o in optimizers for g in o.param_groups), rates, strict=True):
-                group["lr"] = rate * factor
+        task = bar.add_task("agreement", total=tokens // 1000, completed=run.done.tokens // 1000)
+        for step in run.steps():
             loss, agreement = loss_on(head, model, rotary, windows.at(step), drafted)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            step += 1
-            smoothed = 0.97 * smoothed + 0.03 * np.array(agreement) if step > 1 else np.array(agreement)
+            run.learn(loss)
+            smoothed = np.array(agreement) if smoothed is None else 0.97 * smoothed + 0.03 * np.array(agreement)
             shown = " ".join(f"{rate:.3f}" for rate in smoothed)
-            bar.update(task, completed=step * per_step // 1000, description=f"agreement {shown}")
-            if time.monotonic() - saved_at > 120.0 or not state_file.exists():
-                saved_at = time.monotonic()
-                torch.save(
-                    {
-                        "head": head.state_dict(),
-                        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-                        "step": step,
-                        "seconds": saved_at - started,
-                    },
-                    state_file,
-                )
+            bar.update(task, completed=run.done.tokens // 1000, description=f"agreement {shown}")
     export(head, model, chosen, cache / "tokenizer", out / "eagle3")
-    typer.echo(f"{step * per_step} tokens in {step} steps; agreement by position {np.round(smoothed, 3).tolist()}")
+    typer.echo(f"{run.done.tokens} tokens in {run.done.step} steps")
+    if smoothed is not None:
+        typer.echo(f"agreement by position {np.round(smoothed, 3).tolist()}")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ whichever comes first. Run the command again to resume from ``state.pt`` in the 
 from __future__ import annotations
 
 import json
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,62 +19,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from torch import nn
 from transformers import LlamaForCausalLM
 
 from training.architectures import Role, drafter_for, fresh_model
 from training.batches import Windows
 from training.corpus import CACHE
+from training.loop import Budget, Progressed, Run, token_progress
 from training.tokenizer import stream
 
-WARMUP_STEPS = 40
-DECAY_SHARE = 0.45
-MUON_RATE = 0.015
 ADAMW_RATE = 3e-3
 GENERATED_SHARE = 0.5
-STATE_EVERY_SECONDS = 120.0
-
-
-@dataclass
-class Progressed:
-    """How far a run has come; the part of the state that is not tensors."""
-
-    step: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-
-
-def rate_factor(step: int, share_done: float) -> float:
-    """Learning-rate multiplier: short linear warm-up, constant, then linear decay to 2 % over the last part."""
-    warmup = min(1.0, (step + 1) / WARMUP_STEPS)
-    decay = min(1.0, max(0.02, (1.0 - share_done) / DECAY_SHARE))
-    return warmup * decay
-
-
-def optimizers_for(model: nn.Module, vocabulary: str, adamw_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for the norms and the matrix over the vocabulary, by its name."""
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and vocabulary not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim != 2 or vocabulary in name]
-    return [
-        torch.optim.Muon(matrices, lr=MUON_RATE, weight_decay=0.1, momentum=0.95),
-        torch.optim.AdamW(others, lr=adamw_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
-    ]
-
-
-def token_progress() -> Progress:
-    """A bar over thousands of tokens, with what is left of the time."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("k tokens"),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-        refresh_per_second=0.5,
-        speed_estimate_period=120.0,
-    )
 
 
 def loss_on(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, tokens: torch.Tensor) -> torch.Tensor:
@@ -117,64 +70,25 @@ def train(
     snapshot_every_tokens: int | None,
 ) -> Progressed:
     """Run the loop until the token budget or the deadline, resuming from ``out/state.pt`` when it exists."""
-    optimizers = optimizers_for(model, "embed_tokens", ADAMW_RATE)
-    base_rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
-    done = Progressed()
-    state_file = out / "state.pt"
-    if state_file.exists():
-        state = torch.load(state_file, weights_only=True)
-        model.load_state_dict(state["model"])
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        done = Progressed(**state["done"])
-
-    def save_state() -> None:
-        state = {
-            "model": model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-            "done": asdict(done),
-        }
-        torch.save(state, state_file.with_suffix(".tmp"))
-        state_file.with_suffix(".tmp").replace(state_file)
-
-    def share_done() -> float:
-        by_tokens = done.tokens / token_budget
-        return by_tokens if deadline_seconds is None else max(by_tokens, done.seconds / deadline_seconds)
-
-    model.train()
-    started = time.monotonic() - done.seconds
-    state_saved = time.monotonic()
-    smoothed: float | None = None
     tokens_per_step = windows.batch * windows.length
+    budget = Budget(token_budget, deadline_seconds)
+    run = Run(model, "embed_tokens", ADAMW_RATE, budget, tokens_per_step, out / "state.pt")
+    done, smoothed = run.done, None
     with token_progress() as bar, (out / "log.jsonl").open("a", encoding="utf-8") as log:
         task = bar.add_task("loss  ...", total=token_budget // 1000, completed=done.tokens // 1000)
-        while share_done() < 1.0:
-            factor = rate_factor(done.step, share_done())
-            groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-            for group, base in zip(groups, base_rates, strict=True):
-                group["lr"] = base * factor
-            loss = loss_on(model, teacher, windows.at(done.step))
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            done.step += 1
-            done.tokens += tokens_per_step
-            done.seconds = time.monotonic() - started
+        for step in run.steps():
+            loss = loss_on(model, teacher, windows.at(step))
+            run.learn(loss)
             value = loss.item()
             smoothed = value if smoothed is None else 0.98 * smoothed + 0.02 * value
             bar.update(task, completed=done.tokens // 1000, description=f"loss {smoothed:.3f}")
             if done.step % 20 == 0:
-                log.write(json.dumps({**asdict(done), "loss": round(smoothed, 4), "rate_factor": factor}) + "\n")
+                entry = {**asdict(done), "loss": round(smoothed, 4), "rate_factor": run.rate_factor}
+                log.write(json.dumps(entry) + "\n")
                 log.flush()
             crossed = snapshot_every_tokens and done.tokens % snapshot_every_tokens < tokens_per_step
             if crossed:
                 save_weights(model, out / f"tokens-{done.tokens:09d}", asdict(done))
-            if time.monotonic() - state_saved > STATE_EVERY_SECONDS:
-                save_state()
-                state_saved = time.monotonic()
-    save_state()
     save_weights(model, out / "final", asdict(done))
     return done
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 from training.batches import Windows
-from training.train import DECAY_SHARE, rate_factor
 
 
 def test_a_resumed_run_sees_the_same_batches() -> None:
@@ -22,10 +20,3 @@ def test_an_epoch_covers_every_window_once() -> None:
     windows = Windows([np.arange(101, dtype=np.uint16)], length=10, batch=5, seed=1)
     starts = torch.cat([windows.at(step)[:, 0] for step in range(2)])
     assert sorted(starts.tolist()) == list(range(0, 100, 10))
-
-
-def test_learning_rate_warms_up_holds_and_decays() -> None:
-    assert rate_factor(0, 0.0) < 0.05
-    assert rate_factor(500, 0.3) == 1.0
-    assert rate_factor(500, 1.0 - DECAY_SHARE / 2) == pytest.approx(0.5)
-    assert rate_factor(500, 1.0) == 0.02

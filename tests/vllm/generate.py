@@ -27,24 +27,34 @@ def allow_async_scheduling() -> None:
     CpuPlatform.check_and_update_config = classmethod(check_and_allow)
 
 
+def build(*, asynchronous: bool, **arguments: Any) -> Any:
+    """A small vLLM with the repository's target; the arguments are vLLM's own."""
+    from vllm import LLM
+
+    if asynchronous:
+        allow_async_scheduling()
+    own = {
+        "dtype": "float32",
+        "max_model_len": 256,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 256,
+        "enforce_eager": True,
+        "seed": 0,
+        "disable_log_stats": False,
+    }
+    return LLM(str(MODELS / "target"), **(own | arguments))
+
+
 def main() -> None:
     job = json.load(sys.stdin)
-    from vllm import LLM, SamplingParams
+    from vllm import SamplingParams
 
-    if job["async"]:
-        allow_async_scheduling()
-    llm = LLM(
-        str(MODELS / "target"),
-        dtype="float32",
-        max_model_len=256,
-        max_num_batched_tokens=256,
-        enforce_eager=True,
-        seed=0,
-        disable_log_stats=False,
+    llm = build(
+        asynchronous=job["async"],
         speculative_config=job["speculative_config"],
         additional_config=job["additional_config"],
         scheduler_cls=job["scheduler_cls"],
-        **({"max_num_seqs": 8} | job["engine"]),
+        **job["engine"],
     )
     each = job["extra_args"] or [None] * len(job["prompts"])
     params = [

@@ -144,7 +144,7 @@ async def watch(server: Server, began: float, record: Record) -> None:
 
 
 def look(server: Server, began: float) -> dict[str, float]:
-    root = psutil.Process(server.process.pid)
+    root = psutil.Process(server.running.pid)
     rss = 0
     for process in [root, *root.children(recursive=True)]:
         try:

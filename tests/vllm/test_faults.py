@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("vllm")
 
+from tests.vllm.script import run_script
 from tests.vllm.traffic import MAX_DRAFT
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 @dataclass(slots=True, frozen=True)
@@ -34,20 +28,8 @@ class Served:
 
 
 def run(mode: str) -> Served:
-    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(REPOSITORY)}
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as answer:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.vllm.traffic", answer.name, mode],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=REPOSITORY,
-            timeout=900,
-            env=os.environ | settings,
-        )
-        assert done.returncode == 0, done.stdout[-6000:]
-        result = json.load(answer)
-    return Served(result["served"], result["known"], done.stdout)
+    result, log = run_script("traffic", mode)
+    return Served(result["served"], result["known"], log)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +74,13 @@ def test_aborts_leave_the_others_alone_and_nothing_behind(alone: Served, draftin
     assert drafting.answers("after aborts") == plain
     # A request is forgotten in the step after its last: no more than a batch is ever known.
     assert max(drafting.known) <= 8
+
+
+def test_tokens_that_are_dropped_and_computed_again(alone: Served, drafting: Served) -> None:
+    """All requests are preempted with steps under way, of which vLLM sends nothing on."""
+    assert drafting.answers("preempted") == alone.answers("plain")
+    assert drafting.batches["preempted"]["preemptions"] == 8
+    assert drafting.answers("after the preemption") == alone.answers("plain")
 
 
 def test_a_controller_that_fails_ends_nothing_but_itself(alone: Served, drafting: Served) -> None:

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,8 @@ import pytest
 
 pytest.importorskip("vllm")
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.vllm.script import REPOSITORY, run_script
+
 MODELS = REPOSITORY / "models"
 PROMPTS = int(os.environ.get("TURBOSPEC_LOSSLESS_PROMPTS", "24"))
 PROMPT_TOKENS, NEW_TOKENS, MAX_DRAFT = 96, 48, 6
@@ -58,21 +56,8 @@ def generate(
         "extra_args": None,
         "engine": {},
     }
-    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(REPOSITORY)}
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as answer:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.vllm.generate", answer.name],
-            input=json.dumps(fields | job),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=REPOSITORY,
-            timeout=900,
-            env=os.environ | settings | (variables or {}),
-        )
-        assert done.returncode == 0, done.stdout[-4000:]
-        result = json.load(answer)
-    return result["tokens"], result["metrics"], done.stdout
+    result, log = run_script("generate", job=fields | job, variables=variables)
+    return result["tokens"], result["metrics"], log
 
 
 @pytest.fixture(scope="module")

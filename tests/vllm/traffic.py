@@ -2,9 +2,9 @@
 
     python -m tests.vllm.traffic ANSWER alone|sync|async
 
-`alone` is vLLM without speculation. The others draft at random, and go on to what only they can show: requests that are
-aborted while they draft, and a controller that fails. The engine core is in this process, so that its steps follow from
-the requests alone and its scheduler can be looked into.
+`alone` is vLLM without speculation. The others draft at random, and go on to what only they can show: requests that
+are aborted or preempted while they draft, and a controller that fails. The engine core is in this process, so that its
+steps follow from the requests alone and its scheduler can be looked into.
 
 Nothing of TurboSpec is imported at the top: the worker, a process of its own, imports this file again, and vLLM's
 search for kernels on a CPU trips over numba.
@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.vllm.generate import MODELS, allow_async_scheduling
+from tests.vllm.generate import MODELS, build
+from tests.vllm.script import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 MAX_DRAFT = 6
 BATCHED_TOKENS = 64
 BUSY_STEP = 12
@@ -72,11 +72,7 @@ def fail(_: Any) -> None:
     raise RuntimeError("fails on purpose")
 
 
-def build(mode: str) -> Any:
-    from vllm import LLM
-
-    if mode == "async":
-        allow_async_scheduling()
+def build_for(mode: str) -> Any:
     speculation = {
         "method": "draft_model",
         "model": str(MODELS / "drafter"),
@@ -84,17 +80,11 @@ def build(mode: str) -> Any:
         "num_speculative_tokens_per_batch_size": [[1, 1, MAX_DRAFT]],
     }
     schedulers = {"sync": "RandomScheduler", "async": "RandomAsyncScheduler"}
-    return LLM(
-        str(MODELS / "target"),
-        dtype="float32",
-        max_model_len=256,
-        max_num_seqs=8,
+    return build(
+        asynchronous=mode == "async",
         max_num_batched_tokens=BATCHED_TOKENS,
         block_size=32,
         enable_prefix_caching=True,
-        enforce_eager=True,
-        seed=0,
-        disable_log_stats=False,
         distributed_executor_backend="mp",
         speculative_config=None if mode == "alone" else speculation,
         additional_config={} if mode == "alone" else {"turbospec": "static-1"},
@@ -126,6 +116,7 @@ def serve(llm: Any, batch: Batch, *, when_busy: Callable[[], None] | None = None
 
 def counters(llm: Any) -> dict[str, float]:
     names = {f"vllm:spec_decode_num_{each}": each for each in ("drafts", "draft_tokens", "accepted_tokens")}
+    names["vllm:num_preemptions"] = "preemptions"
     counted = dict.fromkeys(names.values(), 0.0)
     for metric in llm.get_metrics():
         if metric.name in names:
@@ -136,7 +127,7 @@ def counters(llm: Any) -> dict[str, float]:
 def main() -> None:
     answer, mode = sys.argv[1:]
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    llm = build(mode)
+    llm = build_for(mode)
     batches = traffic(llm.get_tokenizer())
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     served = {kind: serve(llm, batch) for kind, batch in batches.items()} if mode == "alone" else {}
@@ -154,6 +145,9 @@ def main() -> None:
         served["aborted"] = serve(llm, plain, when_busy=abort)
         served["after aborts"] = serve(llm, plain)
         known.append(len(loop.known))
+        preempt = partial(llm.reset_prefix_cache, reset_running_requests=True)
+        served["preempted"] = serve(llm, plain, when_busy=preempt)
+        served["after the preemption"] = serve(llm, plain)
         spoil = partial(setattr, loop.controller, {"sync": "plan", "async": "observe"}[mode], fail)
         served["failing"] = serve(llm, plain, when_busy=spoil)
         served["after the failure"] = serve(llm, plain)

@@ -33,7 +33,13 @@ class DraftCounts:
     """Draft tokens verified at each position, where the server tells; all drafts reached every position otherwise."""
 
     def since(self, before: DraftCounts) -> DraftCounts:
-        """What was added to an earlier reading."""
+        """What was added to an earlier reading.
+
+        Raises:
+            UserError: the server is not the one of that reading.
+        """
+        if self.drafts < before.drafts or len(self.accepted) != len(before.accepted):
+            raise UserError("the server was started anew while it was watched; look again")
         drafted = None
         if self.drafted is not None and before.drafted is not None:
             drafted = tuple(now - then for now, then in zip(self.drafted, before.drafted, strict=True))

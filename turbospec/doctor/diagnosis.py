@@ -25,6 +25,9 @@ DEAD = 0.05
 """Survival below which a position brings nothing."""
 LENGTH_TOLERANCE = 0.1
 """Difference in tokens for each request from which two runs did not do the same work."""
+EVEN_LENGTHS = 0.9
+"""Mean length of drafts, in parts of the longest, below which they were not all of one length; the last of a text are
+shorter anyway."""
 TTFT_TOLERANCE = 1.1
 NOISE = 0.02
 """Part by which two runs of the same thing may well differ."""
@@ -111,6 +114,8 @@ def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
         return _nothing("nothing was drafted in this time: either no request decoded, or drafting was off")
     if not counts.accepted:
         return _nothing("the server does not tell acceptance by position")
+    if counts.positions == 0:
+        return _nothing("TurboSpec's metrics, a second behind, show no draft yet; watch for longer")
     known = counts.conditional()[: counts.positions]
     survival: FloatArray = np.cumprod(np.nan_to_num(known), dtype=np.float64)  # what nothing got to has no survivors
     tokens = np.concatenate([[1.0], 1.0 + np.cumsum(survival)])
@@ -119,6 +124,13 @@ def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
     if counts.drafts < ENOUGH_DRAFTS:
         diagnosis.findings.append(
             warning(f"only {counts.drafts} drafts were seen; take what follows as a guess and look again")
+        )
+    if counts.drafted is None and counts.mean_draft_length < EVEN_LENGTHS * len(counts.accepted):
+        diagnosis.findings.append(
+            warning(
+                f"drafts were {counts.mean_draft_length:.1f} tokens long on average, of {len(counts.accepted)}, and "
+                "nothing tells how many got to each position: acceptance of the later ones is at least what is shown"
+            )
         )
     first = float(known[0])
     diagnosis.findings.append(_of_drafter(first))

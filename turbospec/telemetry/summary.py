@@ -19,6 +19,8 @@ class Summary:
 
     def __init__(self) -> None:
         self.steps = 0
+        """Those on an old plan included, as in all that follows."""
+        self.unplanned_steps = 0
         self.requests: set[int] = set()
         self.emitted_tokens = 0
         self.drafted_tokens = 0
@@ -36,20 +38,24 @@ class Summary:
         self._predictions: list[tuple[float, float]] = []
 
     def add(self, step: TraceStep) -> None:
-        """Count one more step."""
-        self.steps += 1
+        """Count one more step, and those before it that ran on an old plan."""
+        self.steps += 1 + step.unplanned_steps
+        self.unplanned_steps += step.unplanned_steps
         self.requests.update(step.request_ids)
-        self.emitted_tokens += sum(step.emitted)
+        self.emitted_tokens += sum(step.emitted) + step.unplanned_tokens
         self.drafted_tokens += sum(step.drafted)
         self.accepted_tokens += sum(step.accepted)
         self.drafts += sum(length > 0 for length in step.drafted)
         self.draft_lengths.update(
             drafted for drafted, phase in zip(step.drafted, step.phase, strict=True) if phase != Phase.PREFILL
         )
+        if step.unplanned_tokens:
+            # One for every request and step without drafts.
+            self.draft_lengths[0] += step.unplanned_tokens
         self.seconds["draft"] += step.draft_seconds
-        self.seconds["verify"] += step.verify_seconds
+        self.seconds["verify"] += step.verify_seconds + step.unplanned_seconds
         self.seconds["controller"] += step.decision_seconds
-        self.seconds["step"] += step.step_seconds
+        self.seconds["step"] += step.step_seconds + step.unplanned_seconds
         self.seconds["probe"] += step.step_seconds * step.probe
         self.probes += step.probe
         self.fallbacks += step.reason.startswith("guard:")
@@ -91,6 +97,7 @@ class Summary:
         errors = self.prediction_errors()
         return {
             "steps": self.steps,
+            "unplanned_steps": self.unplanned_steps,
             "requests": len(self.requests),
             "emitted_tokens": self.emitted_tokens,
             "drafted_tokens": self.drafted_tokens,

@@ -67,6 +67,10 @@ class TraceStep:
     """What planning and learning cost."""
     probe: bool
     reason: str
+    unplanned_steps: int = 0
+    """Steps on an old plan of no drafts since the line before; traces of earlier versions have none of the three."""
+    unplanned_tokens: int = 0
+    unplanned_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         rows = (
@@ -115,6 +119,9 @@ class TraceStep:
             decision_seconds=_rounded(decision_seconds),
             probe=plan.probe,
             reason=plan.reason,
+            unplanned_steps=outcome.unplanned_steps,
+            unplanned_tokens=outcome.unplanned_tokens,
+            unplanned_seconds=_rounded(outcome.unplanned_seconds),
         )
 
 

@@ -20,6 +20,7 @@ from turbospec_sim.records import CLASS, OFFERED
 from turbospec_sim.replay.recording import Recording, record
 from turbospec_sim.replay.server import drafter_of, server_of
 from turbospec_sim.replay.tokens import KnownTokens, count_judged
+from turbospec_sim.replay.unplanned import with_unplanned_steps
 from turbospec_sim.run import serve
 from turbospec_sim.scenario import Drafter, Server, engine_record
 from turbospec_sim.state import EngineState
@@ -104,6 +105,7 @@ class Replay:
         same_at_any_place: bool = False,
         concurrency: int | None = None,
     ) -> None:
+        steps = with_unplanned_steps(steps)
         self.recording: Recording = record(steps)
         self.server: Server = server_of(steps, self.recording)
         self.drafter: Drafter = drafter_of(steps)

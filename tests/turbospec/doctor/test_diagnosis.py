@@ -72,6 +72,19 @@ RUN = BenchResult(Path("run.json"), counts(0.6, 0.3), 130.0, 8.0, 60.0, 5000, 50
 PLAIN = BenchResult(Path("plain.json"), None, 100.0, 10.0, 58.0, 5000, 50, "inf", 8)
 
 
+def test_a_server_that_did_not_tell_of_its_drafts_yet_is_no_error() -> None:
+    diagnosis = diagnose(DraftCounts(40, 80, (0.0, 0.0), (0.0, 0.0)), StepCost(0.08, 0.02))
+    assert "watch for longer" in texts(diagnosis, "warning")
+
+
+def test_drafts_of_unequal_lengths_are_said_where_positions_are_not_counted() -> None:
+    uneven = DraftCounts(1000, 1500, (800.0, 200.0, 50.0))
+    assert "at least what is shown" in texts(diagnose(uneven, StepCost(0.08, 0.02)), "warning")
+    counted = DraftCounts(1000, 1500, (800.0, 200.0, 50.0), (1000.0, 400.0, 100.0))
+    for even in (counts(0.8, 0.5), counted):
+        assert "at least what is shown" not in texts(diagnose(even, StepCost(0.08, 0.02)), "warning")
+
+
 def severities(run: BenchResult, baseline: BenchResult) -> list[tuple[str, str]]:
     return [(finding.severity, finding.text.split(":")[0]) for finding in compare(run, baseline)]
 

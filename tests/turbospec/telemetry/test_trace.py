@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,24 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert first["predicted_seconds"] is None
     assert first["reason"] == "λ=12.5 says 4"
     assert (second["predicted_seconds"], second["probe"]) == (0.009, True)
+
+
+def on_an_old_plan(step: Step, steps: int, tokens: int, seconds: float) -> Step:
+    view, plan, outcome, decision_seconds = step
+    outcome = replace(outcome, unplanned_steps=steps, unplanned_tokens=tokens, unplanned_seconds=seconds)
+    return view, plan, outcome, decision_seconds
+
+
+def test_steps_on_old_plans_are_kept_and_older_traces_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with DecisionTrace(path) as trace:
+        trace.on_step(*on_an_old_plan(a_step(), 5, 15, 0.25))
+    (step,) = read_trace(path)
+    assert (step.unplanned_steps, step.unplanned_tokens, step.unplanned_seconds) == (5, 15, 0.25)
+    line = {name: value for name, value in json.loads(path.read_text()).items() if not name.startswith("unplanned")}
+    path.write_text(json.dumps(line) + "\n")
+    (step,) = read_trace(path)
+    assert (step.unplanned_steps, step.unplanned_tokens, step.unplanned_seconds) == (0, 0, 0.0)
 
 
 def test_files_stay_within_their_size_and_number(tmp_path: Path) -> None:
@@ -189,6 +208,16 @@ def test_the_summary_adds_steps_up() -> None:
     assert document["prediction_error_median"] == pytest.approx(0.15)
     assert (document["probe_steps"], document["probe_time_share"]) == (1, pytest.approx(1 / 3))
     assert document["seconds"]["step"] == pytest.approx(0.03)
+
+
+def test_the_summary_counts_steps_on_old_plans() -> None:
+    document = summarised(a_step(), on_an_old_plan(a_step(6), 5, 15, 0.25)).document()
+    assert (document["steps"], document["unplanned_steps"]) == (7, 5)
+    assert document["emitted_tokens"] == 2 * 9 + 15
+    assert document["draft_lengths"] == {"0": 2 + 15, "4": 4}
+    assert document["mean_draft_length"] == pytest.approx(16 / 21)
+    assert document["seconds"]["step"] == pytest.approx(0.02 + 0.25)
+    assert document["seconds"]["verify"] == pytest.approx(0.014 + 0.25)
 
 
 def test_a_request_in_prefill_had_no_draft_length_to_choose() -> None:

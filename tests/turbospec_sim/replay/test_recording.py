@@ -155,6 +155,15 @@ def test_the_engine_is_recognised(drafter: dict[str, object], emit: str, tmp_pat
     assert (server.max_num_seqs, server.emit) == (4, emit)
 
 
+def test_prompts_that_are_drafted_on_count_as_what_the_drafter_was_fed(tmp_path: Path) -> None:
+    """A drafter that works as vLLM's takes a prompt along in its first pass, and reports nothing as caught up."""
+    made = scenario(server__emit="after_draft", drafter={"max_draft": 5, "batch": True}, **BUSY)
+    steps = written(tmp_path / "trace.jsonl", made, "static-3")
+    fed = sum(sample.catch_up_tokens for sample in record(steps).samples)
+    assert sum(step.catch_up_tokens for step in steps) < 0.1 * fed
+    assert fed == pytest.approx(record(steps).prompt_tokens.sum(), rel=0.1)
+
+
 def test_an_engine_that_nobody_waited_for_has_no_cap(tmp_path: Path) -> None:
     steps = written(tmp_path / "trace.jsonl", scenario(rates=[0.5], workload__requests=5), "off")
     assert server_of(steps, record(steps)).max_num_seqs == 1024

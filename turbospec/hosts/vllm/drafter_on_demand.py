@@ -59,7 +59,8 @@ def install(model_runner) -> None:
         return propose_drafts(scheduler_output, *given, *others)
 
     def prepare_inputs_without_drafts(scheduler_output, *others):
-        if scheduler_output.scheduled_spec_decode_tokens:
+        ordered = getattr(scheduler_output, ORDERS_ATTRIBUTE, None) is not None
+        if scheduler_output.scheduled_spec_decode_tokens or not ordered:
             return prepare_inputs(scheduler_output, *others)
         # vLLM takes every step of a runner with this setting for one that verifies drafts: it builds what says where
         # they are and samples by rejection, which takes longer and gives the same.

@@ -254,7 +254,8 @@ class VllmLoop:
         if closing is not None and closing.plan is not None:
             if not verified.keys().isdisjoint(closing.plan.names):
                 self._close(closing, closing.plan, step, seconds, verified, queue)
-        elif step.plan is None and step.prefill_tokens == 0:
+        elif step.prefill_tokens == 0:
+            # What it verified belongs to no plan, whether or not it began one.
             self._unplanned_steps += 1
             self._unplanned_tokens += step.tokens
             self._unplanned_seconds += seconds

@@ -81,16 +81,13 @@ def _with_scheduler(create):
 def _with_drafter_on_demand(init):
     @functools.wraps(init)
     def init_device(wrapper):
+        from turbospec.hosts.vllm.support import runs_on_demand
+
         init(wrapper)
-        config = wrapper.vllm_config
-        # A scheduler of vLLM's own gives no orders.
-        if config.speculative_config is not None and config.scheduler_config.scheduler_cls is not None:
-            from turbospec.hosts.vllm.support import kept_tokens
+        if runs_on_demand(wrapper.vllm_config):
+            from turbospec.hosts.vllm.drafter_on_demand import install
 
-            if kept_tokens(config):
-                from turbospec.hosts.vllm.drafter_on_demand import install
-
-                install(wrapper.worker.model_runner)
+            install(wrapper.worker.model_runner)
 
     return init_device
 

@@ -18,8 +18,9 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 
 from turbospec.hosts.vllm.drafter_orders import ORDERS_ATTRIBUTE, DrafterOrders
-from turbospec.hosts.vllm.loop import EngineLimits, Queue, Verified, VllmLoop
+from turbospec.hosts.vllm.loop import EngineLimits, Queue, VllmLoop
 from turbospec.hosts.vllm.metrics_file import METRICS_FILE_KEY, MetricsFileWriter
+from turbospec.hosts.vllm.outputs import judged, verified
 from turbospec.hosts.vllm.settings import read_settings
 from turbospec.hosts.vllm.support import PARALLEL_METHODS, kept_tokens
 from turbospec.telemetry.metrics import HostSeconds, StepMetrics
@@ -89,10 +90,10 @@ class _Adaptive(Scheduler):
         if loop is None or not scheduler_output.num_scheduled_tokens:
             return super().update_from_output(scheduler_output, model_runner_output)
         began = time.perf_counter()
-        verified = {}
+        drafts = {}
         try:
             if loop.awaits_output:
-                verified = self._verified(scheduler_output, model_runner_output)
+                drafts = judged(scheduler_output, model_runner_output, self.requests)
         except Exception:
             self._fail()
             return super().update_from_output(scheduler_output, model_runner_output)
@@ -100,10 +101,7 @@ class _Adaptive(Scheduler):
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         began = time.perf_counter()
         try:
-            # A request that ended has had the tokens behind its end taken out of its list.
-            done = {
-                name: Verified(drafted, accepted, len(tokens)) for name, (drafted, accepted, tokens) in verified.items()
-            }
+            done = verified(drafts, outputs) if drafts else {}
             self._seconds.steps += loop.finish(done, self._queue() if done else Queue())
         except Exception:
             self._fail()
@@ -149,22 +147,6 @@ class _Adaptive(Scheduler):
         # Those that wait for something else than their turn are in queues of their own.
         arrived = self.waiting.peek_request().arrival_time if self.waiting else time.time()
         return Queue(requests, max(time.time() - arrived, 0.0))
-
-    def _verified(self, scheduler_output, model_runner_output) -> dict[str, tuple[int, int, list[int]]]:
-        """Of each request that is still served: drafts verified, those accepted, and the list of tokens sampled, which
-        vLLM goes on to shorten."""
-        sampled, rows = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
-        drafts, invalid = scheduler_output.scheduled_spec_decode_tokens, scheduler_output.num_invalid_spec_tokens or {}
-        verified: dict[str, tuple[int, int, list[int]]] = {}
-        for name in scheduler_output.num_scheduled_tokens:
-            request = self.requests.get(name)
-            if not sampled or name not in rows or request is None or request.is_finished():
-                continue
-            tokens = sampled[rows[name]]
-            # What a grammar ruled out was never judged by the target.
-            drafted = len(drafts.get(name, ())) - invalid.get(name, 0)
-            verified[name] = drafted, min(max(len(tokens) - 1, 0), drafted), tokens
-        return verified
 
     def _fail(self) -> None:
         log.exception("TurboSpec failed and is idle from now on; speculation goes on as vLLM has it")

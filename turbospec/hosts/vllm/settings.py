@@ -7,21 +7,19 @@ From the environment (`TURBOSPEC_POLICY`, `TURBOSPEC_PROFILE`, `TURBOSPEC_TRACE`
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turbospec.controller import Controller
 from turbospec.errors import UserError
+from turbospec.hosts.vllm.support import ADDITIONAL_CONFIG_KEY, is_asked_for, settings_in
 from turbospec.policy import load_controller
 from turbospec.policy.load import find_policy
 from turbospec.policy.schema import read_policy
 from turbospec.profile import Profile
 from turbospec.telemetry.trace import check_writable
 
-ADDITIONAL_CONFIG_KEY = "turbospec"
 ENVIRONMENT = "TURBOSPEC_"
 
 
@@ -65,13 +63,11 @@ def read_settings(additional_config: object) -> Settings | None:
     Raises:
         UserError: they are wrong.
     """
-    given: Any = None
-    if isinstance(additional_config, Mapping):
-        given = cast("Mapping[str, Any]", additional_config).get(ADDITIONAL_CONFIG_KEY)
+    if not is_asked_for(additional_config):
+        return None
+    given = settings_in(additional_config)
     where = f"--additional-config's {ADDITIONAL_CONFIG_KEY!r}"
     if given is None:
-        if not os.environ.get(ENVIRONMENT + "POLICY"):
-            return None
         variables = {name: ENVIRONMENT + name.upper() for name in Settings.model_fields}
         given = {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
         where = "the environment's TURBOSPEC_ variables"

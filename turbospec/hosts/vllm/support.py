@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
+
+ADDITIONAL_CONFIG_KEY = "turbospec"
+POLICY_VARIABLE = "TURBOSPEC_POLICY"
 
 OLDEST_VERSION = (0, 29)
 NEWEST_VERSION = (0, 32)
@@ -32,6 +36,38 @@ class SetUp:
     pipeline_parallel_size: int = 1
     second_model_runner: bool = False
     """vLLM's newer model runner, which it takes where Triton is."""
+
+
+def is_asked_for(additional_config: object) -> bool:
+    """Whether the user wants TurboSpec in this server.
+
+    Args:
+        additional_config: vLLM's, whatever its type.
+    """
+    return settings_in(additional_config) is not None or bool(os.environ.get(POLICY_VARIABLE))
+
+
+def settings_in(additional_config: object) -> Any:
+    """What is said of TurboSpec in vLLM's `--additional-config`; None for nothing."""
+    if not isinstance(additional_config, Mapping):
+        return None
+    return cast("Mapping[str, Any]", additional_config).get(ADDITIONAL_CONFIG_KEY)
+
+
+def runs_on_demand(vllm_config: Any) -> bool:
+    """Whether a worker's drafter is to heed orders, which only a scheduler of TurboSpec's gives. vLLM's second model
+    runner has none of what is wrapped for it.
+
+    Args:
+        vllm_config: vLLM's.
+    """
+    return (
+        vllm_config.speculative_config is not None
+        and vllm_config.scheduler_config.scheduler_cls is not None
+        and is_asked_for(vllm_config.additional_config)
+        and not vllm_config.use_v2_model_runner
+        and kept_tokens(vllm_config) > 0
+    )
 
 
 def kept_tokens(vllm_config: Any) -> int:

@@ -49,6 +49,11 @@ class Server:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """Of its first process."""
+        return self._process.pid
+
     def is_ready(self) -> bool:
         """Whether it answers.
 

@@ -188,8 +188,12 @@ def test_no_more_is_kept_than_is_asked_for() -> None:
     assert runner.drafter.calls[-1]["target_positions"].tolist() == [9]
 
 
-def prepared(runner: Runner, **drafts: list[int]) -> str | None:
-    return runner._prepare_inputs(SimpleNamespace(scheduled_spec_decode_tokens=drafts), [1])
+def prepared(runner: Runner, orders: DrafterOrders | None = PLAN[0][0], **drafts: list[int]) -> str | None:
+    return runner._prepare_inputs(a_step(orders, **drafts), [1])
+
+
+def a_step(orders: DrafterOrders | None, **drafts: list[int]) -> SimpleNamespace:
+    return SimpleNamespace(scheduled_spec_decode_tokens=drafts, **{ORDERS_ATTRIBUTE: orders})
 
 
 def test_a_step_without_drafts_is_prepared_as_one_of_a_server_that_does_not_speculate() -> None:
@@ -197,8 +201,9 @@ def test_a_step_without_drafts_is_prepared_as_one_of_a_server_that_does_not_spec
     assert prepared(runner) is None
     assert prepared(runner, a=[7]) == "set"
     with pytest.raises(ValueError, match="nothing"):
-        runner._prepare_inputs(SimpleNamespace(scheduled_spec_decode_tokens={}), None)
+        runner._prepare_inputs(a_step(skip(0)), None)
     assert runner.speculative_config == "set"
+    assert prepared(runner, None) == "set", "another scheduler's"
     # Where penalties need the drafts of the step before, async scheduling brings them to the sampler.
     assert prepared(Runner(Drafter(False), on_demand=True, asynchronous=True)) == "set"
     assert prepared(Runner(Drafter(False), on_demand=True, is_hybrid=True)) == "set"

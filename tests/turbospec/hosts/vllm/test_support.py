@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from turbospec.hosts.vllm.support import SetUp, unsupported
+from turbospec.hosts.vllm.support import SetUp, runs_on_demand, unsupported
 
 SUPPORTED = SetUp((0, 32, 0), "draft_model")
 
@@ -33,3 +34,47 @@ def test_what_cannot_be_told_a_length_is_said_why(change: dict[str, Any], says: 
     reason = unsupported(replace(SUPPORTED, **change))
     assert reason is not None
     assert says in reason
+
+
+def a_worker(**change: Any) -> SimpleNamespace:
+    """vLLM's configuration in a worker, where TurboSpec's scheduler gives orders, but for the changes."""
+    own = {
+        "method": "eagle3",
+        "scheduler_cls": "turbospec.hosts.vllm.scheduler.TurboSpecScheduler",
+        "additional_config": {"turbospec": "adaptive"},
+        "is_multimodal_model": False,
+        "use_v2_model_runner": False,
+    } | change
+    return SimpleNamespace(
+        speculative_config=own["method"] and SimpleNamespace(method=own["method"]),
+        scheduler_config=SimpleNamespace(scheduler_cls=own["scheduler_cls"]),
+        model_config=SimpleNamespace(is_multimodal_model=own["is_multimodal_model"]),
+        parallel_config=SimpleNamespace(decode_context_parallel_size=1),
+        additional_config=own["additional_config"],
+        use_v2_model_runner=own["use_v2_model_runner"],
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": None},
+        {"method": "ngram"},
+        {"scheduler_cls": None},
+        {"additional_config": {}},
+        {"additional_config": object()},
+        {"is_multimodal_model": True},
+        {"use_v2_model_runner": True},
+    ],
+)
+def test_workers_are_left_alone_unless_a_scheduler_gives_orders(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TURBOSPEC_POLICY", raising=False)
+    assert runs_on_demand(a_worker())
+    assert not runs_on_demand(a_worker(**change))
+
+
+def test_a_worker_hears_of_a_policy_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "adaptive")
+    assert runs_on_demand(a_worker(additional_config={}))

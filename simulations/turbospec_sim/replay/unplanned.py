@@ -1,0 +1,156 @@
+"""The steps of a trace that have no line of their own: those on a plan of no drafts that was made before.
+
+An engine may keep such a plan for some steps. The next line says how many ran since the one before, what they emitted
+and what they took, all together, and how far each request has come. They are put back, one step each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from turbospec.telemetry.trace import TraceStep
+from turbospec.types import Phase
+from turbospec_sim.replay.queueing import LONGEST_STEP
+
+
+@dataclass(slots=True, frozen=True)
+class _Row:
+    """A request as it stands before its first step in a gap, and the number of its steps there."""
+
+    number: int
+    class_id: int
+    context_tokens: int
+    emitted_tokens: int
+    tokens_left: int
+    first: int
+    """Of the gap's steps, from 0."""
+    steps: int
+
+
+def with_unplanned_steps(steps: Iterable[TraceStep]) -> list[TraceStep]:
+    """The steps in the order of time, with those that were reported in sums, each with an emitted token a request.
+
+    A request that is in a line after the gap had its steps at the gap's end, as many as it came forward by. What is
+    left of the tokens goes to the requests that are seen no more, none beyond its limit. Those that came and went
+    between two lines are lost. Steps with prompts on an old plan are in no sum: in their place come steps without.
+    """
+    lines = sorted(steps, key=lambda step: step.now)
+    last_line = {number: line for line, step in enumerate(lines) for number in step.request_ids}
+    emitted: dict[int, int] = {}
+    """Tokens that each request has emitted, its first included."""
+    filled: list[TraceStep] = []
+    for line, step in enumerate(lines):
+        if line and step.unplanned_steps:
+            gone = {number for number in lines[line - 1].request_ids if last_line[number] < line}
+            filled += _between(lines[line - 1], step, emitted, gone)
+        filled.append(step)
+        for row, number in enumerate(step.request_ids):
+            known = emitted.get(number, 0)
+            if step.phase[row] != Phase.PREFILL:
+                known = max(known, step.emitted_tokens[row])
+            emitted[number] = known + step.emitted[row]
+    return filled
+
+
+def _between(before: TraceStep, after: TraceStep, emitted: Mapping[int, int], gone: set[int]) -> list[TraceStep]:
+    """The steps between two lines.
+
+    Args:
+        before, after: the lines.
+        emitted: tokens that each request has emitted by the end of the first; without those never seen.
+        gone: requests of the first that are in no later one.
+    """
+    size = after.step - before.step - 1
+    if size < after.unplanned_steps:
+        return []
+    rows = [row for row in _went_on(after, emitted, size) if row.steps]
+    tokens = round(after.unplanned_tokens * size / after.unplanned_steps) - sum(row.steps for row in rows)
+    rows = sorted(rows + _ended(before, emitted, gone, tokens, size), key=lambda row: row.number)
+    seconds = after.unplanned_seconds / after.unplanned_steps
+    began = before.now + before.step_seconds
+    room = max(after.now - began, 0.0) / size
+    # Where the engine was idle in between, it was so after its last requests had ended.
+    spacing = room if room <= LONGEST_STEP * seconds else seconds
+    return [
+        _step(before, rows, place, now=began + place * spacing, seconds=seconds)
+        for place in range(size)
+        if any(row.first <= place < row.first + row.steps for row in rows)
+    ]
+
+
+def _went_on(after: TraceStep, emitted: Mapping[int, int], size: int) -> list[_Row]:
+    rows: list[_Row] = []
+    for row, number in enumerate(after.request_ids):
+        if after.phase[row] == Phase.PREFILL:
+            continue
+        told = after.emitted_tokens[row]
+        came = min(max(told - max(emitted.get(number, 0), 1), 0), size)
+        rows.append(
+            _Row(
+                number, after.class_ids[row], after.context_tokens[row] - came, told - came,
+                after.tokens_left[row] + came, size - came, came,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _ended(before: TraceStep, emitted: Mapping[int, int], gone: set[int], tokens: int, size: int) -> list[_Row]:
+    """The requests that are seen no more, with a share each of the tokens that are left."""
+    rows = [
+        _Row(
+            number, before.class_ids[row], before.context_tokens[row] + before.emitted[row], emitted[number],
+            left, 0, min(left, size),
+        )
+        for row, number in enumerate(before.request_ids)
+        if number in gone
+        and before.phase[row] != Phase.PREFILL
+        and (left := before.tokens_left[row] - before.emitted[row]) > 0
+    ]  # fmt: skip
+    most = sum(row.steps for row in rows)
+    if most <= tokens:
+        return rows
+    return [replace(row, steps=row.steps * max(tokens, 0) // most) for row in rows]
+
+
+def _step(before: TraceStep, rows: Sequence[_Row], place: int, *, now: float, seconds: float) -> TraceStep:
+    """One step of a gap, with the requests that are in it."""
+    inside = [(row, place - row.first) for row in rows if row.first <= place < row.first + row.steps]
+    size = len(inside)
+    context = [row.context_tokens + done for row, done in inside]
+    told = [row.emitted_tokens + done for row, done in inside]
+    return replace(
+        before,
+        step=before.step + 1 + place,
+        now=now,
+        request_ids=[row.number for row, _ in inside],
+        phase=[int(Phase.FIRST_DECODE if emitted == 1 else Phase.DECODE) for emitted in told],
+        class_ids=[row.class_id for row, _ in inside],
+        context_tokens=context,
+        emitted_tokens=told,
+        tokens_left=[row.tokens_left - done for row, done in inside],
+        **dict.fromkeys(("stale_tokens", "draft_limits", "planned", "proposed", "drafted", "accepted"), [0] * size),
+        emitted=[1] * size,
+        truncated=[False] * size,
+        waiting_requests=0,
+        waiting_seconds=0.0,
+        draft_rows=[],
+        draft_context_tokens=0,
+        catch_up_tokens=0,
+        tokens_batched=size,
+        padded_tokens=size,
+        prefill_tokens=0,
+        attended_tokens=sum(context) + size,
+        failures=0,
+        predicted_tokens=None,
+        predicted_seconds=None,
+        draft_seconds=0.0,
+        verify_seconds=seconds,
+        step_seconds=seconds,
+        decision_seconds=0.0,
+        probe=False,
+        reason="",
+        unplanned_steps=0,
+        unplanned_tokens=0,
+        unplanned_seconds=0.0,
+    )
