@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
@@ -102,11 +101,7 @@ def record(steps: Sequence[TraceStep]) -> Recording:
         duration=max(step.now + step.step_seconds for step in steps) - first,
         begun_before=sum(request.begin > 0 for request in served),
         cut_short=sum(request.last_line == len(steps) - 1 and request.left > 0 for request in served),
-        samples=[
-            _sample(step, _prompts_drafted_on(before, step))
-            for before, step in pairwise([steps[0], *steps])
-            if step.step_seconds > 0.0
-        ],
+        samples=[_sample(step) for step in steps if step.step_seconds > 0.0],
         seconds_between=seconds_between(steps),
     )
 
@@ -150,20 +145,11 @@ def _per_token(request: _Request) -> float:
     return (request.last_token - request.first_token) / following if following > 0 else math.nan
 
 
-def _prompts_drafted_on(before: TraceStep, step: TraceStep) -> int:
-    """Prompt tokens that the drafter's first pass of a step took along. Engines that draft over all that was just
-    verified, vLLM among them, do not report them as caught up, and the simulated drafter takes as long for either."""
-    fresh = any(
-        phase == Phase.FIRST_DECODE and not stale for phase, stale in zip(step.phase, step.stale_tokens, strict=True)
-    )
-    return before.prefill_tokens if step.draft_rows and fresh and step.step == before.step + 1 else 0
-
-
-def _sample(step: TraceStep, prompt_tokens: int) -> LatencySample:
+def _sample(step: TraceStep) -> LatencySample:
     return LatencySample(
         draft_rows=tuple(step.draft_rows),
         draft_context_tokens=step.draft_context_tokens,
-        catch_up_tokens=step.catch_up_tokens + prompt_tokens,
+        catch_up_tokens=step.catch_up_tokens,
         tokens_batched=step.tokens_batched,
         prefill_tokens=step.prefill_tokens,
         context_tokens=step.attended_tokens,

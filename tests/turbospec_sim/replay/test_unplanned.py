@@ -68,7 +68,7 @@ def test_a_replay_has_them(tmp_path: Path) -> None:
     steps = written(tmp_path / "trace.jsonl", made, "adaptive")
     whole, told = Replay(steps, concurrency=4), Replay(held(steps), concurrency=4)
     for figure in ("total_output_tokens", "output_throughput", "mean_draft_length"):
-        assert told.recorded[figure] == pytest.approx(whole.recorded[figure], rel=0.01)
+        assert told.recorded[figure] == pytest.approx(whole.recorded[figure], rel=0.02)
         assert told.as_recorded()[figure] == pytest.approx(told.recorded[figure], rel=0.02)
 
 
