@@ -14,6 +14,9 @@ from turbospec.latency import LatencyModel, step_features
 from turbospec.online_regression import OnlineRegression, learn_online
 from turbospec.types import FloatArray
 
+MOST_DRAFTING = 0.95
+"""Of a step's time: the target's pass is never free, whatever the first few steps seem to say."""
+
 
 class StepSplit:
     """Shares out step times between the target's pass and the drafter's passes."""
@@ -77,4 +80,4 @@ def _learn_and_share_out(
         whole += part
         if i >= verify_size:
             draft += part
-    return step_seconds * draft / whole if whole > 0.0 else 0.0
+    return step_seconds * min(draft / whole, MOST_DRAFTING) if whole > 0.0 else 0.0
