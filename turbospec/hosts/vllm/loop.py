@@ -320,11 +320,10 @@ class VllmLoop:
         queue: Queue,
     ) -> tuple[StepView, int]:
         """The batch as it will stand when this step's tokens are sampled, and the prompt tokens in the step."""
-        limits, size = self.limits, len(requests)
-        # One line each: request, phase, context, emitted, left, limit, class, missed.
-        rows = np.zeros((8, size), np.int64)
+        limits = self.limits
+        told: list[tuple[int, ...]] = []
         prefill_tokens = prompt_left = 0
-        for i, (request, asked) in enumerate(zip(requests, known, strict=True)):
+        for request, asked in zip(requests, known, strict=True):
             computed = request.num_computed_tokens + num_scheduled[request.request_id]
             known_tokens = request.num_tokens + request.num_output_placeholders
             missing = known_tokens - computed
@@ -346,7 +345,8 @@ class VllmLoop:
                 if self._cache is not None and not self._cache.can_draft(asked):
                     limit = 0
             limit = max(limit, 0)
-            rows[:, i] = asked.number, phase, computed, emitted + 1, left, limit, asked.class_id, asked.missed_tokens
+            told.append((asked.number, phase, computed, emitted + 1, left, limit, asked.class_id, asked.missed_tokens))
+        rows = np.array(told, np.int64).T.copy() if told else np.zeros((8, 0), np.int64)
         view = StepView(
             step=self._next_step,
             now=time.monotonic(),
