@@ -13,10 +13,10 @@ said here of order holds all the same.
 A plan of no drafts may be good for some steps: these run without a view, a plan or an outcome of their own, as long as
 few of their requests came after the plan.
 
-How long a step took is the time from when its scheduling began, or from when the step before gave its tokens, whichever
-was later, until it gave its own. While steps follow one another without a gap, as they do on a busy server,
-that is the time from output to output: what a step adds to the run, whether or not its scheduling overlapped with the
-step before. `StepSplit` says what part of it was drafting.
+How long a step took is the time from when the step before gave its tokens, or from when the engine turned to it after
+it had nothing to do, until it gave its own. While requests are running that is the time from output to output: what a
+step adds to the run, whether its scheduling overlapped with the step before or the drafts were fetched in between.
+`StepSplit` says what part of it was drafting.
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ class VllmLoop:
             drafted: drafts among them, of the requests that have some.
             resumed: those that start anew after a preemption.
             queue: requests that are not scheduled.
-            began: when scheduling began, on the clock of `time.perf_counter`.
+            began: when the engine turned to this step, or to an earlier one of those that followed each other without a
+                pause, on the clock of `time.perf_counter`.
 
         Returns:
             (n,) draft lengths. The drafter makes the longest for the whole batch; the others are to be cut. And what

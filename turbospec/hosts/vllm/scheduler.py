@@ -41,6 +41,8 @@ class _Adaptive(Scheduler):
         self._seconds = HostSeconds()
         self._loop: VllmLoop | None = self._build_loop(vllm_config)
         self._began = 0.0
+        self._was_paused = False
+        """Whether the engine was paused since the last step, perhaps with requests that stayed."""
         self._lengths: dict[str, int] = {}
         """Draft length of each request of the last scheduled step."""
         self.drafts_are_due = True
@@ -70,8 +72,15 @@ class _Adaptive(Scheduler):
         return VllmLoop(controller, limits)
 
     def schedule(self, *args, **kwargs):
-        self._began = time.perf_counter()
+        # With requests running, steps follow one another at once: what the core does in between, fetching drafts above
+        # all, belongs to the second. Time without any, or in a pause, belongs to no step.
+        if self._was_paused or not self.running:
+            self._began, self._was_paused = time.perf_counter(), False
         return super().schedule(*args, **kwargs)
+
+    def set_pause_state(self, *args, **kwargs):
+        self._was_paused = True
+        return super().set_pause_state(*args, **kwargs)
 
     def _update_after_schedule(self, scheduler_output) -> None:
         if self._loop is not None:
