@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from turbospec_engine.bench.vllm.loads import Tokenizer, VllmLoad
 from turbospec_engine.bench.vllm.server import Server
 from turbospec_engine.bench.vllm.table import is_turbospec
 
+IDLE_SECONDS = 1.2
+"""Before a run: a worker of vLLM looks for work without a pause for a second after its last (`SpinCondition` there),
+and on CPUs all servers' workers are bound to the same core."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bench:
@@ -30,7 +35,7 @@ class Bench:
     """Folder for results of `vllm bench serve`."""
 
     def serve(self, server: Server, load: VllmLoad) -> dict[str, Any]:
-        """What `vllm bench serve` saved of a run.
+        """What `vllm bench serve` saved of a run, after all servers have fallen asleep.
 
         Raises:
             UserError: the server ended, the run failed, or not all of its requests were served.
@@ -38,6 +43,7 @@ class Bench:
         path = self.scratch / "result.json"
         arguments = ("--backend", "vllm", "--base-url", server.url, "--model", self.model, "--disable-tqdm")
         where = ("--result-dir", str(self.scratch), "--result-filename", path.name)
+        time.sleep(IDLE_SECONDS)
         self.client.run((*arguments, *load.arguments, *OPTIONS, *where), server.check)
         document = json.loads(path.read_text())
         if document["completed"] != load.requests:
