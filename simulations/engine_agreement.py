@@ -1,32 +1,38 @@
-"""Compare the simulator with the embedded engine, run by run, on a benchmark that kept its traces.
+"""Compare the simulator with the embedded engine on a benchmark that kept its traces.
 
     turbospec bench --workload code --drafter good --concurrency 8 --json runs/agreement.json --traces runs/agreement
     python simulations/engine_agreement.py runs/agreement.json runs/agreement
 
 Every counted run is simulated with its own requests, clients and drafts: once with the step times that were measured
-before the benchmark, once with those of the run itself.
+before the benchmark, once with those of the other policies' runs, and once with those of the run itself. Shown are
+medians over the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from turbospec.errors import UserError
+from turbospec.telemetry.results_file import save
 from turbospec.telemetry.trace_folder import TraceFolder
 from turbospec_sim.replay.agreement import (
+    BY_OTHERS,
     BY_PROFILE,
     BY_TRACE,
     FIGURES,
     Agreement,
     agreements,
-    mean_and_worst,
+    median_errors,
     read_rows,
 )
-from turbospec_sim.results import save
 
-SOURCES = {BY_PROFILE: "step times of the profile", BY_TRACE: "step times of the run"}
+SOURCES = {BY_PROFILE: "those of the profile", BY_OTHERS: "of other policies' runs", BY_TRACE: "of the run"}
+HEADS = ("tokens/s", "TPOT", "TTFT")
+FIRST = 30
+"""Width of the first column."""
 
 
 def main() -> None:
@@ -40,34 +46,27 @@ def main() -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    print(f"{'simulated / measured − 1':38}" + "".join(f"{source:>36}" for source in SOURCES.values()))
-    print(f"{'run':38}" + f"{'tokens/s':>12}{'TPOT':>12}{'TTFT':>12}" * len(SOURCES))
-    for run in [agreement for agreement in found if agreement.step_times == BY_PROFILE]:
-        print(f"{_name(run):38}" + "".join(_errors(_same_run(found, run, source)) for source in SOURCES))
-    summaries = {source: _of(found, source) for source in SOURCES}
-    for place, name in enumerate(("mean, without sign", "worst")):
-        values = [mean_and_worst(runs, figure)[place] for runs in summaries.values() for figure in FIGURES]
-        print(f"{name:38}" + "".join(f"{value:12.1%}" if place == 0 else f"{value:+12.1%}" for value in values))
+    _show(found)
     if options.json is not None:
         meta = {"results": str(options.results), "traces": str(options.traces)}
-        save(options.json, meta, [dict(agreement.document()) for agreement in found])
+        save(options.json, meta, [agreement.document() for agreement in found])
 
 
-def _of(found: list[Agreement], source: str) -> list[Agreement]:
-    return [agreement for agreement in found if agreement.step_times == source]
+def _show(found: list[Agreement]) -> None:
+    by_source = {source: [run for run in found if run.step_times == source] for source in SOURCES}
+    columns = [median_errors(runs, figure) for runs in by_source.values() for figure in FIGURES]
+    print(f"{'step times:':{FIRST}}" + "".join(f"{source:>27}" for source in SOURCES.values()))
+    print(f"{'simulated / measured − 1':{FIRST}}" + "".join(f"{head:>9}" for head in HEADS) * len(SOURCES))
+    for cell, policy, emit in columns[-1]:
+        late = "" if emit == "before_draft" else f":{emit}"
+        _print(f"{cell.name} {policy}{late}", [column.get((cell, policy, emit)) for column in columns])
+    sizes = [[abs(error) for error in column.values()] for column in columns]
+    _print("mean, without sign", [sum(own) / len(own) if own else None for own in sizes])
+    _print("worst", [max(column.values(), key=abs) if column else None for column in columns])
 
 
-def _same_run(found: list[Agreement], run: Agreement, source: str) -> Agreement:
-    return next(agreement for agreement in _of(found, source) if agreement.run == run.run)
-
-
-def _name(run: Agreement) -> str:
-    late = "" if run.emit == "before_draft" else f":{run.emit}"
-    return f"{run.cell.name} {run.policy}{late} {run.number}"
-
-
-def _errors(run: Agreement) -> str:
-    return "".join(f"{run.error(figure):+12.1%}" for figure in FIGURES)
+def _print(name: str, errors: Sequence[float | None]) -> None:
+    print(f"{name:{FIRST}}" + "".join(f"{'–':>9}" if error is None else f"{error:+9.1%}" for error in errors))
 
 
 if __name__ == "__main__":

@@ -130,19 +130,19 @@ class LatencyModel:
         if not samples:
             raise ValueError("no samples to fit a latency model to")
         model = cls()
-        model._fit_part(model.verify, np.stack([_verify_row(s) for s in samples]), _column(samples, "verify_seconds"))
+        model._fit_part(model.verify, np.stack([_verify_row(s) for s in samples]), column(samples, "verify_seconds"))
         drafted = [sample for sample in samples if sample.draft_rows]
         if drafted:
-            model._fit_part(model.draft, np.stack([_draft_row(s) for s in drafted]), _column(drafted, "draft_seconds"))
+            model._fit_part(model.draft, np.stack([draft_row(s) for s in drafted]), column(drafted, "draft_seconds"))
         host = np.array([max(s.step_seconds - s.draft_seconds - s.verify_seconds, 0.0) for s in samples])
-        model._fit_part(model.host, np.stack([_host_row(s) for s in samples]), host)
+        model._fit_part(model.host, np.stack([host_row(s) for s in samples]), host)
         model.verify_observations, model.draft_observations = len(samples), len(drafted)
         model.fitted = True
         return model
 
     @staticmethod
     def _fit_part(part: OnlineRegression, features: FloatArray, seconds: FloatArray) -> None:
-        weight = 1.0 / np.maximum(seconds, max(float(np.median(seconds)) * 0.1, 1e-6))
+        weight = relative_weights(seconds)
         scaled = features * weight[:, None]
         fitted, _ = nnls(scaled, seconds * weight)
         # Columns the samples never excite keep the start's value: zero would promise free tokens there.
@@ -201,7 +201,7 @@ class LatencyModel:
 
     def predict_sample(self, sample: LatencySample) -> float:
         """Seconds that the model expects of a measured step, drafting included."""
-        draft = float(self.draft.predict(_draft_row(sample))) if sample.draft_rows else 0.0
+        draft = float(self.draft.predict(draft_row(sample))) if sample.draft_rows else 0.0
         return draft + float(self.verify.predict(_verify_row(sample))) + self.host_seconds(_requests(sample))
 
 
@@ -214,14 +214,22 @@ def _verify_row(step: LatencySample | StepOutcome) -> FloatArray:
     return step_features(float(step.tokens_batched), float(step.context_tokens))
 
 
-def _draft_row(step: LatencySample | StepOutcome) -> FloatArray:
+def draft_row(step: LatencySample | StepOutcome) -> FloatArray:
+    """(5,) features of a step's drafting."""
     rows = step.draft_rows
     return np.array([1.0, len(rows), sum(rows), step.draft_context_tokens, step.catch_up_tokens], np.float64)
 
 
-def _host_row(sample: LatencySample) -> FloatArray:
+def host_row(sample: LatencySample) -> FloatArray:
+    """(2,) features of a step's host work."""
     return np.array([1.0, float(_requests(sample))])
 
 
-def _column(samples: Sequence[LatencySample], name: str) -> FloatArray:
+def relative_weights(seconds: FloatArray) -> FloatArray:
+    """(n,) weights by which a least squares fit to n times is one of relative errors, those of the shortest bounded."""
+    return 1.0 / np.maximum(seconds, max(float(np.median(seconds)) * 0.1, 1e-6))
+
+
+def column(samples: Sequence[LatencySample], name: str) -> FloatArray:
+    """(n,) one field of n samples."""
     return np.array([getattr(sample, name) for sample in samples], np.float64)

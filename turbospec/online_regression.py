@@ -75,9 +75,7 @@ def learn_online(
     forgetting: float,
 ) -> None:
     size = len(weights)
-    predicted = 0.0
-    for i in range(size):
-        predicted += features[i] * weights[i]
+    predicted = _dot(features, weights)
     # Measured against the larger of the two, so that neither a stall nor a wild prediction gets undue weight.
     scale = max(target, predicted, 1e-9)
     error = (target - predicted) / scale

@@ -16,6 +16,8 @@ from turbospec_sim.run import Run, simulate
 
 TOLERANCE = 0.01
 """Where bisection ends, as a part of the rate."""
+FINEST = 1e-6
+"""Least tolerance; a search without one would not end."""
 LOWEST, HIGHEST = 1e-3, 1e5
 """Requests a second between which a capacity is looked for; below the first it counts as 0."""
 FIRST_GUESS = 1.0
@@ -53,14 +55,17 @@ def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
 
     Args:
         run: what is simulated; its rate, where it has one, is where the search begins.
-        tolerance: the result is at most this part below the lowest rate that was found to miss the objectives.
+        tolerance: the result is at most this part below the lowest rate that was found to miss the objectives; at
+            least `FINEST`.
 
     Returns:
         Requests a second; 0 where even `LOWEST` misses the objectives, `HIGHEST` where nothing up to it does.
 
     Raises:
-        UserError: the scenario has no objectives, or its load does not go by a rate.
+        UserError: the scenario has no objectives, or its load does not go by a rate, or the tolerance is too fine.
     """
+    if tolerance < FINEST:
+        raise UserError(f"tolerance {tolerance:g} is too fine; give at least {FINEST:g}, as a part of the rate")
     if run.scenario.slo is None:
         raise UserError(f"scenario `{run.name}` has no `slo`; without objectives there is no capacity")
     if not run.scenario.workload.has_rates:

@@ -7,12 +7,20 @@ compute them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.optimize import nnls
 
-from turbospec.latency import VERIFY_KNOTS, LatencyModel, verify_features
+from turbospec.latency import (
+    VERIFY_KNOTS,
+    LatencyModel,
+    column,
+    draft_row,
+    host_row,
+    relative_weights,
+    verify_features,
+)
 from turbospec.profile import LatencySample
 from turbospec.types import FloatArray
 
@@ -37,10 +45,10 @@ def fitted_coefficients(samples: Sequence[LatencySample]) -> tuple[FloatArray, d
     drafted = [sample for sample in samples if sample.draft_rows]
     draft = model.draft.weights
     if drafted:
-        draft = draft * _to_mean(_draft_features(drafted) @ draft, _column(drafted, "draft_seconds"))
+        draft = draft * _to_mean(_rows(draft_row, drafted) @ draft, column(drafted, "draft_seconds"))
     host = model.host.weights
-    rest = _column(samples, "step_seconds") - _column(samples, "draft_seconds") - _column(samples, "verify_seconds")
-    host = host * _to_mean(_host_features(samples) @ host, np.maximum(rest, 0.0))
+    rest = column(samples, "step_seconds") - column(samples, "draft_seconds") - column(samples, "verify_seconds")
+    host = host * _to_mean(_rows(host_row, samples) @ host, np.maximum(rest, 0.0))
     return curve, verify | dict(zip((*DRAFT, *HOST), [*draft.tolist(), *host.tolist()], strict=True))
 
 
@@ -48,23 +56,23 @@ def predicted_seconds(
     samples: Sequence[LatencySample], curve: FloatArray, coefficients: dict[str, float]
 ) -> FloatArray:
     """(n,) what n measured steps should have taken."""
-    tokens = _column(samples, "tokens_batched")
+    tokens = column(samples, "tokens_batched")
     slope = (curve[1, -1] - curve[1, -2]) / (curve[0, -1] - curve[0, -2])
     seconds = np.interp(tokens, *curve) + slope * np.maximum(tokens - curve[0, -1], 0.0)
-    seconds += coefficients["kv_token"] * _column(samples, "context_tokens")
-    seconds += coefficients["sampled_token"] * (tokens - _column(samples, "prefill_tokens"))
+    seconds += coefficients["kv_token"] * column(samples, "context_tokens")
+    seconds += coefficients["sampled_token"] * (tokens - column(samples, "prefill_tokens"))
     drafting = np.array([len(sample.draft_rows) > 0 for sample in samples])
-    seconds += drafting * (_draft_features(samples) @ np.array([coefficients[name] for name in DRAFT]))
-    return seconds + _host_features(samples) @ np.array([coefficients[name] for name in HOST])
+    seconds += drafting * (_rows(draft_row, samples) @ np.array([coefficients[name] for name in DRAFT]))
+    return seconds + _rows(host_row, samples) @ np.array([coefficients[name] for name in HOST])
 
 
 def _verify(samples: Sequence[LatencySample]) -> tuple[FloatArray, dict[str, float]]:
-    tokens, seconds = _column(samples, "tokens_batched"), _column(samples, "verify_seconds")
-    prompts = _column(samples, "prefill_tokens")
+    tokens, seconds = column(samples, "tokens_batched"), column(samples, "verify_seconds")
+    prompts = column(samples, "prefill_tokens")
     # Where there is no prompt, nothing tells choosing from computing.
     sampled = tokens - prompts if prompts.any() else np.zeros(len(samples))
-    features = np.column_stack([verify_features(tokens, _column(samples, "context_tokens")), sampled])
-    weight = 1.0 / np.maximum(seconds, max(float(np.median(seconds)) * 0.1, 1e-6))
+    features = np.column_stack([verify_features(tokens, column(samples, "context_tokens")), sampled])
+    weight = relative_weights(seconds)
     fitted, _ = nnls(features * weight[:, None], seconds * weight)
     fitted *= _to_mean(features @ fitted, seconds)
     # Columns that no sample excites keep the latency model's first guess: 0 would promise free tokens there.
@@ -80,19 +88,5 @@ def _to_mean(predicted: FloatArray, measured: FloatArray) -> float:
     return float((measured[known] / predicted[known]).mean()) if known.any() else 1.0
 
 
-def _draft_features(samples: Sequence[LatencySample]) -> FloatArray:
-    return np.array(
-        [
-            (1.0, len(s.draft_rows), sum(s.draft_rows), s.draft_context_tokens, s.catch_up_tokens) for s in samples
-        ]
-    )  # fmt: skip
-
-
-def _host_features(samples: Sequence[LatencySample]) -> FloatArray:
-    """As the latency model counts requests: those of the first draft pass, or a token each."""
-    requests = [s.draft_rows[0] if s.draft_rows else max(1, s.tokens_batched - s.prefill_tokens) for s in samples]
-    return np.column_stack([np.ones(len(requests)), requests])
-
-
-def _column(samples: Sequence[LatencySample], name: str) -> FloatArray:
-    return np.array([getattr(sample, name) for sample in samples], np.float64)
+def _rows(features: Callable[[LatencySample], FloatArray], samples: Sequence[LatencySample]) -> FloatArray:
+    return np.stack([features(sample) for sample in samples])

@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from turbospec.telemetry.page import details, page
+from turbospec.telemetry.whole_file import write_whole
 from turbospec_sim.replications import Replications, Row, replications
 from turbospec_sim.report_figures import against_load, step_time, timeline
-from turbospec_sim.results import write_whole
 
 LIMITS = {"p99_ttft_ms": "P99 TTFT", "p99_tpot_ms": "P99 TPOT"}
 YARDSTICKS = {"regret_vs_oracle": "the oracle", "regret_vs_best_static": "the best static length in hindsight"}

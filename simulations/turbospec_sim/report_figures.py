@@ -11,6 +11,7 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
 
 from turbospec.telemetry.pictures import COLOURS, FIXED, INK, TITLE, new_figure, styled, svg_of
 from turbospec.telemetry.policy_names import fixed_length
@@ -129,6 +130,9 @@ def _lines(points: Sequence[Replications], limits: Mapping[str, float]) -> str:
             axes.axhline(limits[field], color=INK, linewidth=0.8, linestyle="--")
         if _spans_widely(points, field):
             axes.set_yscale("log")
+            # Of its own accord matplotlib writes powers as TeX, which would stay as it is in an SVG's text.
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             axes.set_ylim(bottom=0)
         axes.set_title(f"{title}: P99, and thin the median" if beside else title, **TITLE)
@@ -152,6 +156,8 @@ def _bars(points: Sequence[Replications], limits: Mapping[str, float]) -> str:
             axes.plot(medians, places, linestyle="none", marker="|", markersize=9, color=INK)
         if field in limits:
             axes.axvline(limits[field], color=INK, linewidth=0.8, linestyle="--")
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_title(f"{title}: P99 (bar) and median (line)" if beside else title, **TITLE)
         axes.grid(axis="x", alpha=0.25)
     panels[0].set_yticks(places, [point.label for point in points])

@@ -14,6 +14,7 @@ from turbospec_sim.records import ENGINE, Records
 from turbospec_sim.workload.acceptance import MAX_POSITIONS
 from turbospec_sim.workload.arrivals import ClosedLoop
 from turbospec_sim.workload.config import Workload
+from turbospec_sim.workload.files import NameOrFile
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NO_THRESHOLD = np.iinfo(np.int64).max
@@ -71,7 +72,7 @@ class Scenario(Settings):
     """Version of the scenario file format."""
     description: str = ""
     """For people; the simulator ignores it."""
-    policy: str
+    policy: NameOrFile
     """Name or file of the policy of this run; `oracle` and `best_static` are known too."""
     rates: tuple[Rate, ...] = ()
     """Requests a second, one run each; none for closed loops and traces."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.turbospec.command import assert_one_line
 from turbospec import cli
 
 REPOSITORY = Path(__file__).parents[2]
@@ -51,16 +52,15 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
             cli.main()
         shown = capsys.readouterr()
         assert end.value.code == 2
-        assert_one_line(shown.out, shown.err)
+        assert_refused(shown.out, shown.err)
         return shown.err
 
     return run
 
 
-def assert_one_line(out: str, err: str) -> None:
+def assert_refused(out: str, err: str) -> None:
     assert out == ""
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1, err
+    assert_one_line(err)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_prompt_lookup_drafter_needs_no_checkpoint() -> None:
 def test_bad_input_ends_with_code_2_and_without_a_traceback() -> None:
     done = turbospec("generate", PROMPT, "--target", "models/none")
     assert done.returncode == 2
-    assert_one_line(done.stdout, done.stderr)
+    assert_refused(done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize(

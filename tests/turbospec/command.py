@@ -15,3 +15,10 @@ def run_command(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | 
     with pytest.raises(SystemExit) as end:
         cli.main()
     return end.value.code
+
+
+def assert_one_line(error: str, words: str = "") -> None:
+    """That a user's mistake was told in one line with these words in it, and without a traceback."""
+    assert error.startswith("error: ")
+    assert words in error
+    assert error.count("\n") == 1, error

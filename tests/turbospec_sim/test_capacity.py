@@ -57,8 +57,10 @@ def test_a_simulated_capacity_is_where_the_objectives_begin_to_be_missed() -> No
     assert not simulate(Run("s", RUN.scenario, "off", found * 1.05, 0))["slo_met"]
 
 
-def test_without_objectives_or_rates_there_is_none() -> None:
+def test_without_objectives_rates_or_a_tolerance_there_is_none() -> None:
     with pytest.raises(UserError, match="no `slo`"):
         capacity(Run("s", scenario(), "off", 1.0, 0))
+    with pytest.raises(UserError, match="tolerance 0 is too fine"):
+        capacity(RUN, tolerance=0.0)
     with pytest.raises(UserError, match="does not go by rates"):
         capacity(Run("s", closed(2, slo=SLO), "off", None, 0))

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.turbospec.command import run_command
+from tests.turbospec.command import assert_one_line, run_command
 from tests.turbospec_sim.scenarios import document
 
 QUICK = ["--set", "workload.requests=12"]
@@ -68,6 +68,7 @@ def test_without_options_the_scenarios_own_run_is_simulated(
         (["nowhere.yaml"], "nowhere.yaml: no such scenario file"),
         (["drfit"], "no scenario is called `drfit`; did you mean `drift`?"),
         (["drift", "--policy", "adaptiv"], "no policy is called `adaptiv`; did you mean `adaptive`?"),
+        (["drift", "--set", "policy=adaptiv"], "scenario `drift`: no policy is called `adaptiv`; did you mean"),
         (["drift", "--rates", "0"], "--rates 0: a rate is a number of requests a second, above 0"),
         (["drift", "--rates", "1,-2"], "--rates -2: "),
         (["drift", "--rates", "fast"], "--rates fast: "),
@@ -94,10 +95,7 @@ def test_mistakes_are_one_line(
     arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments, monkeypatch) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert words in error
-    assert error.count("\n") == 1
+    assert_one_line(capsys.readouterr().err, words)
 
 
 @pytest.mark.parametrize("text", ["version: [", "", "- 1", "version: 1\nversion: 1\n"])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.turbospec.command import assert_one_line
 from tests.turbospec.command import run_command as run
 from tests.turbospec_sim.scenarios import document
 from turbospec_sim.scenario_file import read_scenario
@@ -81,10 +82,7 @@ def test_mistakes_are_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["calibrate", f"{file}=a", "--measured", str(measured), *extra], monkeypatch) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert words in error
-    assert error.count("\n") == 1
+    assert_one_line(capsys.readouterr().err, words)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.turbospec_sim.scenarios import closed, scenario
+from turbospec.telemetry.results_file import plain
 from turbospec_sim.report import render, write_report
-from turbospec_sim.results import plain
 from turbospec_sim.scenario import Scenario
 from turbospec_sim.sweep import Sweep, concluded, run_all
 
@@ -90,6 +90,13 @@ def test_every_picture_is_there_and_readable_in_light_and_dark(html: str) -> Non
         assert "#ffffff" not in picture
         assert all("currentColor" in text for text in re.findall(r"<text[^>]*>", picture))
         assert all(policy in picture for policy in ("off", "static-5", "oracle", "best_static"))
+
+
+def test_numbers_at_an_axis_are_not_tex() -> None:
+    wide = scenario(rates=[0.01, 400.0], server__max_num_seqs=1, workload__requests=60)
+    html = report(("wide", wide), policies=("off",))
+    assert ">1,000</text>" in pictures(html)[0]  # the axis is logarithmic
+    assert "$" not in "".join(pictures(html))
 
 
 def test_a_cell_has_its_figures_on_hover(html: str) -> None:

@@ -101,6 +101,13 @@ def test_open_loops_need_rates_and_closed_ones_take_none(file: Path) -> None:
         read_scenario(file, ['workload.arrivals={"process": "closed", "concurrency": 2}'])
 
 
+@pytest.mark.parametrize(
+    ("policy", "read"), [("adaptive", "adaptive"), ("mine.yaml", "{folder}/mine.yaml"), ("a/b", "{folder}/a/b")]
+)
+def test_a_policys_file_is_looked_for_beside_the_scenario(policy: str, read: str, file: Path) -> None:
+    assert read_scenario(file, [f"policy={policy}"]).policy == read.format(folder=file.parent)
+
+
 def test_scenarios_are_found_by_name_and_path() -> None:
     assert find_scenario("drift") == shipped_scenarios()["drift"]
     assert find_scenario("here/drift.yaml") == Path("here/drift.yaml")

@@ -7,9 +7,9 @@ import pytest
 
 from tests.turbospec_sim.scenarios import Steps, closed, scenario, serve, state_of
 from turbospec.policy.static import StaticPolicy
+from turbospec.telemetry.results_file import plain
 from turbospec.types import Phase
 from turbospec_sim.records import ENGINE, TOTALS
-from turbospec_sim.results import plain
 from turbospec_sim.run import Run, simulate
 from turbospec_sim.timeline import MARKS, timeline
 

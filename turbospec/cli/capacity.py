@@ -14,7 +14,7 @@ import typer
 
 from turbospec.cli.console import progress, stdout, table
 from turbospec.cli.outputs import check_outputs
-from turbospec.cli.scenario_options import Settings
+from turbospec.cli.scenario_options import Policies, Settings, checked_policies
 
 if TYPE_CHECKING:
     from turbospec_sim.capacity import Capacity
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 def capacity(
     scenarios: Annotated[list[str], typer.Argument(help="Names or files of scenarios.", metavar="SCENARIO...")],
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help="Name or file of a policy, oracle or best_static; repeat for several. Else the scenario's."),
-    ] = None,
+    policy: Policies = None,
     settings: Settings = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each search, counting up from the scenario's.")] = 1,
     tolerance: Annotated[
@@ -36,17 +33,14 @@ def capacity(
     json: Annotated[Path | None, typer.Option(help="Results, one row a policy.")] = None,
 ) -> None:
     """Find the highest rate at which simulated servers keep to their objectives, by bisection, under each policy."""
+    from turbospec.telemetry.results_file import save
     from turbospec_sim.capacity import FIRST_GUESS, capacities
-    from turbospec_sim.results import save
-    from turbospec_sim.run import check_policy
     from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.sweep import Sweep
 
     check_outputs(json)
     read = named_scenarios(scenarios, settings or ())
-    policies = [*dict.fromkeys(policy or ())]
-    for name in policies or [scenario.policy for _, scenario in read]:
-        check_policy(name)
+    policies = checked_policies(policy or (), read)
     runs = Sweep(read, policies, [FIRST_GUESS]).runs()
     with progress() as bar:
         task = bar.add_task("searches", total=len(runs) * seeds)

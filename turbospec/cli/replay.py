@@ -51,8 +51,8 @@ def replay(
     json: Annotated[Path | None, typer.Option(help="Results, two rows a policy.")] = None,
 ) -> None:
     """Say what policies would have achieved on a recorded run, with bounds where the trace cannot tell."""
+    from turbospec.telemetry.results_file import save
     from turbospec_sim.replay.replay import Replay
-    from turbospec_sim.results import save
 
     check_outputs(json)
     configs = [(name, read_policy(find_policy(name))) for name in policy]

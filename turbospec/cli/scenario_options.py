@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from turbospec_sim.scenario import Scenario
 
 
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(help="Name or file of a policy, oracle or best_static; repeat for several. Else the scenario's."),
+]
 Rates = Annotated[
     list[str] | None, typer.Option(help="Requests a second, with commas between several. Else the scenario's.")
 ]
@@ -21,6 +25,24 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="field=value in place of the scenario's, as in server.max_num_seqs=1024."),
 ]
+
+
+def checked_policies(names: Sequence[str], scenarios: Sequence[tuple[str, Scenario]]) -> list[str]:
+    """Each policy once; none where the scenarios' own are meant, which are checked instead.
+
+    Raises:
+        UserError: there is no such policy, or its file is wrong.
+    """
+    from turbospec_sim.run import check_policy
+
+    for name in names:
+        check_policy(name)
+    for scenario_name, scenario in scenarios if not names else ():
+        try:
+            check_policy(scenario.policy)
+        except UserError as error:
+            raise UserError(f"scenario `{scenario_name}`: {error}") from error
+    return [*dict.fromkeys(names)]
 
 
 def checked_rates(texts: Sequence[str], scenarios: Sequence[tuple[str, Scenario]]) -> list[float]:

@@ -14,7 +14,7 @@ import typer
 
 from turbospec.cli.console import progress, stdout, table
 from turbospec.cli.outputs import check_outputs
-from turbospec.cli.scenario_options import Rates, Settings, checked_rates
+from turbospec.cli.scenario_options import Policies, Rates, Settings, checked_policies, checked_rates
 
 if TYPE_CHECKING:
     from turbospec_sim.replications import Replications
@@ -38,10 +38,7 @@ NOTHING = "–"
 
 def simulate(
     scenarios: Annotated[list[str], typer.Argument(help="Names or files of scenarios.", metavar="SCENARIO...")],
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help="Name or file of a policy, oracle or best_static; repeat for several. Else the scenario's."),
-    ] = None,
+    policy: Policies = None,
     rates: Rates = None,
     settings: Settings = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each run, counting up from the scenario's.")] = 1,
@@ -53,8 +50,7 @@ def simulate(
     report: Annotated[Path | None, typer.Option(help="HTML report, one file that needs no network.")] = None,
 ) -> None:
     """Simulate a server under a policy: the real controller, requests, clock and models by a scenario file."""
-    from turbospec_sim.results import save
-    from turbospec_sim.run import check_policy
+    from turbospec.telemetry.results_file import save
     from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.sweep import Sweep, concluded, run_all
 
@@ -63,10 +59,8 @@ def simulate(
         # It needs matplotlib; where that is missing, it is to be said before hours of simulating.
         import turbospec_sim.report  # noqa: F401  # pyright: ignore[reportUnusedImport]
     read = named_scenarios(scenarios, settings or ())
-    for name in policy or [scenario.policy for _, scenario in read]:
-        check_policy(name)
-    chosen = checked_rates(rates or (), read)
-    runs = Sweep(read, [*dict.fromkeys(policy or ())], chosen, seeds).runs()
+    policies = checked_policies(policy or (), read)
+    runs = Sweep(read, policies, checked_rates(rates or (), read), seeds).runs()
     rows: list[dict[str, Any]] = []
     with progress() as bar:
         task = bar.add_task("runs", total=len(runs))

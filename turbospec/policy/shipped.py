@@ -18,6 +18,12 @@ def shipped_files(package: str, folder: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted(found.glob("*.yaml"))}
 
 
+def is_name(source: str) -> bool:
+    """Whether this is the name of a file that is shipped, by its form; a path has a suffix or a folder."""
+    path = Path(source)
+    return not path.suffix and path.parent == Path()
+
+
 def find_file(source: str | Path, shipped: Mapping[str, Path], kind: str) -> Path:
     """Path of a file, given its path or the name of a shipped one.
 
@@ -25,7 +31,7 @@ def find_file(source: str | Path, shipped: Mapping[str, Path], kind: str) -> Pat
         UserError: a bare name that is neither shipped nor a file; it calls the file a `kind`.
     """
     path = Path(source)
-    if path.suffix or path.parent != Path():
+    if not is_name(str(source)):
         return path
     if path.name in shipped:
         return shipped[path.name]

@@ -12,6 +12,7 @@ from turbospec.telemetry.cell import Cell, Row, by_cell
 from turbospec.telemetry.page import details, page
 from turbospec.telemetry.pictures import standalone
 from turbospec.telemetry.report_rows import COLUMNS, table_line
+from turbospec.telemetry.whole_file import write_whole
 
 OPEN_CELLS = 3
 """Cells whose details are open when the page is."""
@@ -19,8 +20,7 @@ OPEN_CELLS = 3
 
 def write_report(path: Path, meta: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """Write the report of a results file's `meta` and `rows`: verdicts, tables, then pictures."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(meta, rows), encoding="utf-8")
+    write_whole(path, render(meta, rows))
 
 
 def write_pictures(folder: Path, rows: Sequence[Row]) -> list[Path]:

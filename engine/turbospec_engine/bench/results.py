@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 from turbospec.errors import UserError
 from turbospec.telemetry.cell import Cell, Row
 from turbospec.telemetry.policy_names import OFF
+from turbospec.telemetry.results_file import save
 from turbospec_engine.bench.cells import Entry
 from turbospec_engine.bench.contender import Run
 from turbospec_engine.bench.stats import paired_ratio
@@ -49,10 +48,7 @@ class Results:
 
     def save(self) -> None:
         """Write the file at once, so that an interruption leaves either the old one or the new one."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_name(self.path.name + ".part")
-        draft.write_text(json.dumps({"meta": _plain(self.meta), "rows": _plain(self.rows)}, allow_nan=False) + "\n")
-        os.replace(draft, self.path)
+        save(self.path, self.meta, self.rows)
 
     def of_cell(self, cell: Cell) -> list[Row]:
         return [row for row in self.rows if Cell.of(row) == cell]
@@ -115,14 +111,3 @@ def _row(cell: Cell, entry: Entry, runs: Sequence[Run], off: Sequence[dict[str, 
         "round_figures": {name: values.tolist() for name, values in figures.items()},
         **runs[-1].record,
     }
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN: null in its place; and six significant digits are plenty."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value

@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from turbospec.errors import UserError
-from turbospec.profile import Profile
-from turbospec.telemetry.cell import Cell, Row
+from turbospec.profile import LatencySample, Profile
+from turbospec.telemetry.cell import Cell, Row, by_cell
 from turbospec.telemetry.trace import read_trace
 from turbospec.telemetry.trace_folder import TraceFolder
 from turbospec_sim.replay.replay import Replay
 
 FIGURES = ("output_throughput", "mean_tpot_ms", "mean_ttft_ms")
-BY_PROFILE, BY_TRACE = "profile", "trace"
-"""Step times as they were measured before the run, and as they were in the run itself."""
+BY_PROFILE, BY_OTHERS, BY_TRACE = "profile", "others", "trace"
+"""Step times as they were measured before the benchmark, in the cell's runs under other policies, which were served
+between those that are judged, and in the run itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Agreement:
     number: int
     """Its round, from 1."""
     step_times: str
-    """`BY_PROFILE` or `BY_TRACE`."""
+    """`BY_PROFILE`, `BY_OTHERS` or `BY_TRACE`."""
     measured: dict[str, float]
     """By the benchmark's client."""
     simulated: dict[str, float]
@@ -39,9 +40,9 @@ class Agreement:
     simulated_steps: int
 
     @property
-    def run(self) -> tuple[Cell, str, str, int]:
-        """What tells the run from others."""
-        return self.cell, self.policy, self.emit, self.number
+    def entry(self) -> tuple[Cell, str, str]:
+        """What its rounds have in common."""
+        return self.cell, self.policy, self.emit
 
     def error(self, figure: str) -> float:
         """Simulated over measured, less 1."""
@@ -83,6 +84,9 @@ def read_rows(path: Path) -> Sequence[Row]:
 def agreements(rows: Sequence[Row], folder: TraceFolder) -> Iterator[Agreement]:
     """Simulate every counted run of a benchmark in the embedded engine, once with each kind of step times.
 
+    There are none of other policies' runs where no other policy ran, or none that drafts while this one does. Requests,
+    drafts, what was accepted of them and the pauses between steps are the run's own in all three.
+
     Args:
         rows: of the benchmark's results, without those of other engines.
         folder: what it kept.
@@ -90,28 +94,46 @@ def agreements(rows: Sequence[Row], folder: TraceFolder) -> Iterator[Agreement]:
     Raises:
         UserError: a trace or a profile cannot be read.
     """
+    for cell, own in by_cell(rows).items():
+        yield from _agreements(cell, own, folder)
+
+
+def _agreements(cell: Cell, rows: Sequence[Row], folder: TraceFolder) -> Iterator[Agreement]:
+    """Those of one cell's runs."""
+    profile = Profile.load(folder.profile(cell.drafter))
+    runs = {
+        (row["policy"], row["emit"], number): list(read_trace(folder.trace(cell, row["policy"], row["emit"], number)))
+        for row in rows
+        for number in range(1, row["rounds"] + 1)
+    }
+    own = {run: Replay(steps, concurrency=cell.concurrency) for run, steps in runs.items()}
     for row in rows:
-        cell, policy, emit = Cell.of(row), row["policy"], row["emit"]
-        profile = Profile.load(folder.profile(cell.drafter))
-        for index in range(row["rounds"]):
-            steps = list(read_trace(folder.trace(cell, policy, emit, index + 1)))
-            measured = {figure: row["round_figures"][figure][index] for figure in FIGURES}
-            for source, times in ((BY_PROFILE, profile), (BY_TRACE, None)):
-                simulated = Replay(steps, profile=times, concurrency=cell.concurrency).as_recorded()
+        policy, emit = row["policy"], row["emit"]
+        others = [sample for run in runs if run[0] != policy for sample in own[run].recording.samples]
+        mine = [sample for run in runs if run[:2] == (policy, emit) for sample in own[run].recording.samples]
+        tells = others and (not _drafts(mine) or _drafts(others))
+        profiles = {BY_PROFILE: profile} | ({BY_OTHERS: Profile(others)} if tells else {})
+        for number in range(1, row["rounds"] + 1):
+            steps = runs[policy, emit, number]
+            measured = {figure: row["round_figures"][figure][number - 1] for figure in FIGURES}
+            replays = {
+                source: Replay(steps, profile=times, concurrency=cell.concurrency) for source, times in profiles.items()
+            }
+            for source, replay in (replays | {BY_TRACE: own[policy, emit, number]}).items():
+                figures = replay.as_recorded()
+                simulated = {figure: figures[figure] for figure in FIGURES}
                 yield Agreement(
-                    cell,
-                    policy,
-                    emit,
-                    index + 1,
-                    source,
-                    measured,
-                    {figure: simulated[figure] for figure in FIGURES},
-                    len(steps),
-                    simulated["engine_steps"],
+                    cell, policy, emit, number, source, measured, simulated, len(steps), figures["engine_steps"]
                 )
 
 
-def mean_and_worst(found: Sequence[Agreement], figure: str) -> tuple[float, float]:
-    """Mean of a figure's errors without their sign, and the one that is furthest from 0."""
-    errors = np.array([agreement.error(figure) for agreement in found])
-    return float(np.abs(errors).mean()), float(errors[np.argmax(np.abs(errors))])
+def _drafts(samples: Sequence[LatencySample]) -> bool:
+    return any(sample.draft_rows for sample in samples)
+
+
+def median_errors(found: Sequence[Agreement], figure: str) -> dict[tuple[Cell, str, str], float]:
+    """The median of a figure's error over the rounds, by cell, policy and order of emission."""
+    rounds: dict[tuple[Cell, str, str], list[float]] = {}
+    for agreement in found:
+        rounds.setdefault(agreement.entry, []).append(agreement.error(figure))
+    return {run: float(np.median(errors)) for run, errors in rounds.items()}

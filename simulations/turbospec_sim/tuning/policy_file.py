@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from turbospec.policy import PolicyConfig
-from turbospec_sim.results import write_whole
+from turbospec.telemetry.whole_file import write_whole
 
 LINE_LENGTH = 120
 

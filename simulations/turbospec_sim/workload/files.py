@@ -11,14 +11,21 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ValidationInfo
 
 from turbospec.errors import UserError
+from turbospec.policy.shipped import is_name
 
 
 def _from_scenario(path: Path, info: ValidationInfo) -> Path:
     return Path((info.context or {}).get("folder", ".")) / path
 
 
+def _name_or_path(source: str, info: ValidationInfo) -> str:
+    return source if is_name(source) else str(_from_scenario(Path(source), info))
+
+
 InputFile = Annotated[Path, AfterValidator(_from_scenario)]
 """A path in a scenario file, relative to that file."""
+NameOrFile = Annotated[str, AfterValidator(_name_or_path)]
+"""The name of something that is shipped, or a path (with a suffix or a folder), relative to the scenario file."""
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:

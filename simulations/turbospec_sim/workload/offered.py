@@ -60,6 +60,8 @@ def _recorded(file: Path, workload: Workload) -> Records:
     lines = list(csv_rows(file) if file.suffix == ".csv" else json_lines(file))[: workload.requests]
     if not lines:
         raise UserError(f"{file}: no requests in it")
+    if workload.requests is not None and len(lines) < workload.requests:
+        raise UserError(f"{file}: {len(lines)} requests in it, but `workload.requests` asks for {workload.requests}")
     numbers = {kind.name: number for number, kind in enumerate(workload.classes)}
     requests = _blank(len(lines))
     for request, (line, fields) in zip(requests, lines, strict=True):

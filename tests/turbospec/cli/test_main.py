@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests.turbospec.command import assert_one_line
 from turbospec import UserError, cli
 
 
@@ -64,8 +65,7 @@ def test_usage_mistakes_are_one_line(
     assert run(arguments, monkeypatch) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith("error: ")
-    assert shown.err.count("\n") == 1
+    assert_one_line(shown.err)
 
 
 def command_that_raises(error: BaseException) -> Callable[[], NoReturn]:

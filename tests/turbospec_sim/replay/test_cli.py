@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.turbospec.command import run_command
+from tests.turbospec.command import assert_one_line, run_command
 from tests.turbospec_sim.replay.traces import written
 from tests.turbospec_sim.scenarios import closed
 
@@ -98,10 +98,7 @@ def test_what_is_no_trace_is_one_line(
 ) -> None:
     trace.write_text(content)
     assert run([str(trace), "--policy", "off"], monkeypatch) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert words in error
-    assert error.count("\n") == 1
+    assert_one_line(capsys.readouterr().err, words)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +121,4 @@ def test_mistakes_are_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run([str(trace) if word == "TRACE" else word for word in arguments], monkeypatch) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert words in error
-    assert error.count("\n") == 1
+    assert_one_line(capsys.readouterr().err, words)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.turbospec.command import assert_one_line
 from tests.turbospec.command import run_command as run
 from tests.turbospec_sim.scenarios import document
 from turbospec.policy import read_policy
@@ -98,8 +99,5 @@ def test_mistakes_are_one_line(
 ) -> None:
     out = tmp_path / "out.yaml"
     assert run(["tune", *[str(out) if word == "OUT" else word for word in arguments]], monkeypatch) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert words in error
-    assert error.count("\n") == 1
+    assert_one_line(capsys.readouterr().err, words)
     assert not out.exists()

@@ -79,10 +79,12 @@ def test_a_trace_may_come_from_a_spreadsheet(form: str, tmp_path: Path) -> None:
         ('{"arrival_time": 0, "prompt_tokens": 1, "output_tokens": 1, "class": "c"}', "class `c` is not one"),
         ('{"arrival_time": 0, "prompt_tokens": 1, "output_tokens": 1, "class": ["c"]}', "class .* is not one"),
         ("", "no requests"),
+        ('{"arrival_time": 0, "prompt_tokens": 1, "output_tokens": 1}', "1 requests in it, but .* asks for 2"),
     ],
 )
 def test_a_broken_trace_names_its_line(line: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text(line)
+    requests = 2 if "asks for 2" in words else None
     with pytest.raises(UserError, match=words):
-        offered_requests(workload(requests=None, arrivals={"process": "trace", "file": str(file)}), None, 0)
+        offered_requests(workload(requests=requests, arrivals={"process": "trace", "file": str(file)}), None, 0)
