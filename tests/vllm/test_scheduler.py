@@ -3,6 +3,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+
+pytest.importorskip("vllm")
+
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from turbospec.hosts.vllm import scheduler as hosted
