@@ -26,6 +26,8 @@ class HostSeconds:
     """All that its steps have taken."""
     ours: float = 0.0
     """What TurboSpec has taken of that, decisions included."""
+    overlapped: float = 0.0
+    """What it has worked besides, while the engine waited for a step's workers."""
 
 
 class StepMetrics(Collector):
@@ -103,6 +105,8 @@ class StepMetrics(Collector):
             counters["turbospec_engine_seconds"] = text, self._host.steps
             text = "Time that TurboSpec has taken of them, decisions included."
             counters["turbospec_host_seconds"] = text, self._host.ours
+            text = "Time that TurboSpec has worked besides, while the engine waited for a step's workers."
+            counters["turbospec_overlapped_seconds"] = text, self._host.overlapped
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(name, text, value=value)
         for name, (text, value) in counters.items():

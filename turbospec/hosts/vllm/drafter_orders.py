@@ -1,4 +1,7 @@
-"""What a worker is told to do with its drafter in a step; imports nothing, because workers read it."""
+"""What workers are told to do with their drafter in a step, and where they put its drafts.
+
+Imports nothing, because workers read it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import NamedTuple
 
 ORDERS_ATTRIBUTE = "turbospec_drafter_orders"
 """Of `SchedulerOutput`."""
+DRAFTS_ATTRIBUTE = "turbospec_drafts"
+"""Of `ModelRunnerOutput`: vLLM's `DraftTokenIds`, where they were there when the step's tokens were."""
 
 
 class Missed(NamedTuple):

@@ -13,6 +13,11 @@ said here of order holds all the same.
 A plan of no drafts may be good for some steps: these run without a view, a plan or an outcome of their own, as long as
 few of their requests came after the plan.
 
+Where a step is scheduled only after the one before has ended, workers wait for whatever is decided in between. What
+came of a step is therefore reported, and the next plan made, while the workers run the step after it (`settle`,
+`plan_ahead`): between two steps there is only a plan to be cut to those that are still there. A step with requests that
+nobody could know of is planned when it is scheduled.
+
 How long a step took is the time from when the step before gave its tokens, or from when the engine turned to it after
 it had nothing to do, until it gave its own. While requests are running that is the time from output to output: what a
 step adds to the run, whether its scheduling overlapped with the step before or the drafts were fetched in between.
@@ -23,7 +28,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -70,6 +75,10 @@ class Verified:
     emitted: int
 
 
+WhatCame = Callable[[], Mapping[str, Verified]]
+"""Works out what became of each request that got tokens in a step; aborted ones are missing."""
+
+
 class _Passes(NamedTuple):
     """Drafter passes of a step, without those that every step has."""
 
@@ -82,11 +91,13 @@ class _Passes(NamedTuple):
 _NO_PASSES = _Passes()
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class _Plan:
     view: StepView
     names: Sequence[str]
+    """Of the view's requests."""
     lengths: IntArray
+    """Draft lengths of the step's requests: of the view's, but for those that have gone since."""
 
 
 @dataclass(slots=True)
@@ -100,6 +111,8 @@ class _Step:
     prefill_tokens: int
     context_tokens: int
     passes: _Passes
+    seconds: float = 0.0
+    """What it took, once it has ended; without its drafting, once that is known."""
     draft_seconds: float = 0.0
 
 
@@ -149,6 +162,10 @@ class VllmLoop:
         self._last_output = 0.0
         self._next_step = 0
         self._idle: _Idle | None = None
+        self._ahead: tuple[_Plan, int] | None = None
+        """A plan of the step to be scheduled next, and how many steps it is good for."""
+        self._ended: deque[tuple[_Step, WhatCame]] = deque()
+        """Steps that are yet to be settled, oldest first."""
         self._unplanned_steps = self._unplanned_tokens = 0
         self._unplanned_seconds = 0.0
 
@@ -195,18 +212,27 @@ class VllmLoop:
             (n,) draft lengths. The drafter makes the longest for the whole batch; the others are to be cut. And what
             the worker is to do with its drafter; None where that runs in every step.
         """
+        if len(self._ended) > 1:  # nobody settles them beside the workers
+            self.settle(queue)
         names = [request.request_id for request in requests]
         known = [self.known.get(request) for request in requests]
+        ahead, self._ahead = self._ahead, None
+        plan, lengths = None, np.zeros(len(names), np.int64)
         if self._idle is not None and self._idle.goes_on(num_scheduled):
-            plan, lengths = None, np.zeros(len(names), np.int64)
             prefill_tokens = sum(tokens for tokens in num_scheduled.values() if tokens > 1)
         else:
-            view, prefill_tokens = self._view(requests, known, num_scheduled, queue)
-            asked = self.controller.plan(view)
-            lengths = asked.draft_lengths.copy()
-            plan = _Plan(view, names, lengths)
-            idle = asked.steps > 1 and not lengths.any()
-            self._idle = _Idle(dict(zip(names, known, strict=True)), 0, asked.steps - 1) if idle else None
+            fitting = None
+            if ahead is not None and ahead[0].view.step == self._next_step and not resumed:
+                fitting = self._fitting(ahead[0], requests, known, num_scheduled)
+            if ahead is not None and fitting is not None:
+                (plan, steps), prefill_tokens = ahead, 0
+                plan.lengths = fitting
+            else:
+                view, prefill_tokens = self._view(requests, known, num_scheduled, queue)
+                plan, steps = self._planned(view, names)
+            lengths = plan.lengths
+            idle = steps > 1 and not lengths.any()
+            self._idle = _Idle(dict(zip(names, known, strict=True)), 0, steps - 1) if idle else None
         self._next_step += 1
         orders = None
         if self._cache is not None:
@@ -230,44 +256,95 @@ class VllmLoop:
         passes, catch_up = max(longest, 1), sum(missed.tokens for missed in orders.catch_up.values())
         return _Passes(passes, tokens + catch_up + (passes - 1) * size, catch_up + prefill_tokens)
 
-    @property
-    def awaits_output(self) -> bool:
-        """Whether the output that comes next closes a plan; otherwise `finish` needs nothing but its time."""
-        return self._last is not None and self._last.plan is not None
+    def plan_ahead(self, requests: Sequence[VllmRequest], queue: Queue) -> None:
+        """Choose the draft lengths of the step after the one that runs, from what is known while it runs.
 
-    def finish(self, verified: Mapping[str, Verified], queue: Queue) -> float:
-        """Take in the output of the oldest scheduled step, and say how many seconds that took.
+        Not where the last plan of no drafts is good for that step too, nor where part of a prompt is left for it.
 
         Args:
-            verified: what became of each request that got tokens; aborted ones are missing.
-            queue: requests that wait now.
+            requests: of the step that runs, their tokens in it counted as computed.
+            queue: requests that wait.
+        """
+        self._ahead = None
+        if self._idle is not None and self._idle.steps:
+            return
+        if not requests or any(request.num_computed_tokens < request.num_prompt_tokens for request in requests):
+            return
+        names = [request.request_id for request in requests]
+        known = [self.known.get(request) for request in requests]
+        view, _ = self._view(requests, known, dict.fromkeys(names, 1), queue, running=1)
+        self._ahead = self._planned(view, names)
+
+    def _planned(self, view: StepView, names: Sequence[str]) -> tuple[_Plan, int]:
+        """What the controller wants of a step, and for how many steps."""
+        asked = self.controller.plan(view)
+        return _Plan(view, names, asked.draft_lengths.copy()), asked.steps
+
+    def _fitting(
+        self,
+        plan: _Plan,
+        requests: Sequence[VllmRequest],
+        known: Sequence[KnownRequest],
+        num_scheduled: Mapping[str, int],
+    ) -> IntArray | None:
+        """(n,) a plan's lengths for the n requests that are there now; None where one of them is not in it."""
+        wanted = dict(zip(plan.names, plan.lengths.tolist(), strict=True))
+        lengths: list[int] = []
+        for request, asked in zip(requests, known, strict=True):
+            length = wanted.get(request.request_id)
+            if length is None:
+                return None
+            if length:
+                computed = request.num_computed_tokens + num_scheduled[request.request_id]
+                left = request.max_tokens - request.num_output_tokens - 1
+                length = min(length, self._draft_limit(asked, computed, left))
+            lengths.append(length)
+        return np.array(lengths, np.int64)
+
+    def finish(self, what_came: WhatCame) -> float:
+        """Take the time of the oldest scheduled step, which has given its output, and say how many seconds it took.
+
+        Args:
+            what_came: asked by `settle`, and only where it matters.
         """
         now = time.perf_counter()
         step = self._steps.popleft()
-        seconds = step_seconds = now - max(step.began, self._last_output)
+        step.seconds = now - max(step.began, self._last_output)
         self._last_output = now
+        self._ended.append((step, what_came))
+        return step.seconds
+
+    def settle(self, queue: Queue) -> None:
+        """Report what came of the steps that have ended.
+
+        Args:
+            queue: requests that wait now.
+        """
+        while self._ended:
+            self._settle(*self._ended.popleft(), queue)
+
+    def _settle(self, step: _Step, what_came: WhatCame, queue: Queue) -> None:
         if step.plan is not None or step.passes.number:
             step.draft_seconds = self._split.draft_seconds(
-                seconds, step.tokens, step.context_tokens, step.passes.number, step.passes.tokens
+                step.seconds, step.tokens, step.context_tokens, step.passes.number, step.passes.tokens
             )
-            seconds -= step.draft_seconds
+            step.seconds -= step.draft_seconds
         closing, self._last = self._last, step
         if closing is not None and closing.plan is not None:
+            verified = what_came()
             if not verified.keys().isdisjoint(closing.plan.names):
-                self._close(closing, closing.plan, step, seconds, verified, queue)
+                self._close(closing, closing.plan, step, verified, queue)
         elif step.prefill_tokens == 0:
             # What it verified belongs to no plan, whether or not it began one.
             self._unplanned_steps += 1
             self._unplanned_tokens += step.tokens
-            self._unplanned_seconds += seconds
-        return step_seconds
+            self._unplanned_seconds += step.seconds
 
     def _close(
         self,
         drafted_in: _Step,
         plan: _Plan,
         step: _Step,
-        verify_seconds: float,
         verified: Mapping[str, Verified],
         queue: Queue,
     ) -> None:
@@ -302,8 +379,8 @@ class VllmLoop:
                 prefill_tokens=step.prefill_tokens,
                 context_tokens=step.context_tokens,
                 draft_seconds=draft_seconds,
-                verify_seconds=verify_seconds,
-                step_seconds=draft_seconds + verify_seconds,
+                verify_seconds=step.seconds,
+                step_seconds=draft_seconds + step.seconds,
                 unplanned_steps=self._unplanned_steps,
                 unplanned_tokens=self._unplanned_tokens,
                 unplanned_seconds=self._unplanned_seconds,
@@ -319,8 +396,12 @@ class VllmLoop:
         known: Sequence[KnownRequest],
         num_scheduled: Mapping[str, int],
         queue: Queue,
+        running: int = 0,
     ) -> tuple[StepView, int]:
-        """The batch as it will stand when this step's tokens are sampled, and the prompt tokens in the step."""
+        """The batch as it will stand when this step's tokens are sampled, and the prompt tokens in the step.
+
+        `running` is the number of steps that run and of which vLLM itself keeps no count (`num_output_placeholders`).
+        """
         limits = self.limits
         told: list[tuple[int, ...]] = []
         prefill_tokens = prompt_left = 0
@@ -332,7 +413,7 @@ class VllmLoop:
                 # A prompt, or what a preempted request has to compute again.
                 prefill_tokens += num_scheduled[request.request_id]
             # Of a step that still runs, and of this one, at least a token each is emitted before drafts are made.
-            emitted = request.num_output_tokens + (request.num_output_placeholders > 0)
+            emitted = request.num_output_tokens + (request.num_output_placeholders > 0) + running
             left = request.max_tokens - emitted - 1
             limit = 0
             if missing > 0:
@@ -340,12 +421,7 @@ class VllmLoop:
                 prompt_left += missing
             else:
                 phase = Phase.DECODE if emitted else Phase.FIRST_DECODE
-                limit = min(limits.max_draft, left - 1, limits.max_model_len - computed - 2)
-                if asked.max_draft is not None:
-                    limit = min(limit, asked.max_draft)
-                if self._cache is not None and not self._cache.can_draft(asked):
-                    limit = 0
-            limit = max(limit, 0)
+                limit = self._draft_limit(asked, computed, left)
             told.append((asked.number, phase, computed, emitted + 1, left, limit, asked.class_id, asked.missed_tokens))
         rows = np.array(told, np.int64).T.copy() if told else np.zeros((8, 0), np.int64)
         view = StepView(
@@ -369,3 +445,12 @@ class VllmLoop:
             constant_first_pass=self._cache is None,
         )
         return view, prefill_tokens
+
+    def _draft_limit(self, asked: KnownRequest, computed: int, left: int) -> int:
+        """Longest draft of a request with so many tokens computed, and so many left to emit after its next one."""
+        if self._cache is not None and not self._cache.can_draft(asked):
+            return 0
+        limit = min(self.limits.max_draft, left - 1, self.limits.max_model_len - computed - 2)
+        if asked.max_draft is not None:
+            limit = min(limit, asked.max_draft)
+        return max(limit, 0)

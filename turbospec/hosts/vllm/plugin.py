@@ -3,7 +3,8 @@
 
 vLLM loads it in every process before it reads its arguments. Two methods of `EngineArgs` are wrapped: one gives the
 speculative configuration the schedule that vLLM's own way to a changing draft length asks for, the other names the
-scheduler. In a worker, a third has the drafter run on demand. Where no policy is given, all do what they did before.
+scheduler. In a worker, a third has the drafter run on demand, and its drafts sent with the step's tokens. Where no
+policy is given, all do what they did before.
 
 Everything is imported where it is used, and never in a worker: vLLM's search for kernels on CPU looks into every module
 that is loaded by then, and trips over numba's.
@@ -37,7 +38,7 @@ def register() -> None:
     log.parent = logging.getLogger("vllm")  # which shows nothing of loggers that are not its own
     EngineArgs.create_speculative_config = _with_schedule(EngineArgs.create_speculative_config)
     EngineArgs.create_engine_config = _with_scheduler(EngineArgs.create_engine_config)
-    WorkerWrapperBase.init_device = _with_drafter_on_demand(WorkerWrapperBase.init_device)
+    WorkerWrapperBase.init_device = _with_runner_wrapped(WorkerWrapperBase.init_device)
 
 
 def _with_schedule(create):
@@ -78,16 +79,21 @@ def _with_scheduler(create):
     return create_engine_config
 
 
-def _with_drafter_on_demand(init):
+def _with_runner_wrapped(init):
     @functools.wraps(init)
     def init_device(wrapper):
-        from turbospec.hosts.vllm.support import runs_on_demand
+        from turbospec.hosts.vllm.support import is_scheduled_by_us, runs_on_demand
 
         init(wrapper)
-        if runs_on_demand(wrapper.vllm_config):
-            from turbospec.hosts.vllm.drafter_on_demand import install
+        config = wrapper.vllm_config
+        if runs_on_demand(config):
+            from turbospec.hosts.vllm import drafter_on_demand
 
-            install(wrapper.worker.model_runner)
+            drafter_on_demand.install(wrapper.worker.model_runner)
+        if is_scheduled_by_us(config) and not config.scheduler_config.async_scheduling:
+            from turbospec.hosts.vllm import drafts_in_output
+
+            drafts_in_output.install(wrapper.worker.model_runner)
 
     return init_device
 

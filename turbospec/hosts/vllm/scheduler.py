@@ -17,10 +17,10 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 
-from turbospec.hosts.vllm.drafter_orders import ORDERS_ATTRIBUTE, DrafterOrders
+from turbospec.hosts.vllm.drafter_orders import DRAFTS_ATTRIBUTE, ORDERS_ATTRIBUTE, DrafterOrders
 from turbospec.hosts.vllm.loop import EngineLimits, Queue, VllmLoop
 from turbospec.hosts.vllm.metrics_file import METRICS_FILE_KEY, MetricsFileWriter
-from turbospec.hosts.vllm.outputs import judged, verified
+from turbospec.hosts.vllm.outputs import verified
 from turbospec.hosts.vllm.settings import read_settings
 from turbospec.hosts.vllm.support import PARALLEL_METHODS, kept_tokens
 from turbospec.telemetry.metrics import HostSeconds, StepMetrics
@@ -99,23 +99,23 @@ class _Adaptive(Scheduler):
         if loop is None or not scheduler_output.num_scheduled_tokens:
             return super().update_from_output(scheduler_output, model_runner_output)
         began = time.perf_counter()
-        drafts = {}
-        try:
-            if loop.awaits_output:
-                drafts = judged(scheduler_output, model_runner_output, self.requests)
-        except Exception:
-            self._fail()
-            return super().update_from_output(scheduler_output, model_runner_output)
+        # Before vLLM cuts them where a request ends.
+        sampled = [len(tokens) for tokens in model_runner_output.sampled_token_ids]
         self._seconds.ours += time.perf_counter() - began
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         began = time.perf_counter()
         try:
-            done = verified(drafts, outputs) if drafts else {}
-            self._seconds.steps += loop.finish(done, self._queue() if done else Queue())
+            rows = model_runner_output.req_id_to_index
+            self._seconds.steps += loop.finish(lambda: verified(scheduler_output, rows, sampled, outputs))
         except Exception:
             self._fail()
         self._seconds.ours += time.perf_counter() - began
         return outputs
+
+    def _settle(self) -> None:
+        """Report what is known of the steps that have ended."""
+        if self._loop is not None:
+            self._loop.settle(self._queue())
 
     def shutdown(self) -> None:
         if self._trace is not None:
@@ -185,6 +185,29 @@ def fetch_only_drafts_that_are_due() -> None:
 class TurboSpecScheduler(_Adaptive):
     """vLLM's scheduler, adaptive: for engines that schedule a step when the one before has ended."""
 
+    def get_grammar_bitmask(self, scheduler_output):
+        # The engine core asks for it when the workers have begun the step, before it waits for them: time that costs
+        # the step nothing.
+        bitmask = super().get_grammar_bitmask(scheduler_output)
+        began = time.perf_counter()
+        try:
+            self._settle()
+            if self._loop is not None:
+                requests = [self.requests[name] for name in scheduler_output.num_scheduled_tokens]
+                self._loop.plan_ahead(requests, self._queue())
+        except Exception:
+            self._fail()
+        self._seconds.overlapped += time.perf_counter() - began
+        return bitmask
+
+    def update_from_output(self, scheduler_output, model_runner_output):
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        drafts = getattr(model_runner_output, DRAFTS_ATTRIBUTE, None)
+        if drafts is not None:
+            self.update_draft_token_ids(drafts)
+            self.drafts_are_due = False
+        return outputs
+
     def update_draft_token_ids(self, draft_token_ids) -> None:
         super().update_draft_token_ids(draft_token_ids)
         self._cut_drafts()
@@ -196,3 +219,13 @@ class TurboSpecAsyncScheduler(_Adaptive, AsyncScheduler):
     def _update_after_schedule(self, scheduler_output) -> None:
         super()._update_after_schedule(scheduler_output)
         self._cut_drafts()
+
+    def update_from_output(self, scheduler_output, model_runner_output):
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        began = time.perf_counter()
+        try:
+            self._settle()
+        except Exception:
+            self._fail()
+        self._seconds.ours += time.perf_counter() - began
+        return outputs

@@ -54,9 +54,8 @@ def settings_in(additional_config: object) -> Any:
     return cast("Mapping[str, Any]", additional_config).get(ADDITIONAL_CONFIG_KEY)
 
 
-def runs_on_demand(vllm_config: Any) -> bool:
-    """Whether a worker's drafter is to heed orders, which only a scheduler of TurboSpec's gives. vLLM's second model
-    runner has none of what is wrapped for it.
+def is_scheduled_by_us(vllm_config: Any) -> bool:
+    """Whether a worker gets its steps from a scheduler of TurboSpec's.
 
     Args:
         vllm_config: vLLM's.
@@ -66,8 +65,17 @@ def runs_on_demand(vllm_config: Any) -> bool:
         and vllm_config.scheduler_config.scheduler_cls is not None
         and is_asked_for(vllm_config.additional_config)
         and not vllm_config.use_v2_model_runner
-        and kept_tokens(vllm_config) > 0
     )
+
+
+def runs_on_demand(vllm_config: Any) -> bool:
+    """Whether a worker's drafter is to heed orders, which only a scheduler of TurboSpec's gives. vLLM's second model
+    runner has none of what is wrapped for it.
+
+    Args:
+        vllm_config: vLLM's.
+    """
+    return is_scheduled_by_us(vllm_config) and kept_tokens(vllm_config) > 0
 
 
 def kept_tokens(vllm_config: Any) -> int:

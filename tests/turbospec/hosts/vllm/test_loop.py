@@ -73,7 +73,9 @@ class FakeEngine:
             self.drafts[request.request_id] = length
         return lengths, verified
 
-    def finish(self, requests: list[Request], verified: dict[str, int], accepted: dict[str, int]) -> None:
+    def finish(
+        self, requests: list[Request], verified: dict[str, int], accepted: dict[str, int], *, ahead: bool = False
+    ) -> None:
         done: dict[str, Verified] = {}
         for request in requests:
             name = request.request_id
@@ -84,11 +86,17 @@ class FakeEngine:
             request.num_output_tokens += kept + 1
             request.num_computed_tokens = request.num_tokens - 1
             done[name] = Verified(verified[name], kept, kept + 1)
-        self.loop.finish(done, Queue())
+        self.loop.finish(lambda: done)
+        if not ahead:
+            self.loop.settle(Queue())
 
-    def step(self, requests: list[Request], accepted: dict[str, int] | None = None) -> IntArray:
+    def step(self, requests: list[Request], accepted: dict[str, int] | None = None, *, ahead: bool = False) -> IntArray:
+        """`ahead`: what came of the step before is settled, and the next one planned, while this one runs."""
         lengths, verified = self.schedule(requests)
-        self.finish(requests, verified, accepted or {})
+        if ahead:
+            self.loop.settle(Queue())
+            self.loop.plan_ahead(requests, Queue())
+        self.finish(requests, verified, accepted or {}, ahead=ahead)
         return lengths
 
 
@@ -176,9 +184,11 @@ def test_steps_that_overlap_are_told_apart() -> None:
     assert controller.views[1].phase.tolist() == [Phase.DECODE]
     # Of 40 tokens one is under way in the first step and one in the second.
     assert controller.views[1].tokens_left.tolist() == [38]
-    engine.loop.finish({"a": Verified(first["a"], 0, 1)}, Queue())
+    engine.loop.finish(lambda: {"a": Verified(first["a"], 0, 1)})
+    engine.loop.settle(Queue())
     assert controller.outcomes == []
-    engine.loop.finish({"a": Verified(second["a"], 2, 3)}, Queue())
+    engine.loop.finish(lambda: {"a": Verified(second["a"], 2, 3)})
+    engine.loop.settle(Queue())
     (outcome,) = controller.outcomes
     assert (outcome.step, outcome.drafted.tolist(), outcome.accepted.tolist()) == (0, [2], [2])
 
@@ -197,7 +207,8 @@ def test_an_acceptance_cut_short_shows_no_failure() -> None:
     engine, a = FakeEngine(controller), Request("a")
     engine.step([a])
     engine.schedule([a])
-    engine.loop.finish({"a": Verified(4, 3, 2)}, Queue())  # the second token was the end
+    engine.loop.finish(lambda: {"a": Verified(4, 3, 2)})
+    engine.loop.settle(Queue())  # the second token was the end
     (outcome,) = controller.outcomes
     assert outcome.truncated.tolist() == [True]
     assert outcome.accepted.tolist() == [2]
@@ -248,7 +259,6 @@ def test_a_plan_of_no_drafts_may_be_good_for_some_steps() -> None:
         engine.step([a])
     assert [view.step for view in controller.views] == [0]
     assert [outcome.step for outcome in controller.outcomes] == [0]
-    assert not engine.loop.awaits_output
     assert engine.loop.known.get(a).missed_tokens == 4 + 2
     engine.step([a])
     engine.step([a, b])  # half of them came after the plan
@@ -278,3 +288,50 @@ def test_a_plan_with_drafts_is_for_one_step() -> None:
     for _ in range(3):
         engine.step([a], accepted={"a": 1})
     assert len(controller.views) == 3
+
+
+def test_a_step_that_was_planned_ahead_takes_its_plan() -> None:
+    controller = Recorder(lengths=[1, 2, 3, 4])
+    engine, a, b = FakeEngine(controller, ON_DEMAND), Request("a", num_prompt_tokens=1), Request("b")
+    drafted = [engine.step([a, b], accepted={"a": 9}, ahead=True).tolist() for _ in range(3)]
+    assert drafted == [[1, 1], [2, 2], [3, 3]]
+    assert [view.step for view in controller.views] == [0, 1, 2, 3]
+    assert controller.views[1].phase.tolist() == [Phase.DECODE] * 2
+    # Outcomes are a step later than they are without.
+    assert [outcome.step for outcome in controller.outcomes] == [0]
+    assert controller.outcomes[0].accepted.tolist() == [1, 0]
+
+
+def test_a_plan_ahead_is_cut_to_who_and_what_is_left() -> None:
+    controller = Recorder(lengths=[4, 4, 4])
+    engine, a, b = FakeEngine(controller), Request("a", max_tokens=9), Request("b")
+    engine.step([a, b], ahead=True)
+    # Five of nine tokens come at once, which nobody knew when the second step was planned.
+    engine.step([a, b], accepted={"a": 4}, ahead=True)
+    lengths, _ = engine.schedule([a, b])
+    assert lengths.tolist() == [1, 4]
+    assert [view.step for view in controller.views] == [0, 1, 2]
+    engine = FakeEngine(Recorder(lengths=[2, 2]))
+    engine.step([a, b], ahead=True)
+    assert engine.schedule([b])[0].tolist() == [2]
+
+
+def test_a_plan_ahead_gives_way_where_somebody_is_new() -> None:
+    controller = Recorder(lengths=[1, 2, 3])
+    engine, a, b = FakeEngine(controller), Request("a"), Request("b")
+    engine.step([a], ahead=True)
+    assert engine.step([a, b]).tolist() == [3, 3]
+    assert [(view.step, view.size) for view in controller.views] == [(0, 1), (1, 1), (1, 2)]
+
+
+def test_nothing_is_planned_ahead_of_the_rest_of_a_prompt_or_on_a_plan_that_goes_on() -> None:
+    controller = Recorder(lengths=[0, 0])
+    engine, long = FakeEngine(controller), Request("a", num_prompt_tokens=80)
+    engine.schedule([long])
+    engine.loop.plan_ahead([long], Queue())
+    assert len(controller.views) == 1
+    engine = FakeEngine(controller := Recorder(steps=3), ON_DEMAND)
+    a = Request("b")
+    for _ in range(4):
+        engine.step([a], ahead=True)
+    assert [view.step for view in controller.views] == [0, 3]
