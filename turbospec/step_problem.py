@@ -69,6 +69,8 @@ class StepProblem:
     costs: StepCosts
     price: float
     """Tokens that a second is worth."""
+    decode_price: float
+    """The same without what it is worth to first tokens."""
     catch_up: FloatArray | None
     """(n,) seconds that each request adds if it drafts, for what its drafter's cache has missed; None for none."""
     charges: FloatArray | None

@@ -178,6 +178,8 @@ class StepOutcome:
 class StepController(Protocol):
     """What an engine drives. Implemented by `turbospec.Controller`."""
 
-    def plan(self, view: StepView) -> StepPlan: ...
+    def plan(self, view: StepView) -> StepPlan:
+        """Choose a step's draft lengths. A second plan of the same step stands in for the first."""
+        ...
 
     def observe(self, outcome: StepOutcome) -> None: ...

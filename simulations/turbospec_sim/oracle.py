@@ -54,7 +54,7 @@ class OraclePolicy:
         if rate is None:
             rate = best_rate(survival(conditional), costs, float(batch.decoding))
         rows = state.view_slots
-        problem = StepProblem(batch, rows, view.draft_limits, conditional, costs, rate, catch_up, charges)
+        problem = StepProblem(batch, rows, view.draft_limits, conditional, costs, rate, rate, catch_up, charges)
         return fixed_lengths(problem, math.inf) or nothing
 
     def observe(self, outcome: StepOutcome) -> None:

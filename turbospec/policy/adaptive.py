@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -243,8 +243,9 @@ class AdaptivePolicy:
         if batch.stale_tokens:
             catch_up = view.stale_tokens.astype(np.float64) * self.latency.catch_up_token_seconds
             charges = catch_up_charges(catch_up, view.tokens_left, conditional[:, 0])
-        price = self._price(view, batch, conditional, costs)
-        return StepProblem(batch, rows, limits, conditional, costs, price, catch_up, charges)
+        rate = self._decode_price(batch, conditional, costs)
+        price = rate * self._urgency(view, batch, float(costs.verify[0]))
+        return StepProblem(batch, rows, limits, conditional, costs, price, rate, catch_up, charges)
 
     def _costs(self, view: StepView, batch: Batch) -> StepCosts:
         verify = self.latency.verify_curve(
@@ -262,17 +263,18 @@ class AdaptivePolicy:
             return StepCosts(verify, -whole_batch if view.constant_first_pass else start, whole_batch)
         return StepCosts(verify, start, each_pass, row)
 
-    def _price(self, view: StepView, batch: Batch, conditional: FloatArray, costs: StepCosts) -> float:
-        """Tokens a second: the decoding requests' rate, and more where a first token waits for this step."""
+    def _decode_price(self, batch: Batch, conditional: FloatArray, costs: StepCosts) -> float:
+        """Tokens a second: the decoding requests' rate."""
         rate = self.price.rate(batch.decoding)
-        if rate is None:
-            rate = best_rate(survival(conditional), costs, float(batch.decoding))
+        return best_rate(survival(conditional), costs, float(batch.decoding)) if rate is None else rate
+
+    def _urgency(self, view: StepView, batch: Batch, plain_seconds: float) -> float:
+        """Times the decoding requests' rate that a second is worth: more than once where a first token waits for it."""
         # Requests still queued are not delayed by drafts: they gain by throughput, not by idle drafters.
         delayed = batch.prefilling + (batch.starting if view.draft_before_emit else 0)
         # Where requests have queued for long, a step more or less is nothing to a first token.
-        plain_seconds = float(costs.verify[0])
-        urgency = plain_seconds / (plain_seconds + view.waiting_seconds)
-        return rate * (1.0 + self.config.first_token_weight * urgency * delayed / batch.decoding)
+        part = plain_seconds / (plain_seconds + view.waiting_seconds)
+        return 1.0 + self.config.first_token_weight * part * delayed / batch.decoding
 
     @staticmethod
     def _delays_first_tokens(view: StepView, batch: Batch) -> bool:
@@ -309,8 +311,16 @@ class AdaptivePolicy:
             problem.batch.decoding,
             problem.plain_seconds,
             f"no draft pays at {problem.price:.0f} tok/s",
-            steps=self._steps_without_drafts(view, problem.batch, problem.plain_seconds),
+            steps=1
+            if self._would_pay_later(view, problem)
+            else steps_without_drafts(problem.plain_seconds, self._off_in_a_row),
         )
+
+    def _would_pay_later(self, view: StepView, problem: StepProblem) -> bool:
+        """Whether drafting pays as soon as no first token waits for a step."""
+        if not self._delays_first_tokens(view, problem.batch):
+            return False
+        return fixed_lengths(replace(problem, price=problem.decode_price), math.inf) is not None
 
     def _probe(self, problem: StepProblem, models: DrafterModels, opened: _Open) -> StepPlan | None:
         """A draft of one token for those worth asking about; None where none is due."""
@@ -343,12 +353,9 @@ class AdaptivePolicy:
 
     def _nothing_to_draft(self, view: StepView, batch: Batch) -> StepPlan:
         seconds = float(self._costs(view, batch).verify[0]) if self.latency.calibrated and view.size else math.nan
-        steps = self._steps_without_drafts(view, batch, seconds)
+        # Who has no first token yet may draft after it.
+        steps = 1 if self._delays_first_tokens(view, batch) else steps_without_drafts(seconds, self._off_in_a_row)
         return StepPlan(np.zeros(view.size, np.int64), batch.decoding, seconds, "no request can draft", steps=steps)
-
-    def _steps_without_drafts(self, view: StepView, batch: Batch, seconds: float) -> int:
-        # What does not pay while first tokens wait may pay when they have left.
-        return 1 if self._delays_first_tokens(view, batch) else steps_without_drafts(seconds, self._off_in_a_row)
 
     def _explore(self, limits: IntArray) -> StepPlan:
         length = EXPLORATION[self._explored % len(EXPLORATION)]

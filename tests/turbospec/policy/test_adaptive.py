@@ -169,6 +169,16 @@ def test_a_first_token_is_worth_more_than_the_next_ones() -> None:
     assert policy.plan(queued).draft_lengths.any(), "what has waited for 20 s does not mind a few milliseconds"
 
 
+@pytest.mark.parametrize(("guess", "goes_on"), [(GOOD, False), (hopeless, True)], ids=["good", "hopeless"])
+def test_a_plan_without_drafts_outlives_first_tokens_unless_it_is_for_them(guess: Guess, goes_on: bool) -> None:
+    policy = adaptive(first_token_weight=1000.0, probe_share=0.0)
+    SyntheticEngine(concurrency=8).serve(policy, guess, 48, seed=3)
+    phase = np.r_[[Phase.PREFILL], np.full(7, Phase.DECODE)]
+    plan = policy.plan(make_view(8, step=100_000, phase=phase, prefill_tokens=120))
+    assert not plan.draft_lengths.any()
+    assert (plan.steps > 1) is goes_on
+
+
 def test_tokens_that_wait_for_the_next_draft_are_first_tokens_too() -> None:
     starting = make_view(8, step=100_000, phase=np.full(8, Phase.FIRST_DECODE, np.int64), draft_before_emit=True)
     policy = adaptive(first_token_weight=50.0, use_confidence=False)

@@ -91,13 +91,15 @@ class _Passes(NamedTuple):
 _NO_PASSES = _Passes()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, frozen=True)
 class _Plan:
     view: StepView
     names: Sequence[str]
     """Of the view's requests."""
     lengths: IntArray
     """Draft lengths of the step's requests: of the view's, but for those that have gone since."""
+    steps: int
+    """That it is good for, if it drafts nothing."""
 
 
 @dataclass(slots=True)
@@ -162,8 +164,8 @@ class VllmLoop:
         self._last_output = 0.0
         self._next_step = 0
         self._idle: _Idle | None = None
-        self._ahead: tuple[_Plan, int] | None = None
-        """A plan of the step to be scheduled next, and how many steps it is good for."""
+        self._ahead: _Plan | None = None
+        """A plan that was made before its step was scheduled."""
         self._ended: deque[tuple[_Step, WhatCame]] = deque()
         """Steps that are yet to be settled, oldest first."""
         self._unplanned_steps = self._unplanned_tokens = 0
@@ -216,23 +218,17 @@ class VllmLoop:
             self.settle(queue)
         names = [request.request_id for request in requests]
         known = [self.known.get(request) for request in requests]
-        ahead, self._ahead = self._ahead, None
         plan, lengths = None, np.zeros(len(names), np.int64)
         if self._idle is not None and self._idle.goes_on(num_scheduled):
             prefill_tokens = sum(tokens for tokens in num_scheduled.values() if tokens > 1)
         else:
-            fitting = None
-            if ahead is not None and ahead[0].view.step == self._next_step and not resumed:
-                fitting = self._fitting(ahead[0], requests, known, num_scheduled)
-            if ahead is not None and fitting is not None:
-                (plan, steps), prefill_tokens = ahead, 0
-                plan.lengths = fitting
-            else:
+            plan, prefill_tokens = self._foreseen(requests, known, num_scheduled, resumed), 0
+            if plan is None:
                 view, prefill_tokens = self._view(requests, known, num_scheduled, queue)
-                plan, steps = self._planned(view, names)
+                plan = self._planned(view, names)
             lengths = plan.lengths
-            idle = steps > 1 and not lengths.any()
-            self._idle = _Idle(dict(zip(names, known, strict=True)), 0, steps - 1) if idle else None
+            idle = plan.steps > 1 and not lengths.any()
+            self._idle = _Idle(dict(zip(names, known, strict=True)), 0, plan.steps - 1) if idle else None
         self._next_step += 1
         orders = None
         if self._cache is not None:
@@ -265,7 +261,6 @@ class VllmLoop:
             requests: of the step that runs, their tokens in it counted as computed.
             queue: requests that wait.
         """
-        self._ahead = None
         if self._idle is not None and self._idle.steps:
             return
         if not requests or any(request.num_computed_tokens < request.num_prompt_tokens for request in requests):
@@ -275,31 +270,32 @@ class VllmLoop:
         view, _ = self._view(requests, known, dict.fromkeys(names, 1), queue, running=1)
         self._ahead = self._planned(view, names)
 
-    def _planned(self, view: StepView, names: Sequence[str]) -> tuple[_Plan, int]:
-        """What the controller wants of a step, and for how many steps."""
+    def _planned(self, view: StepView, names: Sequence[str]) -> _Plan:
         asked = self.controller.plan(view)
-        return _Plan(view, names, asked.draft_lengths.copy()), asked.steps
+        return _Plan(view, names, asked.draft_lengths.copy(), asked.steps)
 
-    def _fitting(
+    def _foreseen(
         self,
-        plan: _Plan,
         requests: Sequence[VllmRequest],
         known: Sequence[KnownRequest],
         num_scheduled: Mapping[str, int],
-    ) -> IntArray | None:
-        """(n,) a plan's lengths for the n requests that are there now; None where one of them is not in it."""
-        wanted = dict(zip(plan.names, plan.lengths.tolist(), strict=True))
-        lengths: list[int] = []
-        for request, asked in zip(requests, known, strict=True):
-            length = wanted.get(request.request_id)
-            if length is None:
-                return None
-            if length:
+        resumed: Collection[str],
+    ) -> _Plan | None:
+        """The plan that was made ahead for the step that is being scheduled, cut to who and what is left; None where
+        there is none, or it was not known that some of these requests would be there."""
+        plan = self._ahead
+        if plan is None or plan.view.step != self._next_step or resumed:
+            return None
+        foreseen = dict(zip(plan.names, plan.lengths.tolist(), strict=True))
+        if not all(request.request_id in foreseen for request in requests):
+            return None
+        lengths = np.zeros(len(requests), np.int64)
+        for row, (request, asked) in enumerate(zip(requests, known, strict=True)):
+            if (length := foreseen[request.request_id]) > 0:
                 computed = request.num_computed_tokens + num_scheduled[request.request_id]
                 left = request.max_tokens - request.num_output_tokens - 1
-                length = min(length, self._draft_limit(asked, computed, left))
-            lengths.append(length)
-        return np.array(lengths, np.int64)
+                lengths[row] = min(length, self._draft_limit(asked, computed, left))
+        return _Plan(plan.view, plan.names, lengths, plan.steps)
 
     def finish(self, what_came: WhatCame) -> float:
         """Take the time of the oldest scheduled step, which has given its output, and say how many seconds it took.
