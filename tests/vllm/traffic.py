@@ -59,7 +59,7 @@ def traffic(tokenizer: Any) -> dict[str, Batch]:
         "shared prefix": shared,
         "shared prefix again": shared,
         "long prompt": [(text[start : start + 200], greedy()) for start in range(0, 400, 50)],
-        "length": [(prompts[i], greedy(max_tokens=i + 1, ignore_eos=True)) for i in range(8)],
+        "length": [(prompts[i], greedy(max_tokens=3 * i + 1, ignore_eos=True)) for i in range(8)],
         "stop token": [(prompt, greedy(stop_token_ids=stops)) for prompt in prompts],
         "stop string": [(prompt, greedy(stop=["s", "\n    "])) for prompt in prompts],
         "penalty": [(prompt, greedy(repetition_penalty=1.3, ignore_eos=True)) for prompt in prompts],
