@@ -112,11 +112,6 @@ class _Adaptive(Scheduler):
         self._seconds.ours += time.perf_counter() - began
         return outputs
 
-    def _settle(self) -> None:
-        """Report what is known of the steps that have ended."""
-        if self._loop is not None:
-            self._loop.settle(self._queue())
-
     def shutdown(self) -> None:
         if self._trace is not None:
             self._trace.close()
@@ -191,10 +186,11 @@ class TurboSpecScheduler(_Adaptive):
         bitmask = super().get_grammar_bitmask(scheduler_output)
         began = time.perf_counter()
         try:
-            self._settle()
             if self._loop is not None:
+                queue = self._queue()
+                self._loop.settle(queue)
                 requests = [self.requests[name] for name in scheduler_output.num_scheduled_tokens]
-                self._loop.plan_ahead(requests, self._queue())
+                self._loop.plan_ahead(requests, queue)
         except Exception:
             self._fail()
         self._seconds.overlapped += time.perf_counter() - began
@@ -224,7 +220,8 @@ class TurboSpecAsyncScheduler(_Adaptive, AsyncScheduler):
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         began = time.perf_counter()
         try:
-            self._settle()
+            if self._loop is not None:
+                self._loop.settle(self._queue())
         except Exception:
             self._fail()
         self._seconds.ours += time.perf_counter() - began
