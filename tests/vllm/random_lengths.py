@@ -42,7 +42,7 @@ class RandomConstantScheduler(RandomScheduler):
     def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
         loop = super()._build_loop(vllm_config)
         assert loop is not None
-        return VllmLoop(loop.controller, replace(loop.limits, kept_tokens=0))
+        return VllmLoop(loop.controller, replace(loop.limits, kept_tokens=0, late_drafts=False))
 
 
 def _at_random(loop: VllmLoop | None) -> VllmLoop:

@@ -99,7 +99,7 @@ class DrafterOnDemand:
         while self._kept and (orders is None or self._kept[0].step < orders.oldest):
             self._kept.popleft()
 
-    def skip(self, tokens: torch.Tensor, hidden: Sequence[torch.Tensor], metadata) -> torch.Tensor:
+    def skip(self, tokens: torch.Tensor, hidden: Sequence[torch.Tensor], metadata) -> list[list[int]]:
         """In place of a call in a step that leaves the drafter out.
 
         Args:
@@ -107,7 +107,7 @@ class DrafterOnDemand:
             hidden: (t or more, ·) each; what the target hands to drafters that take its hidden states, side by side.
 
         Returns:
-            (n, 0) no drafts.
+            No drafts: a list, which vLLM does not copy as it does a tensor.
         """
         orders = self._orders
         assert orders is not None
@@ -117,7 +117,8 @@ class DrafterOnDemand:
         if self._drafter.pass_hidden_states_to_model:
             states = torch.cat([each[:total] for each in hidden], dim=-1)
         self._keep(orders.step, tokens[:total].clone(), states, metadata)
-        return self._no_drafts(metadata)
+        self._draft_nothing()
+        return []
 
     def propose(
         self,
@@ -141,7 +142,8 @@ class DrafterOnDemand:
                 hidden = target_hidden_states.clone() if drafter.pass_hidden_states_to_model else None
                 self._keep(orders.step, target_token_ids.clone(), hidden, metadata)
             if orders.skip:
-                return self._no_drafts(metadata)
+                self._draft_nothing()
+                return torch.empty(metadata.batch_size(), 0, device=target_token_ids.device, dtype=torch.int64)
         tokens, positions, states, to_sample, metadata = inputs
         return self._propose(
             num_speculative_tokens=num_speculative_tokens,
@@ -154,9 +156,9 @@ class DrafterOnDemand:
             **others,
         )
 
-    def _no_drafts(self, metadata) -> torch.Tensor:
+    def _draft_nothing(self) -> None:
+        """Leave the drafter as it is after drafting no token."""
         self._drafter.num_speculative_tokens, self._drafter._last_draft_probs = 0, None
-        return torch.empty(metadata.batch_size(), 0, device=metadata.query_start_loc.device, dtype=torch.int64)
 
     def _keep(self, step: int, tokens: torch.Tensor, hidden: torch.Tensor | None, metadata) -> None:
         """Keep a step: copies, because the runner writes the next step's into its own tensors."""

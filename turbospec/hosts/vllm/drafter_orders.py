@@ -36,3 +36,5 @@ class DrafterOrders:
     """Keep the step's tokens, because some requests will have missed theirs."""
     catch_up: dict[str, Missed] = field(default_factory=dict[str, Missed])
     """What the step's pass takes along."""
+    late: bool = False
+    """Draft when asked for the drafts, which is when the step's tokens have left."""

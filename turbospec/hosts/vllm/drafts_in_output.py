@@ -29,4 +29,4 @@ def install(model_runner) -> None:
 def _are_here(drafts: torch.Tensor | list[list[int]] | None) -> bool:
     if isinstance(drafts, torch.Tensor):
         return drafts.device.type == "cpu" and drafts.shape[1] > 0
-    return drafts is not None
+    return bool(drafts)

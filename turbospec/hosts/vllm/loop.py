@@ -30,18 +30,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from turbospec.hosts.vllm.drafter_cache import DrafterCache
 from turbospec.hosts.vllm.drafter_orders import DrafterOrders
 from turbospec.hosts.vllm.requests import KnownRequest, KnownRequests, VllmRequest
-from turbospec.hosts.vllm.step_split import StepSplit
+from turbospec.hosts.vllm.step_split import NO_PASSES, Passes, StepSplit
 from turbospec.types import IntArray, Phase, StepController, StepOutcome, StepView
 
 MIN_BATCH_PER_NEWCOMER = 4
-"""Requests in a step for each that a plan of no drafts, made before it came, is kept for."""
+"""Requests in a step for each that a plan made before it came is kept for."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -55,6 +54,8 @@ class EngineLimits:
     kept_tokens: int = 0
     """Tokens kept for drafters that are to be caught up; 0 where the drafter runs in every step."""
     prefix_caching: bool = False
+    late_drafts: bool = False
+    """Whether the drafter can wait until a step's tokens have left, as it does where there are first tokens."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -79,18 +80,6 @@ WhatCame = Callable[[], Mapping[str, Verified]]
 """Works out what became of each request that got tokens in a step; aborted ones are missing."""
 
 
-class _Passes(NamedTuple):
-    """Drafter passes of a step, without those that every step has."""
-
-    number: int = 0
-    tokens: int = 0
-    """In all of them."""
-    catch_up_tokens: int = 0
-
-
-_NO_PASSES = _Passes()
-
-
 @dataclass(slots=True, frozen=True)
 class _Plan:
     view: StepView
@@ -112,31 +101,43 @@ class _Step:
     tokens: int
     prefill_tokens: int
     context_tokens: int
-    passes: _Passes
+    passes: Passes
+    late: bool = False
+    """Whether its passes run after its tokens have left, in the time of the step that follows."""
+    follows: bool = False
+    """Whether its time began when the step before gave its tokens."""
     seconds: float = 0.0
-    """What it took, once it has ended; without its drafting, once that is known."""
+    """What it took, once it has ended; without all drafting, once that is known."""
     draft_seconds: float = 0.0
+    """What its passes took, whenever they ran; known when the next step has ended."""
 
 
 @dataclass(slots=True)
 class _Idle:
     """A plan of no drafts that is good for some more steps."""
 
-    known: Mapping[str, KnownRequest]
-    """Requests that it was made for."""
+    known: dict[str, KnownRequest]
+    """Requests that it was made for, or that have joined."""
     context_tokens: int
     steps: int
+    joined: int = 0
 
-    def goes_on(self, num_scheduled: Mapping[str, int]) -> bool:
-        """Whether a step may run on it; such a step is counted.
+    def goes_on(self, scheduled: Mapping[str, KnownRequest]) -> bool:
+        """Whether a step may run on it, whose newcomers have joined then; such a step is counted.
 
         What did not pay for a batch does not pay for it and a few more, least while their first tokens wait.
         """
-        newcomers = len(num_scheduled.keys() - self.known.keys())
-        if self.steps == 0 or newcomers * MIN_BATCH_PER_NEWCOMER > len(num_scheduled):
+        joined = self.joined + len(scheduled.keys() - self.known.keys())
+        if self.steps == 0 or not _may_join(joined, len(scheduled)):
             return False
-        self.steps -= 1
+        self.steps, self.joined = self.steps - 1, joined
+        self.known.update(scheduled)
         return True
+
+
+def _may_join(newcomers: int, size: int) -> bool:
+    """Whether a plan that knows nothing of some requests of a step is kept for it."""
+    return newcomers * MIN_BATCH_PER_NEWCOMER <= size
 
 
 class VllmLoop:
@@ -187,7 +188,7 @@ class VllmLoop:
         idle.steps -= 1
         idle.context_tokens += tokens
         self._next_step += 1
-        self._steps.append(_Step(began, None, tokens, 0, idle.context_tokens, _NO_PASSES))
+        self._steps.append(_Step(began, None, tokens, 0, idle.context_tokens, NO_PASSES))
         return True, orders
 
     def plan(
@@ -218,17 +219,20 @@ class VllmLoop:
             self.settle(queue)
         names = [request.request_id for request in requests]
         known = [self.known.get(request) for request in requests]
+        by_name = dict(zip(names, known, strict=True))
         plan, lengths = None, np.zeros(len(names), np.int64)
-        if self._idle is not None and self._idle.goes_on(num_scheduled):
+        if self._idle is not None and self._idle.goes_on(by_name):
             prefill_tokens = sum(tokens for tokens in num_scheduled.values() if tokens > 1)
         else:
-            plan, prefill_tokens = self._foreseen(requests, known, num_scheduled, resumed), 0
-            if plan is None:
+            foreseen = self._foreseen(requests, known, num_scheduled, resumed)
+            if foreseen is None:
                 view, prefill_tokens = self._view(requests, known, num_scheduled, queue)
                 plan = self._planned(view, names)
+            else:
+                plan, prefill_tokens = foreseen
             lengths = plan.lengths
             idle = plan.steps > 1 and not lengths.any()
-            self._idle = _Idle(dict(zip(names, known, strict=True)), 0, plan.steps - 1) if idle else None
+            self._idle = _Idle(by_name, 0, plan.steps - 1) if idle else None
         self._next_step += 1
         orders = None
         if self._cache is not None:
@@ -238,19 +242,22 @@ class VllmLoop:
         if self._idle is not None:
             self._idle.context_tokens = context_tokens
         passes = self._passes(lengths, tokens, prefill_tokens, orders)
-        self._steps.append(_Step(began, plan, tokens, prefill_tokens, context_tokens, passes))
+        step = _Step(began, plan, tokens, prefill_tokens, context_tokens, passes)
+        if orders is not None and self.limits.late_drafts and lengths.any():
+            step.late = orders.late = any(_brings_first_token(each, num_scheduled) for each in requests)
+        self._steps.append(step)
         return lengths, orders
 
-    def _passes(self, lengths: IntArray, tokens: int, prefill_tokens: int, orders: DrafterOrders | None) -> _Passes:
+    def _passes(self, lengths: IntArray, tokens: int, prefill_tokens: int, orders: DrafterOrders | None) -> Passes:
         longest, size = int(lengths.max(initial=0)), len(lengths)
         if self.limits.parallel_drafter or (orders is not None and orders.skip):
-            return _NO_PASSES
+            return NO_PASSES
         if orders is None:
             passes = max(longest - 1, 0)
-            return _Passes(passes, passes * size)
+            return Passes(passes, passes * size)
         # The first pass takes all that the target's took, and what was missed.
         passes, catch_up = max(longest, 1), sum(missed.tokens for missed in orders.catch_up.values())
-        return _Passes(passes, tokens + catch_up + (passes - 1) * size, catch_up + prefill_tokens)
+        return Passes(passes, tokens + catch_up + (passes - 1) * size, catch_up + prefill_tokens)
 
     def plan_ahead(self, requests: Sequence[VllmRequest], queue: Queue) -> None:
         """Choose the draft lengths of the step after the one that runs, from what is known while it runs.
@@ -280,22 +287,32 @@ class VllmLoop:
         known: Sequence[KnownRequest],
         num_scheduled: Mapping[str, int],
         resumed: Collection[str],
-    ) -> _Plan | None:
-        """The plan that was made ahead for the step that is being scheduled, cut to who and what is left; None where
-        there is none, or it was not known that some of these requests would be there."""
+    ) -> tuple[_Plan, int] | None:
+        """The plan that was made ahead for the step that is being scheduled, cut to who and what is left, and the
+        prompt tokens of the step.
+
+        It holds for a few newcomers too, who draft as many as most do, unless the drafts would keep their first tokens
+        waiting or part of their prompts is left. None where there is none that holds.
+        """
         plan = self._ahead
         if plan is None or plan.view.step != self._next_step or resumed:
             return None
         foreseen = dict(zip(plan.names, plan.lengths.tolist(), strict=True))
-        if not all(request.request_id in foreseen for request in requests):
-            return None
+        newcomers = [request for request in requests if request.request_id not in foreseen]
+        if newcomers:
+            if not _may_join(len(newcomers), len(requests)) or (plan.lengths.any() and not self.limits.late_drafts):
+                return None
+            if not all(_brings_first_token(request, num_scheduled) for request in newcomers):
+                return None
+            foreseen |= dict.fromkeys((request.request_id for request in newcomers), int(np.median(plan.lengths)))
         lengths = np.zeros(len(requests), np.int64)
         for row, (request, asked) in enumerate(zip(requests, known, strict=True)):
             if (length := foreseen[request.request_id]) > 0:
                 computed = request.num_computed_tokens + num_scheduled[request.request_id]
                 left = request.max_tokens - request.num_output_tokens - 1
                 lengths[row] = min(length, self._draft_limit(asked, computed, left))
-        return _Plan(plan.view, plan.names, lengths, plan.steps)
+        prompts = sum(num_scheduled[request.request_id] for request in newcomers)
+        return _Plan(plan.view, plan.names, lengths, plan.steps), prompts
 
     def finish(self, what_came: WhatCame) -> float:
         """Take the time of the oldest scheduled step, which has given its output, and say how many seconds it took.
@@ -305,6 +322,7 @@ class VllmLoop:
         """
         now = time.perf_counter()
         step = self._steps.popleft()
+        step.follows = step.began <= self._last_output
         step.seconds = now - max(step.began, self._last_output)
         self._last_output = now
         self._ended.append((step, what_came))
@@ -320,12 +338,16 @@ class VllmLoop:
             self._settle(*self._ended.popleft(), queue)
 
     def _settle(self, step: _Step, what_came: WhatCame, queue: Queue) -> None:
-        if step.plan is not None or step.passes.number:
-            step.draft_seconds = self._split.draft_seconds(
-                step.seconds, step.tokens, step.context_tokens, step.passes.number, step.passes.tokens
-            )
-            step.seconds -= step.draft_seconds
         closing, self._last = self._last, step
+        late = closing.passes if closing is not None and closing.late and step.follows else NO_PASSES
+        own = NO_PASSES if step.late else step.passes
+        if step.plan is not None or late.number or own.number:
+            late_seconds, step.draft_seconds = self._split.draft_seconds(
+                step.seconds, step.tokens, step.context_tokens, late, own
+            )
+            step.seconds -= late_seconds + step.draft_seconds
+            if closing is not None and closing.late:
+                closing.draft_seconds = late_seconds
         if closing is not None and closing.plan is not None:
             verified = what_came()
             if not verified.keys().isdisjoint(closing.plan.names):
@@ -435,7 +457,7 @@ class VllmLoop:
             waiting_requests=queue.requests,
             waiting_seconds=queue.waiting_seconds,
             prefill_tokens=min(prompt_left, limits.max_batched_tokens),
-            draft_before_emit=True,
+            draft_before_emit=not self.limits.late_drafts,
             parallel_drafter=limits.parallel_drafter,
             batch_drafter=True,
             constant_first_pass=self._cache is None,
@@ -450,3 +472,9 @@ class VllmLoop:
         if asked.max_draft is not None:
             limit = min(limit, asked.max_draft)
         return max(limit, 0)
+
+
+def _brings_first_token(request: VllmRequest, num_scheduled: Mapping[str, int]) -> bool:
+    """Whether a step is the one that ends a request's prompt."""
+    computed = request.num_computed_tokens + num_scheduled[request.request_id]
+    return request.num_output_tokens == 0 and computed >= request.num_prompt_tokens

@@ -3,8 +3,8 @@
 
 vLLM loads it in every process before it reads its arguments. Two methods of `EngineArgs` are wrapped: one gives the
 speculative configuration the schedule that vLLM's own way to a changing draft length asks for, the other names the
-scheduler. In a worker, a third has the drafter run on demand, and its drafts sent with the step's tokens. Where no
-policy is given, all do what they did before.
+scheduler. In a worker, a third has the drafter run on demand, and its drafts sent with the step's tokens or made after
+they have left. Where no policy is given, all do what they did before.
 
 Everything is imported where it is used, and never in a worker: vLLM's search for kernels on CPU looks into every module
 that is loaded by then, and trips over numba's.
@@ -82,18 +82,21 @@ def _with_scheduler(create):
 def _with_runner_wrapped(init):
     @functools.wraps(init)
     def init_device(wrapper):
-        from turbospec.hosts.vllm.support import is_scheduled_by_us, runs_on_demand
+        from turbospec.hosts.vllm.support import drafts_late, is_scheduled_by_us, kept_tokens
 
         init(wrapper)
         config = wrapper.vllm_config
-        if runs_on_demand(config):
-            from turbospec.hosts.vllm import drafter_on_demand
+        if not is_scheduled_by_us(config):
+            return
+        from turbospec.hosts.vllm import drafter_on_demand, drafts_in_output, late_drafts
 
-            drafter_on_demand.install(wrapper.worker.model_runner)
-        if is_scheduled_by_us(config) and not config.scheduler_config.async_scheduling:
-            from turbospec.hosts.vllm import drafts_in_output
-
-            drafts_in_output.install(wrapper.worker.model_runner)
+        runner = wrapper.worker.model_runner
+        if kept_tokens(config):
+            drafter_on_demand.install(runner)
+        if drafts_late(config):
+            late_drafts.install(runner)
+        if not config.scheduler_config.async_scheduling:
+            drafts_in_output.install(runner)
 
     return init_device
 

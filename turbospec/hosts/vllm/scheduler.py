@@ -22,7 +22,7 @@ from turbospec.hosts.vllm.loop import EngineLimits, Queue, VllmLoop
 from turbospec.hosts.vllm.metrics_file import METRICS_FILE_KEY, MetricsFileWriter
 from turbospec.hosts.vllm.outputs import verified
 from turbospec.hosts.vllm.settings import read_settings
-from turbospec.hosts.vllm.support import PARALLEL_METHODS, kept_tokens
+from turbospec.hosts.vllm.support import PARALLEL_METHODS, drafts_late, kept_tokens
 from turbospec.telemetry.metrics import HostSeconds, StepMetrics
 from turbospec.telemetry.trace import DecisionTrace
 
@@ -61,6 +61,7 @@ class _Adaptive(Scheduler):
             parallel_drafter=speculation.method in PARALLEL_METHODS,
             kept_tokens=kept_tokens(vllm_config),
             prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),
+            late_drafts=drafts_late(vllm_config),
         )
         controller = settings.controller()
         if settings.trace is not None:

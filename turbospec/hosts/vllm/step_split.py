@@ -7,6 +7,8 @@ time is then shared out in proportion.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from turbospec.compiled import compiled
@@ -16,6 +18,19 @@ from turbospec.types import FloatArray
 
 MOST_DRAFTING = 0.95
 """Of a step's time: the target's pass is never free, whatever the first few steps seem to say."""
+
+
+class Passes(NamedTuple):
+    """Drafter passes, without those that every step has."""
+
+    number: int = 0
+    tokens: int = 0
+    """In all of them."""
+    catch_up_tokens: int = 0
+    """Of these, those that the drafter had missed, and prompts."""
+
+
+NO_PASSES = Passes()
 
 
 class StepSplit:
@@ -30,27 +45,28 @@ class StepSplit:
         variance[verify_size:, verify_size:] = np.diag(np.array([1e-2, 1e-4]) ** 2)
         self._model = OnlineRegression(np.concatenate([verify.weights, passes]), variance)
         self._verify_size = verify_size
-        self.draft_seconds(0.0, 1, 0, 0, 0)  # teaches nothing; compiled now, and not in the first step
+        self.draft_seconds(0.0, 1, 0, NO_PASSES, NO_PASSES)  # teaches nothing; compiled now, and not in the first step
 
-    def draft_seconds(self, step_seconds: float, tokens: int, context_tokens: int, passes: int, rows: int) -> float:
+    def draft_seconds(
+        self, step_seconds: float, tokens: int, context_tokens: int, late: Passes, own: Passes
+    ) -> tuple[float, float]:
         """Learn from one step and share out its time.
 
         Args:
             step_seconds: the whole step.
             tokens: in the target's pass.
             context_tokens: KV tokens that it attends to.
-            passes: drafter passes that not every step has.
-            rows: tokens in them.
+            late: passes for the step before that ran in this one's time.
+            own: those for this step that did.
 
         Returns:
-            Seconds of those passes, 0 where there were none; the rest is the target's, sampling and host work included.
+            Seconds of the late passes and of its own, 0 where there were none; the rest is the target's, sampling and
+            host work included.
         """
         model = self._model
-        return float(
-            _learn_and_share_out(
-                model.weights, model.covariance, model.noise, model.forgetting, self._verify_size, step_seconds,
-                float(tokens), float(context_tokens), float(passes), float(rows),
-            )
+        return _learn_and_share_out(
+            model.weights, model.covariance, model.noise, model.forgetting, self._verify_size, step_seconds,
+            float(tokens), float(context_tokens), np.array([late[:2], own[:2]], np.float64),
         )  # fmt: skip
 
 
@@ -64,20 +80,20 @@ def _learn_and_share_out(
     step_seconds: float,
     tokens: float,
     context_tokens: float,
-    passes: float,
-    rows: float,
-) -> float:
+    passes: FloatArray,
+) -> tuple[float, float]:
     row = np.zeros(len(weights))
     row[:verify_size] = step_features(tokens, context_tokens)
-    row[verify_size], row[verify_size + 1] = passes, rows
+    row[verify_size:] = passes[0] + passes[1]
     if step_seconds > 0.0:
         learn_online(weights, covariance, noise, row, step_seconds, forgetting)
-    if passes == 0.0:
-        return 0.0
-    whole = draft = 0.0
-    for i in range(len(row)):
-        part = row[i] * weights[i]
-        whole += part
-        if i >= verify_size:
-            draft += part
-    return step_seconds * min(draft / whole, MOST_DRAFTING) if whole > 0.0 else 0.0
+    if row[verify_size] == 0.0:
+        return 0.0, 0.0
+    verify = (row[:verify_size] * weights[:verify_size]).sum()
+    late = max((passes[0] * weights[verify_size:]).sum(), 0.0)
+    own = max((passes[1] * weights[verify_size:]).sum(), 0.0)
+    draft = late + own
+    if draft == 0.0 or verify + draft <= 0.0:
+        return 0.0, 0.0
+    seconds = step_seconds * min(draft / (verify + draft), MOST_DRAFTING)
+    return seconds * late / draft, seconds * own / draft

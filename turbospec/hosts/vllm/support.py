@@ -55,7 +55,8 @@ def settings_in(additional_config: object) -> Any:
 
 
 def is_scheduled_by_us(vllm_config: Any) -> bool:
-    """Whether a worker gets its steps from a scheduler of TurboSpec's.
+    """Whether a worker gets its steps, and orders for its drafter, from a scheduler of TurboSpec's. vLLM's second model
+    runner has none of what is wrapped for them.
 
     Args:
         vllm_config: vLLM's.
@@ -68,16 +69,6 @@ def is_scheduled_by_us(vllm_config: Any) -> bool:
     )
 
 
-def runs_on_demand(vllm_config: Any) -> bool:
-    """Whether a worker's drafter is to heed orders, which only a scheduler of TurboSpec's gives. vLLM's second model
-    runner has none of what is wrapped for it.
-
-    Args:
-        vllm_config: vLLM's.
-    """
-    return is_scheduled_by_us(vllm_config) and kept_tokens(vllm_config) > 0
-
-
 def kept_tokens(vllm_config: Any) -> int:
     """`KEPT_TOKENS` of a server; 0 where its drafter is left to run in every step, drafts or not.
 
@@ -88,6 +79,20 @@ def kept_tokens(vllm_config: Any) -> int:
     if model.is_multimodal_model or vllm_config.parallel_config.decode_context_parallel_size > 1:
         return 0
     return KEPT_TOKENS.get(speculation.method, 0)
+
+
+def drafts_late(vllm_config: Any) -> bool:
+    """Whether a server's drafter, where it runs on demand, can wait until a step's tokens have left. Under async
+    scheduling nobody asks for drafts then, and a KV connector saves what a step computed before.
+
+    Args:
+        vllm_config: vLLM's, whose speculation is supported.
+    """
+    return (
+        kept_tokens(vllm_config) > 0
+        and not vllm_config.scheduler_config.async_scheduling
+        and vllm_config.kv_transfer_config is None
+    )
 
 
 def unsupported(setup: SetUp) -> str | None:

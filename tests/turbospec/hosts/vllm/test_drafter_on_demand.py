@@ -140,7 +140,11 @@ def test_a_cache_that_was_caught_up_is_the_one_of_a_drafter_in_every_step(hidden
     constant = Runner(Drafter(hidden), on_demand=False)
     for orders, length, step in PLAN:
         drafts = on_demand.step(orders, length, **step)
-        assert drafts.shape == constant.step(None, length, **step).shape
+        if orders.skip and not asynchronous:
+            assert drafts == []
+            constant.step(None, length, **step)
+        else:
+            assert drafts.shape == constant.step(None, length, **step).shape
     assert len(on_demand.drafter.calls) == len(PLAN) - 4
     assert on_demand.drafter.cache == constant.drafter.cache
 

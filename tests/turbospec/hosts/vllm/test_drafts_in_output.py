@@ -35,6 +35,7 @@ def test_drafts_that_are_there_go_with_the_tokens(drafts: Any) -> None:
         (torch.zeros(1, 2, device="meta"), ["a"]),  # still being made on a device
         (torch.zeros(1, 0), ["a"]),
         (None, ["a"]),
+        ([], ["a"]),
         (torch.zeros(1, 2), []),  # of an earlier step
     ],
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from turbospec.hosts.vllm.drafter_orders import DrafterOrders
 from turbospec.hosts.vllm.loop import EngineLimits, Queue, Verified, VllmLoop
@@ -56,6 +57,7 @@ class FakeEngine:
         self.loop = VllmLoop(controller, limits)
         self.drafts: dict[str, int] = {}
         self.orders: DrafterOrders | None = None
+        self.began = 0.0
 
     def schedule(self, requests: list[Request], chunk: int = 64) -> tuple[IntArray, dict[str, int]]:
         verified = {r.request_id: self.drafts.get(r.request_id, 0) for r in requests}
@@ -63,11 +65,11 @@ class FakeEngine:
             r.request_id: min(r.num_tokens + verified[r.request_id] - r.num_computed_tokens, chunk) for r in requests
         }
         drafted = {name: length for name, length in verified.items() if length}
-        idle, self.orders = self.loop.idle(scheduled, began=0.0)
+        idle, self.orders = self.loop.idle(scheduled, self.began)
         if idle:
             lengths = np.zeros(len(requests), np.int64)
         else:
-            lengths, self.orders = self.loop.plan(requests, scheduled, drafted, (), Queue(), began=0.0)
+            lengths, self.orders = self.loop.plan(requests, scheduled, drafted, (), Queue(), self.began)
         for request, length in zip(requests, lengths.tolist(), strict=True):
             request.num_computed_tokens += scheduled[request.request_id]
             self.drafts[request.request_id] = length
@@ -335,3 +337,62 @@ def test_nothing_is_planned_ahead_of_the_rest_of_a_prompt_or_on_a_plan_that_goes
     for _ in range(4):
         engine.step([a], ahead=True)
     assert [view.step for view in controller.views] == [0, 3]
+
+
+LATE = replace(LIMITS, kept_tokens=64, late_drafts=True)
+
+
+def test_drafts_wait_for_first_tokens_and_for_nothing_else() -> None:
+    engine, controller = FakeEngine(recorder := Recorder(lengths=[2, 2, 0, 2, 2]), LATE), recorder
+    a, late = Request("a"), list[bool]()
+    for requests in ([a], [a], [a, Request("b")], [a, Request("c", num_prompt_tokens=80)], [a, Request("d")]):
+        _, verified = engine.schedule(requests)
+        engine.finish([a], verified, {})
+        assert engine.orders is not None
+        late.append(engine.orders.late)
+    # The third drafts nothing; of the fourth's newcomer part of the prompt is left.
+    assert late == [True, False, False, False, True]
+    assert not any(view.draft_before_emit for view in controller.views)
+
+
+def test_late_drafts_are_in_the_time_of_the_step_that_verifies_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([1.0, 3.0, 3.5, 6.0])
+    monkeypatch.setattr("turbospec.hosts.vllm.loop.time.perf_counter", lambda: next(clock))
+    engine = FakeEngine(controller := Recorder(lengths=[2, 0, 2, 0]), LATE)
+    a = Request("a")
+    engine.step([a])
+    engine.step([a])
+    (outcome,) = controller.outcomes
+    # The second step has a pass of its own, over what was verified.
+    assert engine.loop._last is not None
+    assert outcome.step_seconds + engine.loop._last.draft_seconds == pytest.approx(3.0 - 1.0)
+    assert outcome.draft_seconds > engine.loop._last.draft_seconds > 0.0
+    assert outcome.draft_rows.tolist() == [1, 1]
+    b = Request("b")
+    engine.step([b])
+    engine.began = 5.5  # nothing ran until then: the drafts had long been made
+    engine.step([b])
+    assert controller.outcomes[-1].draft_seconds == 0.0
+
+
+def test_a_plan_ahead_holds_for_a_few_newcomers_whose_first_tokens_need_not_wait() -> None:
+    for limits, lengths in ((LATE, (0, 2, 2)), (ON_DEMAND, (0, 0, 0))):
+        controller = Recorder(lengths=[*lengths])
+        engine, batch = FakeEngine(controller, limits), [Request(name, num_prompt_tokens=1) for name in "abcd"]
+        engine.step(batch[:3], ahead=True)
+        assert engine.step(batch, ahead=True).tolist() == [lengths[1]] * 4
+        assert [view.size for view in controller.views] == [3, 3, 4]
+        engine.step(batch)
+        engine.loop.settle(Queue())
+        assert controller.outcomes[-1].drafted.tolist() == [lengths[1]] * 3, "the newcomer is in no view yet"
+
+
+def test_a_plan_ahead_of_drafts_gives_way_where_first_tokens_would_wait() -> None:
+    controller = Recorder(lengths=[1, 2, 3, 4])
+    engine, batch = FakeEngine(controller, ON_DEMAND), [Request(name, num_prompt_tokens=1) for name in "abcd"]
+    engine.step(batch[:3], ahead=True)
+    assert engine.step(batch).tolist() == [3] * 4
+    engine = FakeEngine(Recorder(lengths=[1, 2, 3, 4]), LATE)
+    engine.step(batch[:3], ahead=True)
+    lengths, _ = engine.schedule([*batch[:3], Request("e", num_prompt_tokens=80)])
+    assert lengths.tolist() == [3, 3, 3, 0], "part of a prompt is left"

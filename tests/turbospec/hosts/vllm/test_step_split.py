@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turbospec.hosts.vllm.step_split import StepSplit
+from turbospec.hosts.vllm.step_split import NO_PASSES, Passes, StepSplit
 
 
 def true_parts(tokens: int, passes: int, requests: int) -> tuple[float, float]:
@@ -21,7 +21,8 @@ def test_whole_steps_tell_drafting_from_verifying() -> None:
         passes = max(length - 1, 0)
         verify, draft = true_parts(tokens, passes, requests)
         seconds = (verify + draft) * float(rng.normal(1.0, 0.05))
-        told = split.draft_seconds(seconds, tokens, 100 * requests, passes, passes * requests)
+        late, told = split.draft_seconds(seconds, tokens, 100 * requests, NO_PASSES, Passes(passes, passes * requests))
+        assert late == 0.0
         if step > 200 and passes:
             errors.append(told / (seconds * draft / (verify + draft)) - 1.0)
     assert abs(float(np.median(errors))) < 0.1
@@ -30,19 +31,34 @@ def test_whole_steps_tell_drafting_from_verifying() -> None:
 
 def test_a_step_that_drafts_nothing_is_all_verify() -> None:
     split = StepSplit()
-    assert split.draft_seconds(0.01, 8, 800, 0, 0) == 0.0
+    assert split.draft_seconds(0.01, 8, 800, NO_PASSES, NO_PASSES) == (0.0, 0.0)
 
 
 def test_parts_never_exceed_the_whole() -> None:
     split = StepSplit()
     for seconds in (1e-6, 0.01, 3.0):
-        assert 0.0 <= split.draft_seconds(seconds, 8, 800, 3, 24) <= seconds
+        late, own = split.draft_seconds(seconds, 8, 800, Passes(2, 16), Passes(3, 24))
+        assert 0.0 <= late + own <= seconds
+
+
+def test_passes_of_the_step_before_are_told_from_a_steps_own() -> None:
+    rng, split = np.random.default_rng(0), StepSplit()
+    errors: list[float] = []
+    for step in range(400):
+        tokens = 8 * int(rng.integers(1, 6))
+        passes = [Passes(number, 8 * number) for number in rng.integers(0, 6, 2).tolist()]
+        verify, _ = true_parts(tokens, 0, 8)
+        parts = [true_parts(tokens, each.number, 8)[1] for each in passes]
+        told = split.draft_seconds((verify + sum(parts)) * float(rng.normal(1.0, 0.05)), tokens, 800, *passes)
+        if step > 200:
+            errors += [got - part for got, part in zip(told, parts, strict=True)]
+    assert float(np.median(np.abs(errors))) < 0.15 * true_parts(8, 3, 8)[1]
 
 
 @pytest.mark.parametrize("passes", [0, 4])
 def test_a_stall_is_survived(passes: int) -> None:
-    split = StepSplit()
+    split, own = StepSplit(), Passes(passes, 8 * passes)
     for _ in range(50):
-        split.draft_seconds(0.01, 8, 800, passes, 8 * passes)
-    split.draft_seconds(60.0, 8, 800, passes, 8 * passes)
-    assert 0.0 <= split.draft_seconds(0.01, 8, 800, passes, 8 * passes) < 0.01
+        split.draft_seconds(0.01, 8, 800, NO_PASSES, own)
+    split.draft_seconds(60.0, 8, 800, NO_PASSES, own)
+    assert 0.0 <= split.draft_seconds(0.01, 8, 800, NO_PASSES, own)[1] < 0.01

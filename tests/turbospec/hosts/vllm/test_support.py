@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from turbospec.hosts.vllm.support import SetUp, runs_on_demand, unsupported
+from turbospec.hosts.vllm.support import SetUp, drafts_late, is_scheduled_by_us, kept_tokens, unsupported
 
 SUPPORTED = SetUp((0, 32, 0), "draft_model")
 
@@ -44,14 +44,17 @@ def a_worker(**change: Any) -> SimpleNamespace:
         "additional_config": {"turbospec": "adaptive"},
         "is_multimodal_model": False,
         "use_v2_model_runner": False,
+        "async_scheduling": False,
+        "kv_transfer_config": None,
     } | change
     return SimpleNamespace(
         speculative_config=own["method"] and SimpleNamespace(method=own["method"]),
-        scheduler_config=SimpleNamespace(scheduler_cls=own["scheduler_cls"]),
+        scheduler_config=SimpleNamespace(scheduler_cls=own["scheduler_cls"], async_scheduling=own["async_scheduling"]),
         model_config=SimpleNamespace(is_multimodal_model=own["is_multimodal_model"]),
         parallel_config=SimpleNamespace(decode_context_parallel_size=1),
         additional_config=own["additional_config"],
         use_v2_model_runner=own["use_v2_model_runner"],
+        kv_transfer_config=own["kv_transfer_config"],
     )
 
 
@@ -59,11 +62,9 @@ def a_worker(**change: Any) -> SimpleNamespace:
     "change",
     [
         {"method": None},
-        {"method": "ngram"},
         {"scheduler_cls": None},
         {"additional_config": {}},
         {"additional_config": object()},
-        {"is_multimodal_model": True},
         {"use_v2_model_runner": True},
     ],
 )
@@ -71,10 +72,22 @@ def test_workers_are_left_alone_unless_a_scheduler_gives_orders(
     change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TURBOSPEC_POLICY", raising=False)
-    assert runs_on_demand(a_worker())
-    assert not runs_on_demand(a_worker(**change))
+    assert is_scheduled_by_us(a_worker())
+    assert not is_scheduled_by_us(a_worker(**change))
 
 
 def test_a_worker_hears_of_a_policy_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURBOSPEC_POLICY", "adaptive")
-    assert runs_on_demand(a_worker(additional_config={}))
+    assert is_scheduled_by_us(a_worker(additional_config={}))
+
+
+@pytest.mark.parametrize("change", [{"method": "ngram"}, {"is_multimodal_model": True}])
+def test_some_drafters_run_in_every_step(change: dict[str, Any]) -> None:
+    assert kept_tokens(a_worker()) > 0
+    assert kept_tokens(a_worker(**change)) == 0
+
+
+@pytest.mark.parametrize("change", [{"method": "ngram"}, {"async_scheduling": True}, {"kv_transfer_config": object()}])
+def test_some_drafters_cannot_wait_for_the_tokens(change: dict[str, Any]) -> None:
+    assert drafts_late(a_worker())
+    assert not drafts_late(a_worker(**change))
