@@ -202,7 +202,9 @@ class AdaptivePolicy:
         if opened.probe is not None:
             self._close_probe(opened.probe, opened.price, outcome)
         elif opened.decoding > 0 and (seconds := self._decode_seconds(outcome, len(opened.rows))) > 0.0:
-            self.price.add(opened.decoding, int(outcome.emitted.sum()), seconds)
+            # Some may have ended between the plan and the step that verified its drafts.
+            decoded = min(opened.decoding, int(np.count_nonzero(outcome.emitted)))
+            self.price.add(decoded, int(outcome.emitted.sum()), seconds)
 
     def _decode_seconds(self, outcome: StepOutcome, requests: int) -> float:
         """What a step would have taken without the prompts in it; 0 where that is not known.
