@@ -207,19 +207,25 @@ class AdaptivePolicy:
             self.price.add(decoded, int(outcome.emitted.sum()), seconds)
 
     def _decode_seconds(self, outcome: StepOutcome, requests: int) -> float:
-        """What a step would have taken without the prompts in it; 0 where that is not known.
+        """What a step would have taken without the prompts in it, and without what the drafter caught up; 0 where that is
+        not known.
 
         On a busy server nearly every step has some.
         """
-        if outcome.prefill_tokens == 0:
+        if outcome.prefill_tokens == outcome.catch_up_tokens == 0:
             return outcome.step_seconds
         if not self.latency.calibrated:
             return 0.0
+        caught_up = outcome.catch_up_tokens * self.latency.catch_up_token_seconds
+        caught_up = min(max(caught_up, 0.0), outcome.draft_seconds)
+        if outcome.prefill_tokens == 0:
+            return outcome.step_seconds - caught_up
         alone, whole = (
             float(self.latency.verify_curve(tokens, 0, outcome.context_tokens, requests)[0])
             for tokens in (outcome.tokens_batched - outcome.prefill_tokens, outcome.tokens_batched)
         )
-        return outcome.draft_seconds + (outcome.step_seconds - outcome.draft_seconds) * alone / whole
+        draft_seconds = outcome.draft_seconds - caught_up
+        return draft_seconds + (outcome.step_seconds - outcome.draft_seconds) * alone / whole
 
     def _start(self, max_draft: int) -> DrafterModels:
         self.models = DrafterModels(max(max_draft, 1))
