@@ -65,8 +65,11 @@ class PlanBias:
         longer += self.slowness(decoding, prefilling) * plan.predicted_seconds
         return tokens > problem.price * longer
 
-    def learn(self, plan: StepPlan, decoding: int, prefilling: bool, outcome: StepOutcome) -> None:
-        """Take in what came of a plan for so many decoding requests, with or without prompts in the step."""
+    def learn(self, plan: StepPlan, decoding: int, decoded: int, prefilling: bool, outcome: StepOutcome) -> None:
+        """Take in what came of a plan for so many decoding requests, with or without prompts in the step.
+
+        `decoded` of them were still there: what the others' drafts would have brought was not promised in vain.
+        """
         if not 0.0 < outcome.step_seconds < STALL * plan.predicted_seconds:
             return
         ratio, drafting = outcome.step_seconds / plan.predicted_seconds, bool(plan.draft_lengths.any())
@@ -76,9 +79,10 @@ class PlanBias:
         load.missing_tokens *= faded
         load.slower *= faded
         if drafting:
-            load.requests = load.requests * self._keep + decoding
+            load.requests = load.requests * self._keep + decoded
             load.pairs *= self._keep
-            load.missing_tokens += plan.predicted_tokens - decoding - int(outcome.accepted.sum())
+            promised = (plan.predicted_tokens / decoding - 1.0) * decoded
+            load.missing_tokens += promised - int(outcome.accepted.sum())
         steps = outcome.unplanned_steps
         if steps and load.drafting is False and load_bucket(outcome.unplanned_tokens // steps) == load_bucket(decoding):
             # Plain steps on an old plan, quicker than those that were planned for.

@@ -23,7 +23,9 @@ def step(
     accepted = np.full(requests, 2 * drafting)
     accepted[:missing] -= 1
     plan = StepPlan(lengths, predicted_tokens=requests + 2.0 * requests * drafting, predicted_seconds=PROMISED)
-    bias.learn(plan, requests, prefill > 0, make_outcome(view, lengths, accepted, step_seconds=ratio * PROMISED))
+    bias.learn(
+        plan, requests, requests, prefill > 0, make_outcome(view, lengths, accepted, step_seconds=ratio * PROMISED)
+    )
 
 
 def by_turns(bias: PlanBias, rounds: int, *, drafting: float, plain: float, requests: int = 32) -> None:
@@ -106,7 +108,7 @@ def test_drafting_is_compared_with_steps_on_an_old_plan_too() -> None:
             stretch = replace(
                 drafting, unplanned_steps=4, unplanned_tokens=4 * 32, unplanned_seconds=4 * idle * PROMISED
             )
-            bias.learn(StepPlan(lengths, 96.0, PROMISED), 32, False, stretch)
+            bias.learn(StepPlan(lengths, 96.0, PROMISED), 32, 32, False, stretch)
         slowness.append(bias.slowness(32, False))
     assert slowness[0] == pytest.approx(0.0, abs=1e-9)
     assert slowness[1] > 0.01
@@ -118,3 +120,12 @@ def test_a_stall_is_no_lesson() -> None:
     step(bias, ratio=50.0, missing=32)
     assert bias.missing_tokens(32, False) == 0.0
     assert bias.slowness(32, False) == 0.0
+
+
+def test_drafts_of_requests_that_have_ended_are_not_missed() -> None:
+    bias, view = PlanBias(), make_view(32)
+    lengths, accepted = np.full(32, 3), np.array([2] * 24 + [0] * 8)
+    outcome = make_outcome(view, lengths, accepted, step_seconds=PROMISED)
+    for _ in range(100):
+        bias.learn(StepPlan(lengths, 32 + 64.0, PROMISED), 32, 24, False, outcome)
+    assert bias.missing_tokens(32, False) == 0.0

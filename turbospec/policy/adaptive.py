@@ -80,6 +80,8 @@ class _Open:
     prefilling: bool
     plan: StepPlan | None = None
     """What was promised; None where nothing was, or the step is there to learn from."""
+    stale_tokens: int = 0
+    """That the drafter was to catch up."""
     price: float = 0.0
     """Tokens that a second was worth."""
     probe: _Probe | None = None
@@ -155,6 +157,7 @@ class AdaptivePolicy:
         if plan.probe:
             return plan
         opened.plan = plan
+        opened.stale_tokens = int(view.stale_tokens[plan.draft_lengths > 0].sum())
         delays_first_tokens = self._delays_first_tokens(view, batch)
         if plan.draft_lengths.any():
             self._off_in_a_row = 0
@@ -188,10 +191,13 @@ class AdaptivePolicy:
             requests = round(outcome.unplanned_tokens / outcome.unplanned_steps)
             self.price.add(requests, outcome.unplanned_tokens, outcome.unplanned_seconds, outcome.unplanned_steps)
         self.latency.learn(outcome, len(opened.rows))
+        # Some may have ended between the plan and the step that verified its drafts.
+        decoded = min(opened.decoding, int(np.count_nonzero(outcome.emitted)))
         decoding_alone = outcome.prefill_tokens == 0 and opened.decoding > 0
-        # Prompts that joined after the plan was made are not in what it promised.
-        if opened.plan is not None and opened.prefilling == (outcome.prefill_tokens > 0):
-            self.bias.learn(opened.plan, opened.decoding, opened.prefilling, outcome)
+        # Prompts in either model's pass that joined after the plan was made are not in what it promised.
+        joined = opened.prefilling != (outcome.prefill_tokens > 0) or outcome.catch_up_tokens > opened.stale_tokens
+        if opened.plan is not None and not joined:
+            self.bias.learn(opened.plan, opened.decoding, decoded, opened.prefilling, outcome)
         if len(outcome.draft_rows) or outcome.drafted.any():
             assert self.models is not None
             idle_steps = max(outcome.step - self._drafted_at - 1, 0)
@@ -202,30 +208,22 @@ class AdaptivePolicy:
         if opened.probe is not None:
             self._close_probe(opened.probe, opened.price, outcome)
         elif opened.decoding > 0 and (seconds := self._decode_seconds(outcome, len(opened.rows))) > 0.0:
-            # Some may have ended between the plan and the step that verified its drafts.
-            decoded = min(opened.decoding, int(np.count_nonzero(outcome.emitted)))
             self.price.add(decoded, int(outcome.emitted.sum()), seconds)
 
     def _decode_seconds(self, outcome: StepOutcome, requests: int) -> float:
-        """What a step would have taken without the prompts in it, and without what the drafter caught up; 0 where that is
-        not known.
+        """What a step would have taken without the prompts in it; 0 where that is not known.
 
         On a busy server nearly every step has some.
         """
-        if outcome.prefill_tokens == outcome.catch_up_tokens == 0:
+        if outcome.prefill_tokens == 0:
             return outcome.step_seconds
         if not self.latency.calibrated:
             return 0.0
-        caught_up = outcome.catch_up_tokens * self.latency.catch_up_token_seconds
-        caught_up = min(max(caught_up, 0.0), outcome.draft_seconds)
-        if outcome.prefill_tokens == 0:
-            return outcome.step_seconds - caught_up
         alone, whole = (
             float(self.latency.verify_curve(tokens, 0, outcome.context_tokens, requests)[0])
             for tokens in (outcome.tokens_batched - outcome.prefill_tokens, outcome.tokens_batched)
         )
-        draft_seconds = outcome.draft_seconds - caught_up
-        return draft_seconds + (outcome.step_seconds - outcome.draft_seconds) * alone / whole
+        return outcome.draft_seconds + (outcome.step_seconds - outcome.draft_seconds) * alone / whole
 
     def _start(self, max_draft: int) -> DrafterModels:
         self.models = DrafterModels(max(max_draft, 1))

@@ -144,6 +144,33 @@ def test_a_price_is_learnt_where_every_step_has_prompts() -> None:
     assert 1.2 * 8 / 0.030 < rate < 8 / policy.latency.verify_curve(8, 0, 800.0, 8)[0]
 
 
+def test_requests_that_have_ended_do_not_lower_the_price() -> None:
+    rates: list[float] = []
+    for gone in (0, 4):
+        policy = adaptive(measured_profile())
+        emitted = np.array([1] * (8 - gone) + [0] * gone)
+        for step in range(100):
+            view = make_view(8, step=step)
+            policy.plan(view)
+            policy.observe(make_outcome(view, 0, 0, emitted=emitted, draft_seconds=0.0, step_seconds=0.030))
+        policy.plan(make_view(8, step=100))
+        rates.append(policy.price.rate(8 - gone) or 0.0)
+    assert rates[0] / 8 == pytest.approx(rates[1] / 4)
+    assert rates[0] > 0.0
+
+
+@pytest.mark.parametrize(("prompt", "learnt"), [(0, True), (500, False)])
+def test_a_drafter_that_was_busy_with_prompts_is_not_held_against_drafting(prompt: int, learnt: bool) -> None:
+    policy = adaptive(measured_profile())
+    policy.bias = Mock(wraps=policy.bias)
+    view = make_view(8)
+    plan = policy.plan(view)
+    assert plan.draft_lengths.any()
+    policy.observe(make_outcome(view, plan.draft_lengths, 1, catch_up_tokens=prompt, step_seconds=0.030))
+    policy.plan(make_view(4, step=1))  # not the same again, which needs no learning
+    assert bool(policy.bias.learn.call_count) is learnt
+
+
 def test_a_full_machine_drafts_less() -> None:
     dear = Times(verify_token=6e-4)
     alone, busy = (serve(adaptive(), GOOD, concurrency, times=dear) for concurrency in (1, 32))
