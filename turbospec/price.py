@@ -33,21 +33,30 @@ class TimePrice:
         self._tokens = [0.0] * BUCKETS
         self._request_seconds = [0.0] * BUCKETS
         self._steps = [0.0] * BUCKETS
+        self._most = 0.0
+        """Requests that decoded at once, in as many steps as are remembered."""
 
     def add(self, requests: int, tokens: int, seconds: float, steps: int = 1) -> None:
         """Take in steps, in which `requests` requests emitted `tokens` tokens in all, prefill's time left out."""
         bucket = load_bucket(requests)
         keep = self._keep**steps
+        self._most = max(self._most * keep, requests)
         self._tokens[bucket] = self._tokens[bucket] * keep + tokens
         self._request_seconds[bucket] = self._request_seconds[bucket] * keep + requests * seconds
         self._steps[bucket] = self._steps[bucket] * keep + steps
 
-    def rate(self, requests: int) -> float | None:
-        """Tokens a second of this many decoding requests; None where that load was hardly seen."""
-        bucket = load_bucket(requests)
+    def rate(self, requests: int, coming: int = 0) -> float | None:
+        """Tokens a second of this many decoding requests; None where that load was hardly seen.
+
+        Args:
+            coming: requests whose prompts are computed first. They wait for every second that is spent now, so that it
+                is worth what they will make of it; but no more than have lately decoded at once.
+        """
+        load = max(requests, min(requests + coming, int(self._most)))
+        bucket = load_bucket(load)
         if self._steps[bucket] < self.MIN_STEPS:
             return None
-        return requests * self._tokens[bucket] / self._request_seconds[bucket]
+        return load * self._tokens[bucket] / self._request_seconds[bucket]
 
 
 def best_rate(gains: FloatArray, costs: StepCosts, base_tokens: float, iterations: int = 4) -> float:

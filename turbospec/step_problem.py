@@ -70,7 +70,7 @@ class StepProblem:
     price: float
     """Tokens that a second is worth."""
     decode_price: float
-    """The same without what it is worth to first tokens."""
+    """The same without what it is worth to those that have no token yet."""
     catch_up: FloatArray | None
     """(n,) seconds that each request adds if it drafts, for what its drafter's cache has missed; None for none."""
     charges: FloatArray | None

@@ -249,8 +249,11 @@ class AdaptivePolicy:
         if batch.stale_tokens:
             catch_up = view.stale_tokens.astype(np.float64) * self.latency.catch_up_token_seconds
             charges = catch_up_charges(catch_up, view.tokens_left, conditional[:, 0])
-        rate = self._decode_price(batch, conditional, costs)
-        price = rate * self._urgency(view, batch, float(costs.verify[0]))
+        rate = self.price.rate(batch.decoding)
+        if rate is None:
+            rate = best_rate(survival(conditional), costs, float(batch.decoding))
+        soon = self.price.rate(batch.decoding, batch.prefilling + view.waiting_requests) or rate
+        price = soon * self._urgency(view, batch, float(costs.verify[0]))
         return StepProblem(batch, rows, limits, conditional, costs, price, rate, catch_up, charges)
 
     def _costs(self, view: StepView, batch: Batch) -> StepCosts:
@@ -268,11 +271,6 @@ class AdaptivePolicy:
             whole_batch = each_pass + row * rows
             return StepCosts(verify, -whole_batch if view.constant_first_pass else start, whole_batch)
         return StepCosts(verify, start, each_pass, row)
-
-    def _decode_price(self, batch: Batch, conditional: FloatArray, costs: StepCosts) -> float:
-        """Tokens a second: the decoding requests' rate."""
-        rate = self.price.rate(batch.decoding)
-        return best_rate(survival(conditional), costs, float(batch.decoding)) if rate is None else rate
 
     def _urgency(self, view: StepView, batch: Batch, plain_seconds: float) -> float:
         """Times the decoding requests' rate that a second is worth: more than once where a first token waits for it."""
@@ -318,13 +316,14 @@ class AdaptivePolicy:
             problem.plain_seconds,
             f"no draft pays at {problem.price:.0f} tok/s",
             steps=1
-            if self._would_pay_later(view, problem)
+            if self._would_pay_later(problem)
             else steps_without_drafts(problem.plain_seconds, self._off_in_a_row),
         )
 
-    def _would_pay_later(self, view: StepView, problem: StepProblem) -> bool:
-        """Whether drafting pays as soon as no first token waits for a step."""
-        if not self._delays_first_tokens(view, problem.batch):
+    @staticmethod
+    def _would_pay_later(problem: StepProblem) -> bool:
+        """Whether drafting pays as soon as nobody waits for a step."""
+        if problem.price <= problem.decode_price:
             return False
         return fixed_lengths(replace(problem, price=problem.decode_price), math.inf) is not None
 

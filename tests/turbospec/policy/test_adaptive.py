@@ -144,6 +144,17 @@ def test_a_price_is_learnt_where_every_step_has_prompts() -> None:
     assert 1.2 * 8 / 0.030 < rate < 8 / policy.latency.verify_curve(8, 0, 800.0, 8)[0]
 
 
+def test_a_queue_that_will_fill_the_batch_shortens_drafts_for_this_step_alone() -> None:
+    dear = Times(verify_token=6e-4)
+    policy = adaptive(use_confidence=False)
+    for concurrency in (4, 32):
+        SyntheticEngine(concurrency, times=dear).serve(policy, GOOD, 4 * concurrency)
+    filling = policy.plan(make_view(4, step=10**6, waiting_requests=28))
+    alone = policy.plan(make_view(5, step=10**6 + 1))
+    assert alone.draft_lengths.max() > filling.draft_lengths.max()
+    assert filling.steps == 1
+
+
 def test_requests_that_have_ended_do_not_lower_the_price() -> None:
     rates: list[float] = []
     for gone in (0, 4):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -85,38 +86,44 @@ class _Adaptive(Scheduler):
 
     def _update_after_schedule(self, scheduler_output) -> None:
         if self._loop is not None:
-            began = time.perf_counter()
-            try:
+            with self._at_work():
                 self._loop.known.forget(scheduler_output.finished_req_ids)
                 if scheduler_output.num_scheduled_tokens:
                     self._plan(self._loop, scheduler_output)
-            except Exception:
-                self._fail()
-            self._seconds.ours += time.perf_counter() - began
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output, model_runner_output):
         loop = self._loop
         if loop is None or not scheduler_output.num_scheduled_tokens:
             return super().update_from_output(scheduler_output, model_runner_output)
-        began = time.perf_counter()
-        # Before vLLM cuts them where a request ends.
-        sampled = [len(tokens) for tokens in model_runner_output.sampled_token_ids]
-        self._seconds.ours += time.perf_counter() - began
+        sampled: list[int] = []
+        with self._at_work():
+            # Before vLLM cuts them where a request ends.
+            sampled = [len(tokens) for tokens in model_runner_output.sampled_token_ids]
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        began = time.perf_counter()
-        try:
+        with self._at_work():
             rows = model_runner_output.req_id_to_index
             self._seconds.steps += loop.finish(lambda: verified(scheduler_output, rows, sampled, outputs))
-        except Exception:
-            self._fail()
-        self._seconds.ours += time.perf_counter() - began
         return outputs
 
     def shutdown(self) -> None:
         if self._trace is not None:
             self._trace.close()
         super().shutdown()
+
+    @contextmanager
+    def _at_work(self, *, overlapped: bool = False):
+        """Clocks what TurboSpec does, beside the workers or not, and keeps its errors from vLLM."""
+        began = time.perf_counter()
+        try:
+            yield
+        except Exception:
+            self._fail()
+        spent = time.perf_counter() - began
+        if overlapped:
+            self._seconds.overlapped += spent
+        else:
+            self._seconds.ours += spent
 
     def _plan(self, loop: VllmLoop, scheduler_output) -> None:
         scheduled = scheduler_output.num_scheduled_tokens
@@ -185,16 +192,12 @@ class TurboSpecScheduler(_Adaptive):
         # The engine core asks for it when the workers have begun the step, before it waits for them: time that costs
         # the step nothing.
         bitmask = super().get_grammar_bitmask(scheduler_output)
-        began = time.perf_counter()
-        try:
-            if self._loop is not None:
+        if self._loop is not None:
+            with self._at_work(overlapped=True):
                 queue = self._queue()
                 self._loop.settle(queue)
                 requests = [self.requests[name] for name in scheduler_output.num_scheduled_tokens]
                 self._loop.plan_ahead(requests, queue)
-        except Exception:
-            self._fail()
-        self._seconds.overlapped += time.perf_counter() - began
         return bitmask
 
     def update_from_output(self, scheduler_output, model_runner_output):
@@ -219,11 +222,7 @@ class TurboSpecAsyncScheduler(_Adaptive, AsyncScheduler):
 
     def update_from_output(self, scheduler_output, model_runner_output):
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        began = time.perf_counter()
-        try:
-            if self._loop is not None:
+        if self._loop is not None:
+            with self._at_work():
                 self._loop.settle(self._queue())
-        except Exception:
-            self._fail()
-        self._seconds.ours += time.perf_counter() - began
         return outputs
