@@ -1,11 +1,13 @@
 """What a second of the server's time is worth, in tokens.
 
 In average-reward control a step is worth its tokens less λ times its duration, with λ the long-run rate of the best
-policy. Three points fix what "long-run" must mean for a server:
+policy. Four points fix what "long-run" must mean for a server:
 
 * Prefill is work that is owed whatever is drafted, so λ is the rate of decoding: what steps would take without it.
 * A half-empty batch cannot be filled by hurrying, so λ belongs to a load: it is kept for each power of two of decoding
   requests, as tokens a second for each request, which varies slowly within such a bucket.
+* Who waits for a prompt to be computed will decode with the others, and waits for every second that is spent before:
+  while a batch fills up, λ is that of the batch to come.
 * Until a load has been seen, the step's own best rate stands in for it (`best_rate`, Dinkelbach's iteration), which is
   what λ converges to where all steps are alike.
 """

@@ -274,7 +274,7 @@ class AdaptivePolicy:
 
     def _urgency(self, view: StepView, batch: Batch, plain_seconds: float) -> float:
         """Times the decoding requests' rate that a second is worth: more than once where a first token waits for it."""
-        # Requests still queued are not delayed by drafts: they gain by throughput, not by idle drafters.
+        # Requests still queued gain by throughput, and are in the rate.
         delayed = batch.prefilling + (batch.starting if view.draft_before_emit else 0)
         # Where requests have queued for long, a step more or less is nothing to a first token.
         part = plain_seconds / (plain_seconds + view.waiting_seconds)

@@ -37,34 +37,11 @@ from turbospec.hosts.vllm.drafter_cache import DrafterCache
 from turbospec.hosts.vllm.drafter_orders import DrafterOrders
 from turbospec.hosts.vllm.requests import KnownRequest, KnownRequests, VllmRequest
 from turbospec.hosts.vllm.step_split import NO_PASSES, Passes, StepSplit
-from turbospec.types import IntArray, Phase, StepController, StepOutcome, StepView
+from turbospec.hosts.vllm.views import EngineLimits, Queue, Views
+from turbospec.types import IntArray, StepController, StepOutcome, StepView
 
 MIN_BATCH_PER_NEWCOMER = 4
 """Requests in a step for each that a plan made before it came is kept for."""
-
-
-@dataclass(slots=True, frozen=True)
-class EngineLimits:
-    """What does not change while the server runs."""
-
-    max_draft: int
-    max_model_len: int
-    max_batched_tokens: int
-    parallel_drafter: bool
-    kept_tokens: int = 0
-    """Tokens kept for drafters that are to be caught up; 0 where the drafter runs in every step."""
-    prefix_caching: bool = False
-    late_drafts: bool = False
-    """Whether the drafter can wait until a step's tokens have left, as it does where there are first tokens."""
-
-
-@dataclass(slots=True, frozen=True)
-class Queue:
-    """The requests that wait, as a step is scheduled."""
-
-    requests: int = 0
-    waiting_seconds: float = 0.0
-    """How long the first of them has waited."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -157,6 +134,7 @@ class VllmLoop:
             self._cache = DrafterCache(
                 limits.kept_tokens, limits.max_batched_tokens, prefix_caching=limits.prefix_caching
             )
+        self._views = Views(limits, self._cache)
         self._split = StepSplit()
         self._steps: deque[_Step] = deque()
         """Scheduled and not yet finished, oldest first."""
@@ -226,7 +204,7 @@ class VllmLoop:
         else:
             foreseen = self._foreseen(requests, known, num_scheduled, resumed)
             if foreseen is None:
-                view, prefill_tokens = self._view(requests, known, num_scheduled, queue)
+                view, prefill_tokens = self._views.of_step(self._next_step, requests, known, num_scheduled, queue)
                 plan = self._planned(view, names)
             else:
                 plan, prefill_tokens = foreseen
@@ -274,7 +252,8 @@ class VllmLoop:
             return
         names = [request.request_id for request in requests]
         known = [self.known.get(request) for request in requests]
-        view, _ = self._view(requests, known, dict.fromkeys(names, 1), queue, running=1)
+        tokens = dict.fromkeys(names, 1)
+        view, _ = self._views.of_step(self._next_step, requests, known, tokens, queue, running=1)
         self._ahead = self._planned(view, names)
 
     def _planned(self, view: StepView, names: Sequence[str]) -> _Plan:
@@ -310,7 +289,7 @@ class VllmLoop:
             if (length := foreseen[request.request_id]) > 0:
                 computed = request.num_computed_tokens + num_scheduled[request.request_id]
                 left = request.max_tokens - request.num_output_tokens - 1
-                lengths[row] = min(length, self._draft_limit(asked, computed, left))
+                lengths[row] = min(length, self._views.draft_limit(asked, computed, left))
         prompts = sum(num_scheduled[request.request_id] for request in newcomers)
         return _Plan(plan.view, plan.names, lengths, plan.steps), prompts
 
@@ -407,71 +386,6 @@ class VllmLoop:
         )
         self._unplanned_steps = self._unplanned_tokens = 0
         self._unplanned_seconds = 0.0
-
-    def _view(
-        self,
-        requests: Sequence[VllmRequest],
-        known: Sequence[KnownRequest],
-        num_scheduled: Mapping[str, int],
-        queue: Queue,
-        running: int = 0,
-    ) -> tuple[StepView, int]:
-        """The batch as it will stand when this step's tokens are sampled, and the prompt tokens in the step.
-
-        `running` is the number of steps that run and of which vLLM itself keeps no count (`num_output_placeholders`).
-        """
-        limits = self.limits
-        told: list[tuple[int, ...]] = []
-        prefill_tokens = prompt_left = 0
-        for request, asked in zip(requests, known, strict=True):
-            computed = request.num_computed_tokens + num_scheduled[request.request_id]
-            known_tokens = request.num_tokens + request.num_output_placeholders
-            missing = known_tokens - computed
-            if request.num_computed_tokens < max(known_tokens - 1, request.num_prompt_tokens):
-                # A prompt, or what a preempted request has to compute again.
-                prefill_tokens += num_scheduled[request.request_id]
-            # Of a step that still runs, and of this one, at least a token each is emitted before drafts are made.
-            emitted = request.num_output_tokens + (request.num_output_placeholders > 0) + running
-            left = request.max_tokens - emitted - 1
-            limit = 0
-            if missing > 0:
-                phase = Phase.PREFILL
-                prompt_left += missing
-            else:
-                phase = Phase.DECODE if emitted else Phase.FIRST_DECODE
-                limit = self._draft_limit(asked, computed, left)
-            told.append((asked.number, phase, computed, emitted + 1, left, limit, asked.class_id, asked.missed_tokens))
-        rows = np.array(told, np.int64).T.copy() if told else np.zeros((8, 0), np.int64)
-        view = StepView(
-            step=self._next_step,
-            now=time.monotonic(),
-            request_ids=rows[0],
-            phase=rows[1],
-            context_tokens=rows[2],
-            emitted_tokens=rows[3],
-            tokens_left=rows[4],
-            stale_tokens=rows[7],
-            class_ids=rows[6],
-            draft_limits=rows[5],
-            max_draft=limits.max_draft,
-            waiting_requests=queue.requests,
-            waiting_seconds=queue.waiting_seconds,
-            prefill_tokens=min(prompt_left, limits.max_batched_tokens),
-            draft_before_emit=not self.limits.late_drafts,
-            parallel_drafter=limits.parallel_drafter,
-            batch_drafter=True,
-            constant_first_pass=self._cache is None,
-        )
-        return view, prefill_tokens
-
-    def _draft_limit(self, asked: KnownRequest, computed: int, left: int) -> int:
-        """Longest draft of a request with so many tokens computed, and so many left to emit after its next one."""
-        if self._cache is not None and not self._cache.can_draft(asked):
-            return 0
-        limit = min(self.limits.max_draft, left - 1, self.limits.max_model_len - computed - 2)
-        if asked.max_draft is not None:
-            limit = min(limit, asked.max_draft)
-        return max(limit, 0)
 
 
 def _brings_first_token(request: VllmRequest, num_scheduled: Mapping[str, int]) -> bool:

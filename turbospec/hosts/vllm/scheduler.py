@@ -19,11 +19,12 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 
 from turbospec.hosts.vllm.drafter_orders import DRAFTS_ATTRIBUTE, ORDERS_ATTRIBUTE, DrafterOrders
-from turbospec.hosts.vllm.loop import EngineLimits, Queue, VllmLoop
+from turbospec.hosts.vllm.loop import VllmLoop
 from turbospec.hosts.vllm.metrics_file import METRICS_FILE_KEY, MetricsFileWriter
 from turbospec.hosts.vllm.outputs import verified
 from turbospec.hosts.vllm.settings import read_settings
 from turbospec.hosts.vllm.support import PARALLEL_METHODS, drafts_late, kept_tokens
+from turbospec.hosts.vllm.views import EngineLimits, Queue
 from turbospec.telemetry.metrics import HostSeconds, StepMetrics
 from turbospec.telemetry.trace import DecisionTrace
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from turbospec.hosts.vllm.drafter_orders import DrafterOrders
-from turbospec.hosts.vllm.loop import EngineLimits, Queue, Verified, VllmLoop
+from turbospec.hosts.vllm.loop import Verified, VllmLoop
+from turbospec.hosts.vllm.views import EngineLimits, Queue
 from turbospec.types import IntArray, Phase, StepOutcome, StepPlan, StepView
 
 LIMITS = EngineLimits(max_draft=5, max_model_len=100, max_batched_tokens=64, parallel_drafter=False)

@@ -35,7 +35,7 @@ def test_half_is_code_and_every_output_has_a_length_of_its_own(source: LoadSourc
     lengths = [int(str(request["output_tokens"])) for request in drawn]
     assert shape.output_tokens * 3 // 4 <= min(lengths) < max(lengths) <= shape.output_tokens * 5 // 4
     assert option(load, "--custom-output-len") == "-1"
-    assert option(load, "--max-concurrency") == "8"
+    assert option(load, "--max-concurrency") == option(load, "--num-warmups") == "8"
 
 
 def test_a_round_is_always_the_same_and_no_two_are(source: LoadSource) -> None:
