@@ -35,14 +35,19 @@ class TimePrice:
         self._tokens = [0.0] * BUCKETS
         self._request_seconds = [0.0] * BUCKETS
         self._steps = [0.0] * BUCKETS
-        self._most = 0.0
-        """Requests that decoded at once, in as many steps as are remembered."""
+        self._memory = memory
+        self._most = 0
+        """Requests that decoded at once, at most, since it was last set anew."""
+        self._most_age = 0
+        """Steps since it was reached."""
 
     def add(self, requests: int, tokens: int, seconds: float, steps: int = 1) -> None:
         """Take in steps, in which `requests` requests emitted `tokens` tokens in all, prefill's time left out."""
         bucket = load_bucket(requests)
         keep = self._keep**steps
-        self._most = max(self._most * keep, requests)
+        self._most_age += steps
+        if requests >= self._most or self._most_age > self._memory:
+            self._most, self._most_age = requests, 0
         self._tokens[bucket] = self._tokens[bucket] * keep + tokens
         self._request_seconds[bucket] = self._request_seconds[bucket] * keep + requests * seconds
         self._steps[bucket] = self._steps[bucket] * keep + steps
@@ -54,7 +59,7 @@ class TimePrice:
             coming: requests whose prompts are computed first. They wait for every second that is spent now, so that it
                 is worth what they will make of it; but no more than have lately decoded at once.
         """
-        load = max(requests, min(requests + coming, int(self._most)))
+        load = max(requests, min(requests + coming, self._most))
         bucket = load_bucket(load)
         if self._steps[bucket] < self.MIN_STEPS:
             return None

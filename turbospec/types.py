@@ -151,7 +151,8 @@ class StepOutcome:
     """KV tokens of the drafting requests, summed over the passes' rows."""
     catch_up_tokens: int = 0
     """Tokens that the first drafter pass computed beyond those every step feeds it: what the drafter had missed and,
-    where it runs over the target's whole batch, the prompts in it."""
+    where it runs over the target's whole batch, the prompts in it. Of a pass for its cache alone too, which is not in
+    `draft_rows`."""
     tokens_batched: int = 0
     """Tokens in the target's pass: the verify tokens, sum of 1 + drafted, and the prefill chunks."""
     padded_tokens: int = 0

@@ -52,8 +52,8 @@ def test_steps_that_come_in_one_report_count_as_many() -> None:
 def test_time_is_worth_what_those_will_make_of_it_who_wait_for_it() -> None:
     price = TimePrice()
     for _ in range(50):
-        price.add(8, 16, 0.010)
         price.add(32, 48, 0.012)
+        price.add(8, 16, 0.010)
     assert price.rate(8) == pytest.approx(1600.0)
     assert price.rate(8, coming=24) == price.rate(32) == pytest.approx(4000.0)
     assert price.rate(8, coming=1000) == pytest.approx(4000.0), "no more than have lately decoded at once"

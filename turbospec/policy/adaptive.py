@@ -22,7 +22,7 @@ from turbospec.probing import PlainSteps, ProbeBudget, seconds_lost
 from turbospec.profile import Profile
 from turbospec.slo import TpotSlo
 from turbospec.step_problem import Batch, StepProblem, catch_up_charges, fixed_lengths, gated_start
-from turbospec.types import FloatArray, IntArray, StepController, StepOutcome, StepPlan, StepView
+from turbospec.types import BoolArray, FloatArray, IntArray, Phase, StepController, StepOutcome, StepPlan, StepView
 
 PROBE_DRAFT_LENGTH = 1
 EXPLORATION = (0, 2, 0, 5, 1, 0, 3, 4, 0, 2)
@@ -76,7 +76,10 @@ class _Open:
 
     rows: IntArray
     class_ids: IntArray
+    decoders: BoolArray
+    """(n,) the requests that were past their prompts."""
     decoding: int
+    """How many they are."""
     prefilling: bool
     plan: StepPlan | None = None
     """What was promised; None where nothing was, or the step is there to learn from."""
@@ -130,12 +133,12 @@ class AdaptivePolicy:
         if batch.draft_room == 0 and self.config.tpot_slo_ms is None:
             # Nothing to decide: learning waits until there is, and a first token does not wait for it.
             nobody = np.zeros(view.size, np.int64)
-            self._open.put(view.step, _Open(nobody, view.class_ids, batch.decoding, view.prefill_tokens > 0))
+            self._open.put(view.step, self._opened(view, batch, nobody))
             return self._nothing_to_draft(view, batch)
         self._learn()
         models = self.models or self._start(view.max_draft)
         rows = self._rows(view, models)
-        opened = _Open(rows, view.class_ids, batch.decoding, view.prefill_tokens > 0)
+        opened = self._opened(view, batch, rows)
         self._open.put(view.step, opened)
         if batch.draft_room == 0:
             return self._nothing_to_draft(view, batch)
@@ -163,9 +166,9 @@ class AdaptivePolicy:
             self._off_in_a_row = 0
         elif not delays_first_tokens:
             self._off_in_a_row += 1
-        # A promised time per token is kept step by step. First tokens have a price, and catching up a cost, of this
-        # step alone.
-        alike = self.slo is None and not delays_first_tokens
+        # A promised time per token is kept step by step. First tokens and those who wait have a price, and catching up
+        # a cost, of this step alone.
+        alike = self.slo is None and not delays_first_tokens and problem.price == problem.decode_price
         if alike and problem.invested_seconds(plan.draft_lengths) == 0.0:
             held = HeldPlan.of(plan, view)
             self._held = None if held is None else (held, opened)
@@ -192,10 +195,11 @@ class AdaptivePolicy:
             self.price.add(requests, outcome.unplanned_tokens, outcome.unplanned_seconds, outcome.unplanned_steps)
         self.latency.learn(outcome, len(opened.rows))
         # Some may have ended between the plan and the step that verified its drafts.
-        decoded = min(opened.decoding, int(np.count_nonzero(outcome.emitted)))
+        decoded = int(np.count_nonzero(outcome.emitted[opened.decoders]))
         decoding_alone = outcome.prefill_tokens == 0 and opened.decoding > 0
         # Prompts in either model's pass that joined after the plan was made are not in what it promised.
-        joined = opened.prefilling != (outcome.prefill_tokens > 0) or outcome.catch_up_tokens > opened.stale_tokens
+        read_prompts = len(outcome.draft_rows) > 0 and outcome.catch_up_tokens > opened.stale_tokens
+        joined = opened.prefilling != (outcome.prefill_tokens > 0) or read_prompts
         if opened.plan is not None and not joined:
             self.bias.learn(opened.plan, opened.decoding, decoded, opened.prefilling, outcome)
         if len(outcome.draft_rows) or outcome.drafted.any():
@@ -207,7 +211,7 @@ class AdaptivePolicy:
             self.plain_steps.learn(opened.decoding, outcome.step)
         if opened.probe is not None:
             self._close_probe(opened.probe, opened.price, outcome)
-        elif opened.decoding > 0 and (seconds := self._decode_seconds(outcome, len(opened.rows))) > 0.0:
+        elif decoded > 0 and (seconds := self._decode_seconds(outcome, len(opened.rows))) > 0.0:
             self.price.add(decoded, int(outcome.emitted.sum()), seconds)
 
     def _decode_seconds(self, outcome: StepOutcome, requests: int) -> float:
@@ -224,6 +228,10 @@ class AdaptivePolicy:
             for tokens in (outcome.tokens_batched - outcome.prefill_tokens, outcome.tokens_batched)
         )
         return outcome.draft_seconds + (outcome.step_seconds - outcome.draft_seconds) * alone / whole
+
+    @staticmethod
+    def _opened(view: StepView, batch: Batch, rows: IntArray) -> _Open:
+        return _Open(rows, view.class_ids, view.phase != Phase.PREFILL, batch.decoding, view.prefill_tokens > 0)
 
     def _start(self, max_draft: int) -> DrafterModels:
         self.models = DrafterModels(max(max_draft, 1))

@@ -15,8 +15,8 @@ few of their requests came after the plan.
 
 Where a step is scheduled only after the one before has ended, workers wait for whatever is decided in between. What
 came of a step is therefore reported, and the next plan made, while the workers run the step after it (`settle`,
-`plan_ahead`): between two steps there is only a plan to be cut to those that are still there. A step with requests that
-nobody could know of is planned when it is scheduled.
+`plan_ahead`): between two steps there is only a plan to be cut to those that are still there. A few requests that
+nobody could know of draft as the others do; a step with more of them is planned when it is scheduled.
 
 How long a step took is the time from when the step before gave its tokens, or from when the engine turned to it after
 it had nothing to do, until it gave its own. While requests are running that is the time from output to output: what a
@@ -210,7 +210,8 @@ class VllmLoop:
                 plan, prefill_tokens = foreseen
             lengths = plan.lengths
             idle = plan.steps > 1 and not lengths.any()
-            self._idle = _Idle(by_name, 0, plan.steps - 1) if idle else None
+            joined = len(by_name.keys() - set(plan.names))
+            self._idle = _Idle(by_name, 0, plan.steps - 1, joined) if idle else None
         self._next_step += 1
         orders = None
         if self._cache is not None:
@@ -270,7 +271,7 @@ class VllmLoop:
         """The plan that was made ahead for the step that is being scheduled, cut to who and what is left, and the
         prompt tokens of the step.
 
-        It holds for a few newcomers too, who draft as many as most do, unless the drafts would keep their first tokens
+        It holds for a few newcomers too, who draft the others' median, unless the drafts would keep their first tokens
         waiting or part of their prompts is left. None where there is none that holds.
         """
         plan = self._ahead
@@ -327,7 +328,8 @@ class VllmLoop:
             step.seconds -= late_seconds + step.draft_seconds
             if closing is not None and closing.late:
                 closing.draft_seconds = late_seconds
-        if closing is not None and closing.plan is not None:
+        untimed = closing is not None and closing.late and not step.follows
+        if closing is not None and closing.plan is not None and not untimed:
             verified = what_came()
             if not verified.keys().isdisjoint(closing.plan.names):
                 self._close(closing, closing.plan, step, verified, queue)
