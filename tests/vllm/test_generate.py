@@ -114,14 +114,14 @@ def test_one_variable_makes_a_server_adaptive(
     assert f"hosts.vllm.scheduler.{scheduler}" in log
     assert tokens == reference
     steps = [json.loads(line) for line in trace.read_text().splitlines()]
-    # The loop sees all that vLLM counts, but for accepted tokens past a request's last one.
-    assert sum(sum(step["drafted"]) for step in steps) == metrics[DRAFTED]
+    # The loop sees what vLLM counts, but for first drafts on a plan made before, and accepted tokens past a request's end.
+    assert 0.9 * metrics[DRAFTED] < sum(sum(step["drafted"]) for step in steps) <= metrics[DRAFTED]
     assert 0.9 * metrics[ACCEPTED] < sum(sum(step["accepted"]) for step in steps) <= metrics[ACCEPTED]
     assert len({max(step["planned"]) for step in steps}) > 2
-    longest: dict[int, int] = {}
+    longest = dict.fromkeys(range(PROMPTS), 0)  # some may have run on plans of no drafts alone, and are in no step
     for step in steps:
         for number, length in zip(step["request_ids"], step["drafted"], strict=True):
-            longest[number] = max(longest.get(number, 0), length)
+            longest[number] = max(longest[number], length)
     assert [longest[number] for number in range(0, PROMPTS, 3)] == [0] * (PROMPTS // 3)
     assert max(longest[number] for number in range(1, PROMPTS, 3)) == 1
     assert max(longest.values()) > 1
