@@ -82,7 +82,7 @@ class LoadSource:
                 *dataset,
                 *("--num-prompts", str(shape.requests), "--max-concurrency", str(cell.concurrency)),
                 *("--request-rate", "inf", "--temperature", "0", "--ignore-eos"),
-                # A server that was idle while others were measured has lost pages of its memory: up to a second.
+                # A server that was idle while others were measured is slow at first.
                 *("--num-warmups", str(cell.concurrency)),
             ),
         )
