@@ -78,8 +78,6 @@ class _Open:
     class_ids: IntArray
     decoders: BoolArray
     """(n,) the requests that were past their prompts."""
-    decoding: int
-    """How many they are."""
     prefilling: bool
     plan: StepPlan | None = None
     """What was promised; None where nothing was, or the step is there to learn from."""
@@ -88,6 +86,10 @@ class _Open:
     price: float = 0.0
     """Tokens that a second was worth."""
     probe: _Probe | None = None
+
+    @classmethod
+    def of(cls, view: StepView, rows: IntArray) -> _Open:
+        return cls(rows, view.class_ids, view.phase != Phase.PREFILL, view.prefill_tokens > 0)
 
 
 class AdaptivePolicy:
@@ -133,12 +135,12 @@ class AdaptivePolicy:
         if batch.draft_room == 0 and self.config.tpot_slo_ms is None:
             # Nothing to decide: learning waits until there is, and a first token does not wait for it.
             nobody = np.zeros(view.size, np.int64)
-            self._open.put(view.step, self._opened(view, batch, nobody))
+            self._open.put(view.step, _Open.of(view, nobody))
             return self._nothing_to_draft(view, batch)
         self._learn()
         models = self.models or self._start(view.max_draft)
         rows = self._rows(view, models)
-        opened = self._opened(view, batch, rows)
+        opened = _Open.of(view, rows)
         self._open.put(view.step, opened)
         if batch.draft_room == 0:
             return self._nothing_to_draft(view, batch)
@@ -195,20 +197,21 @@ class AdaptivePolicy:
             self.price.add(requests, outcome.unplanned_tokens, outcome.unplanned_seconds, outcome.unplanned_steps)
         self.latency.learn(outcome, len(opened.rows))
         # Some may have ended between the plan and the step that verified its drafts.
+        decoding = int(np.count_nonzero(opened.decoders))
         decoded = int(np.count_nonzero(outcome.emitted[opened.decoders]))
-        decoding_alone = outcome.prefill_tokens == 0 and opened.decoding > 0
+        decoding_alone = outcome.prefill_tokens == 0 and decoding > 0
         # Prompts in either model's pass that joined after the plan was made are not in what it promised.
         read_prompts = len(outcome.draft_rows) > 0 and outcome.catch_up_tokens > opened.stale_tokens
         joined = opened.prefilling != (outcome.prefill_tokens > 0) or read_prompts
         if opened.plan is not None and not joined:
-            self.bias.learn(opened.plan, opened.decoding, decoded, opened.prefilling, outcome)
+            self.bias.learn(opened.plan, decoding, decoded, opened.prefilling, outcome)
         if len(outcome.draft_rows) or outcome.drafted.any():
             assert self.models is not None
             idle_steps = max(outcome.step - self._drafted_at - 1, 0)
             self.models.learn(opened.rows, opened.class_ids, outcome, idle_steps)
             self._drafted_at = outcome.step
         elif decoding_alone:
-            self.plain_steps.learn(opened.decoding, outcome.step)
+            self.plain_steps.learn(decoding, outcome.step)
         if opened.probe is not None:
             self._close_probe(opened.probe, opened.price, outcome)
         elif decoded > 0 and (seconds := self._decode_seconds(outcome, len(opened.rows))) > 0.0:
@@ -228,10 +231,6 @@ class AdaptivePolicy:
             for tokens in (outcome.tokens_batched - outcome.prefill_tokens, outcome.tokens_batched)
         )
         return outcome.draft_seconds + (outcome.step_seconds - outcome.draft_seconds) * alone / whole
-
-    @staticmethod
-    def _opened(view: StepView, batch: Batch, rows: IntArray) -> _Open:
-        return _Open(rows, view.class_ids, view.phase != Phase.PREFILL, batch.decoding, view.prefill_tokens > 0)
 
     def _start(self, max_draft: int) -> DrafterModels:
         self.models = DrafterModels(max(max_draft, 1))

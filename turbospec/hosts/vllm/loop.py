@@ -197,9 +197,8 @@ class VllmLoop:
             self.settle(queue)
         names = [request.request_id for request in requests]
         known = [self.known.get(request) for request in requests]
-        by_name = dict(zip(names, known, strict=True))
         plan, lengths = None, np.zeros(len(names), np.int64)
-        if self._idle is not None and self._idle.goes_on(by_name):
+        if self._idle is not None and self._idle.goes_on(dict(zip(names, known, strict=True))):
             prefill_tokens = sum(tokens for tokens in num_scheduled.values() if tokens > 1)
         else:
             foreseen = self._foreseen(requests, known, num_scheduled, resumed)
@@ -209,9 +208,10 @@ class VllmLoop:
             else:
                 plan, prefill_tokens = foreseen
             lengths = plan.lengths
-            idle = plan.steps > 1 and not lengths.any()
-            joined = len(by_name.keys() - set(plan.names))
-            self._idle = _Idle(by_name, 0, plan.steps - 1, joined) if idle else None
+            self._idle = None
+            if plan.steps > 1 and not lengths.any():
+                joined = len(set(names) - set(plan.names))
+                self._idle = _Idle(dict(zip(names, known, strict=True)), 0, plan.steps - 1, joined)
         self._next_step += 1
         orders = None
         if self._cache is not None:

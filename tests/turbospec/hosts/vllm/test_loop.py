@@ -344,7 +344,7 @@ LATE = replace(LIMITS, kept_tokens=64, late_drafts=True)
 
 
 def test_drafts_wait_for_first_tokens_and_for_nothing_else() -> None:
-    engine, controller = FakeEngine(recorder := Recorder(lengths=[2, 2, 0, 2, 2]), LATE), recorder
+    engine = FakeEngine(controller := Recorder(lengths=[2, 2, 0, 2, 2]), LATE)
     a, late = Request("a"), list[bool]()
     for requests in ([a], [a], [a, Request("b")], [a, Request("c", num_prompt_tokens=80)], [a, Request("d")]):
         _, verified = engine.schedule(requests)
