@@ -6,6 +6,9 @@ percent decides. It is therefore measured for each load, and a plan must pay wit
 
 Tokens are compared with their promise. Durations are compared with their promise too, but between neighbours: a step
 with drafts and one without that follow one another. A machine that slows down or recovers does so for both.
+
+Where the drafter's pass runs over the target's whole batch, it also reads the prompts of requests that come after the
+plan was made. One step's drafts do not bring them; drafting on and on does, and has to pay for that.
 """
 
 from __future__ import annotations
@@ -39,6 +42,10 @@ class _Load:
     """Which kind; None before the first step."""
     promised: float = 0.0
     """Duration of the last step without drafts, as it was promised."""
+    reading: float = 0.0
+    """Seconds that the drafter took for prompts of requests that no plan knew."""
+    reading_steps: float = 0.0
+    """Steps with drafts."""
 
 
 class PlanBias:
@@ -49,12 +56,20 @@ class PlanBias:
         doubt_requests: requests, one for each step that they were in, after which missing tokens are half believed. A
             lone request's are never believed by more than two thirds: they are a matter of chance.
         doubt_pairs: pairs of neighbours after which their difference is half believed.
+        doubt_steps: steps with drafts after which the time for newcomers' prompts is half believed.
     """
 
-    def __init__(self, memory: float = 300.0, doubt_requests: float = 150.0, doubt_pairs: float = 6.0) -> None:
+    def __init__(
+        self,
+        memory: float = 300.0,
+        doubt_requests: float = 150.0,
+        doubt_pairs: float = 6.0,
+        doubt_steps: float = 10.0,
+    ) -> None:
         self._keep = 1.0 - 1.0 / memory
         self._doubt_requests = doubt_requests
         self._doubt_pairs = doubt_pairs
+        self._doubt_steps = doubt_steps
         self._loads = [_Load() for _ in range(2 * BUCKETS)]
 
     def pays(self, plan: StepPlan, problem: StepProblem, *, prefilling: bool) -> bool:
@@ -63,6 +78,8 @@ class PlanBias:
         tokens = plan.predicted_tokens - decoding - self.missing_tokens(decoding, prefilling)
         longer = plan.predicted_seconds - problem.invested_seconds(plan.draft_lengths) - problem.plain_seconds
         longer += self.slowness(decoding, prefilling) * plan.predicted_seconds
+        # While nothing is drafted everybody's prompt is to be caught up, and the plan has to earn that already.
+        longer += max(self.reading_seconds(decoding, prefilling) - problem.charged_seconds(plan.draft_lengths), 0.0)
         return tokens > problem.price * longer
 
     def learn(self, plan: StepPlan, decoding: int, decoded: int, prefilling: bool, outcome: StepOutcome) -> None:
@@ -78,6 +95,8 @@ class PlanBias:
         faded = self._keep ** (1 + outcome.unplanned_steps)
         load.missing_tokens *= faded
         load.slower *= faded
+        if not drafting:
+            load.reading *= faded
         if drafting:
             load.requests = load.requests * self._keep + decoded
             load.pairs *= self._keep
@@ -98,6 +117,12 @@ class PlanBias:
             load.pairs += 1.0
         load.drafting, load.pace = drafting, ratio
 
+    def learn_reading(self, decoding: int, prefilling: bool, seconds: float) -> None:
+        """Take in how long the drafter took, in a step with drafts, for prompts that its plan did not know of."""
+        load = self._loads[_number(decoding, prefilling)]
+        load.reading = load.reading * self._keep + seconds
+        load.reading_steps = load.reading_steps * self._keep + 1.0
+
     def missing_tokens(self, requests: int, prefilling: bool) -> float:
         """Accepted draft tokens by which a step of so many decoding requests will fall short of its plan."""
         load = self._loads[_number(requests, prefilling)]
@@ -107,6 +132,11 @@ class PlanBias:
         """Part of its promised duration by which a step with drafts will be later than one without would be."""
         load = self._loads[_number(requests, prefilling)]
         return load.slower / (load.pairs + self._doubt_pairs)
+
+    def reading_seconds(self, requests: int, prefilling: bool) -> float:
+        """What newcomers' prompts take of a step with drafts, on average."""
+        load = self._loads[_number(requests, prefilling)]
+        return load.reading / (load.reading_steps + self._doubt_steps)
 
 
 def _number(requests: int, prefilling: bool) -> int:

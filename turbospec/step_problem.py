@@ -92,6 +92,10 @@ class StepProblem:
             return 0.0
         return float((self.catch_up - self.charges)[draft_lengths > 0].sum())
 
+    def charged_seconds(self, draft_lengths: IntArray) -> float:
+        """What of a plan's catching up this step has to earn."""
+        return 0.0 if self.charges is None else float(self.charges[draft_lengths > 0].sum())
+
     def verify_costs(self) -> tuple[float, float]:
         """Seconds that draft tokens add to the target's pass once, and those that each of them adds."""
         return _verify_costs(self.costs.verify, self.batch.decoding)

@@ -75,6 +75,9 @@ class StepView:
     constant_first_pass: bool = False
     """True where the drafter's first pass runs in every step, drafts or not, so that its cache never lacks anything.
     It is then part of the step, and only further passes are reported as drafting."""
+    prompts_are_owed: bool = False
+    """True where the drafter reads every prompt whether or not the request drafts, because other requests may count on
+    its part of the prefix cache. Elsewhere that is part of what drafting costs."""
 
     @property
     def size(self) -> int:

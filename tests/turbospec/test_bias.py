@@ -129,3 +129,16 @@ def test_drafts_of_requests_that_have_ended_are_not_missed() -> None:
     for _ in range(100):
         bias.learn(StepPlan(lengths, 32 + 64.0, PROMISED), 32, 24, False, outcome)
     assert bias.missing_tokens(32, False) == 0.0
+
+
+def test_newcomers_prompts_are_a_cost_of_drafting_on_average_and_are_forgiven_while_nothing_is_drafted() -> None:
+    bias = PlanBias(memory=100.0)
+    bias.learn_reading(32, False, 3e-3)
+    assert bias.reading_seconds(32, False) < 0.5e-3, "they come in bursts"
+    for step_number in range(600):
+        bias.learn_reading(32, False, 3e-3 if step_number % 3 == 0 else 0.0)
+    assert bias.reading_seconds(32, False) == pytest.approx(0.91e-3, rel=0.05)
+    assert bias.reading_seconds(8, False) == 0.0
+    for _ in range(300):
+        step(bias, drafting=False)
+    assert bias.reading_seconds(32, False) < 0.1e-3

@@ -79,6 +79,8 @@ class _Open:
     decoders: BoolArray
     """(n,) the requests that were past their prompts."""
     prefilling: bool
+    prompts_are_owed: bool
+    """Whether the drafter reads prompts, drafts or not."""
     plan: StepPlan | None = None
     """What was promised; None where nothing was, or the step is there to learn from."""
     stale_tokens: int = 0
@@ -89,7 +91,8 @@ class _Open:
 
     @classmethod
     def of(cls, view: StepView, rows: IntArray) -> _Open:
-        return cls(rows, view.class_ids, view.phase != Phase.PREFILL, view.prefill_tokens > 0)
+        decoders = view.phase != Phase.PREFILL
+        return cls(rows, view.class_ids, decoders, view.prefill_tokens > 0, view.prompts_are_owed)
 
 
 class AdaptivePolicy:
@@ -201,8 +204,11 @@ class AdaptivePolicy:
         decoded = int(np.count_nonzero(outcome.emitted[opened.decoders]))
         decoding_alone = outcome.prefill_tokens == 0 and decoding > 0
         # Prompts in either model's pass that joined after the plan was made are not in what it promised.
-        read_prompts = len(outcome.draft_rows) > 0 and outcome.catch_up_tokens > opened.stale_tokens
-        joined = opened.prefilling != (outcome.prefill_tokens > 0) or read_prompts
+        unforeseen = max(outcome.catch_up_tokens - opened.stale_tokens, 0) if len(outcome.draft_rows) else 0
+        joined = opened.prefilling != (outcome.prefill_tokens > 0) or unforeseen > 0
+        if opened.plan is not None and len(outcome.draft_rows) and not opened.prompts_are_owed:
+            seconds = unforeseen * self.latency.catch_up_token_seconds
+            self.bias.learn_reading(decoding, opened.prefilling, seconds)
         if opened.plan is not None and not joined:
             self.bias.learn(opened.plan, decoding, decoded, opened.prefilling, outcome)
         if len(outcome.draft_rows) or outcome.drafted.any():

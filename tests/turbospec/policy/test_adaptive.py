@@ -286,6 +286,24 @@ def test_a_batch_drafter_of_one_token_is_not_explored_for_ever() -> None:
     assert not plan.reason.startswith("learning")
 
 
+@pytest.mark.parametrize("owed", [False, True])
+def test_drafting_pays_for_reading_newcomers_prompts_unless_they_are_read_anyway(owed: bool) -> None:
+    """The drafter's pass over prompts of requests that no plan knew takes longer here than drafts save."""
+    policy = adaptive(measured_profile())
+    tokens = round(20e-3 / policy.latency.catch_up_token_seconds)
+    drafting = 0
+    for step in range(200):
+        view = make_view(8, step=step, max_draft=2, batch_drafter=True, prompts_are_owed=owed)
+        plan = policy.plan(view)
+        lengths = plan.draft_lengths
+        drafting += step >= 100 and not plan.probe and bool(lengths.any())
+        read = tokens if lengths.any() else 0
+        seconds = 2e-3 + 20e-3 if lengths.any() else 0.0
+        outcome = make_outcome(view, lengths, np.minimum(lengths, 1), catch_up_tokens=read, draft_seconds=seconds)
+        policy.observe(replace(outcome, step_seconds=8e-3 + seconds))
+    assert drafting > 90 if owed else drafting < 20
+
+
 def test_no_plan_breaks_the_time_per_token_that_was_promised() -> None:
     # A draft of one takes a step from 8 to about 10 ms: it pays here, and is more than 9 ms a token allow.
     dear = Times(draft_pass=1.5e-3, verify_token=5e-6, noise=0.0)

@@ -103,6 +103,7 @@ class Views:
             parallel_drafter=limits.parallel_drafter,
             batch_drafter=True,
             constant_first_pass=self._cache is None,
+            prompts_are_owed=self._cache is None or limits.prefix_caching,
         )
         return view, prefill_tokens
 

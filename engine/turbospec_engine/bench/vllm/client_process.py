@@ -6,12 +6,13 @@ import json
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from turbospec.errors import UserError
+from turbospec_engine.bench.vllm.cores import bind
 from turbospec_engine.bench.vllm.server import last_line
 
 COMMAND = (sys.executable, "-m", "turbospec_engine.bench.vllm.client")
@@ -54,6 +55,11 @@ class BenchClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
+
+    def bind(self, cores: Collection[int]) -> None:
+        """Bind it to these cores, if there are any."""
+        if cores:
+            bind(self._process.pid, cores)
 
     def run(self, arguments: Sequence[str], check: Callable[[], None] = lambda: None) -> None:
         """One `vllm bench serve`.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from turbospec_engine.bench.vllm.cores import keep_off_bound_cores
 from turbospec_engine.bench.vllm.launch import Launch
 from turbospec_engine.bench.vllm.server import Server
 
@@ -23,6 +24,8 @@ class Fleet:
         self._command = command
         self._logs = logs
         self._servers: dict[str, Server] = {}
+        self.free_cores: set[int] = set()
+        """Those that no worker of the servers is bound to; empty before there is a server."""
 
     def __enter__(self) -> Fleet:
         return self
@@ -49,7 +52,9 @@ class Fleet:
                 self._servers[launch.name] = Server(self._command, launch, self._logs)
                 starting.append(self._servers[launch.name])
             time.sleep(POLL_SECONDS)
-            starting = [server for server in starting if not server.is_ready()]
+            for server in [server for server in starting if server.is_ready()]:
+                starting.remove(server)
+                self.free_cores = keep_off_bound_cores(server.pid)
 
     def stop(self, names: Sequence[str]) -> None:
         """Stop servers: all are asked first, so that they end beside one another."""

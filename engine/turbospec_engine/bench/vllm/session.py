@@ -60,6 +60,7 @@ class VllmSession:
         others = [entry for entry in (entries if lengths else with_tuning(entries)) if entry not in tabled]
         self.fleet.stop_all_but([OFF])
         self.fleet.start([self.launches.of(drafter, entry) for entry in others])
+        self.bench.client.bind(self.fleet.free_cores)
         speeds: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for cell in cells:
             for runs in self._play(cell, others, range(UNCOUNTED_ROUNDS), on_run):
