@@ -236,7 +236,7 @@ class VllmLoop:
             return Passes(passes, passes * size)
         # The first pass takes all that the target's took, and what was missed.
         passes, catch_up = max(longest, 1), sum(missed.tokens for missed in orders.catch_up.values())
-        return Passes(passes, tokens + catch_up + (passes - 1) * size, catch_up + prefill_tokens)
+        return Passes(passes, passes * size, tokens - size + catch_up, catch_up + prefill_tokens)
 
     def plan_ahead(self, requests: Sequence[VllmRequest], queue: Queue) -> None:
         """Choose the draft lengths of the step after the one that runs, from what is known while it runs.

@@ -24,10 +24,12 @@ class Passes(NamedTuple):
     """Drafter passes, without those that every step has."""
 
     number: int = 0
-    tokens: int = 0
-    """In all of them."""
+    rows: int = 0
+    """Draft tokens that they make, wanted or not: to sample one is most of what a token costs a small drafter."""
+    other_tokens: int = 0
+    """That the first of them takes besides: verified drafts, prompts and what it had missed."""
     catch_up_tokens: int = 0
-    """Of these, those that the drafter had missed, and prompts."""
+    """Of these, prompts and what it had missed."""
 
 
 NO_PASSES = Passes()
@@ -38,11 +40,11 @@ class StepSplit:
 
     def __init__(self) -> None:
         verify = LatencyModel().verify
-        passes = np.array([1.5e-3, 2e-5])
+        passes = np.array([1.5e-3, 2e-5, 1e-5])
         size, verify_size = len(verify.weights) + len(passes), len(verify.weights)
         variance = np.zeros((size, size))
         variance[:verify_size, :verify_size] = verify.covariance
-        variance[verify_size:, verify_size:] = np.diag(np.array([1e-2, 1e-4]) ** 2)
+        variance[verify_size:, verify_size:] = np.diag(np.array([1e-2, 1e-4, 1e-4]) ** 2)
         self._model = OnlineRegression(np.concatenate([verify.weights, passes]), variance)
         self._verify_size = verify_size
         self.draft_seconds(0.0, 1, 0, NO_PASSES, NO_PASSES)  # teaches nothing; compiled now, and not in the first step
@@ -66,7 +68,7 @@ class StepSplit:
         model = self._model
         return _learn_and_share_out(
             model.weights, model.covariance, model.noise, model.forgetting, self._verify_size, step_seconds,
-            float(tokens), float(context_tokens), np.array([late[:2], own[:2]], np.float64),
+            float(tokens), float(context_tokens), np.array([late[:3], own[:3]], np.float64),
         )  # fmt: skip
 
 

@@ -55,6 +55,21 @@ def test_passes_of_the_step_before_are_told_from_a_steps_own() -> None:
     assert float(np.median(np.abs(errors))) < 0.15 * true_parts(8, 3, 8)[1]
 
 
+def test_prompts_in_a_drafters_pass_are_not_taken_to_cost_what_drafts_do() -> None:
+    rng, split = np.random.default_rng(0), StepSplit()
+    told: list[float] = []
+    for step in range(600):
+        tokens, passes = 8 * int(rng.integers(1, 6)), int(rng.integers(1, 6))
+        prompt = 300 * (step % 5 == 0)
+        draft = passes * 8 * 1e-4 + prompt * 5e-6
+        seconds = (true_parts(tokens, 0, 8)[0] + draft) * float(rng.normal(1.0, 0.02))
+        own = Passes(passes, 8 * passes, tokens - 8 + prompt, prompt)
+        drafting = split.draft_seconds(seconds, tokens, 800, NO_PASSES, own)[1]
+        if step > 300 and prompt:
+            told.append(drafting / draft)
+    assert float(np.median(told)) == pytest.approx(1.0, abs=0.25)
+
+
 @pytest.mark.parametrize("passes", [0, 4])
 def test_a_stall_is_survived(passes: int) -> None:
     split, own = StepSplit(), Passes(passes, 8 * passes)
