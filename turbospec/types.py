@@ -64,6 +64,9 @@ class StepView:
     """Requests queued and not scheduled in this step."""
     waiting_seconds: float = 0.0
     """How long the oldest of them has waited."""
+    admitted_requests: int = 0
+    """Of those that wait, the ones that have a place and will be in the next step: their first tokens wait for this
+    one."""
     prefill_tokens: int = 0
     """Prompt tokens that this step computes, over all requests in prefill."""
     draft_before_emit: bool = False
@@ -78,6 +81,9 @@ class StepView:
     prompts_are_owed: bool = False
     """True where the drafter reads every prompt whether or not the request drafts, because other requests may count on
     its part of the prefix cache. Elsewhere that is part of what drafting costs."""
+    drafter_prompt_tokens: int = 0
+    """Prompt tokens that the first drafter pass computes now if there is one, and later if there is none: those of the
+    step, where it runs over the target's whole batch."""
 
     @property
     def size(self) -> int:

@@ -267,6 +267,9 @@ class AdaptivePolicy:
             rate = best_rate(survival(conditional), costs, float(batch.decoding))
         soon = self.price.rate(batch.decoding, batch.prefilling + view.waiting_requests) or rate
         price = soon * self._urgency(view, batch, float(costs.verify[0]))
+        # Whatever is drafted, somebody waits while the drafter reads the step's prompts, which it could do later.
+        reading = view.drafter_prompt_tokens * self.latency.catch_up_token_seconds
+        costs.draft_start += reading * max(1.0 - rate / price, 0.0)
         return StepProblem(batch, rows, limits, conditional, costs, price, rate, catch_up, charges)
 
     def _costs(self, view: StepView, batch: Batch) -> StepCosts:
@@ -287,17 +290,18 @@ class AdaptivePolicy:
 
     def _urgency(self, view: StepView, batch: Batch, plain_seconds: float) -> float:
         """Times the decoding requests' rate that a second is worth: more than once where a first token waits for it."""
-        # Requests still queued gain by throughput, and are in the rate.
-        delayed = batch.prefilling + (batch.starting if view.draft_before_emit else 0)
+        # Others that are queued gain by throughput, and are in the rate.
+        delayed = batch.prefilling + view.admitted_requests + (batch.starting if view.draft_before_emit else 0)
         # Where requests have queued for long, a step more or less is nothing to a first token.
         part = plain_seconds / (plain_seconds + view.waiting_seconds)
         return 1.0 + self.config.first_token_weight * part * delayed / batch.decoding
 
     @staticmethod
     def _delays_first_tokens(view: StepView, batch: Batch) -> bool:
-        """Whether first tokens wait for a step: of its prompts and, where tokens leave after the drafting, of the
-        requests whose first token is ready."""
-        return view.prefill_tokens > 0 or (view.draft_before_emit and batch.starting > 0)
+        """Whether first tokens wait for a step: of prompts that are left or to come and, where tokens leave after the
+        drafting, of the requests whose first token is ready."""
+        ready = view.draft_before_emit and batch.starting > 0
+        return view.prefill_tokens > 0 or view.admitted_requests > 0 or ready
 
     def _max_seconds(self, view: StepView, problem: StepProblem) -> float:
         """Longest step that keeps to the promised time per token; infinite where no plan can break it."""

@@ -35,6 +35,8 @@ class Queue:
     requests: int = 0
     waiting_seconds: float = 0.0
     """How long the first of them has waited."""
+    admitted: int = 0
+    """Those for whom there is a place; they wait for room in a step."""
 
 
 class Views:
@@ -98,12 +100,14 @@ class Views:
             max_draft=limits.max_draft,
             waiting_requests=queue.requests,
             waiting_seconds=queue.waiting_seconds,
+            admitted_requests=queue.admitted,
             prefill_tokens=min(prompt_left, limits.max_batched_tokens),
             draft_before_emit=not limits.late_drafts,
             parallel_drafter=limits.parallel_drafter,
             batch_drafter=True,
             constant_first_pass=self._cache is None,
             prompts_are_owed=self._cache is None or limits.prefix_caching,
+            drafter_prompt_tokens=0 if self._cache is None else prefill_tokens,
         )
         return view, prefill_tokens
 
