@@ -57,6 +57,7 @@ def test_a_server_keeps_off_its_workers_core(servers: list[subprocess.Popen[str]
     assert keep_off_bound_cores(server) == OURS - {taken}
     assert thread_cores(server) == [OURS - {taken}] * 2
     assert thread_cores(worker) == [{taken}]
+    assert os.getpriority(os.PRIO_PROCESS, server) > os.getpriority(os.PRIO_PROCESS, worker), "it waits for its worker"
     assert os.sched_getaffinity(0) == OURS, "other processes stay as they are"
 
 
@@ -67,6 +68,7 @@ def test_where_no_core_is_left_or_taken_nothing_changes(
     server, _ = start(servers, worker_cores)
     assert keep_off_bound_cores(server) == OURS
     assert thread_cores(server) == [OURS] * 2
+    assert os.getpriority(os.PRIO_PROCESS, server) == os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_a_process_that_has_ended_is_left_alone() -> None:
