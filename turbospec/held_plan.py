@@ -70,7 +70,9 @@ class HeldPlan:
 
     def again(self, view: StepView) -> StepPlan | None:
         """The plan for one step more; None where it has served its time, or the batch is another."""
-        if view.step > self.last_step or view.prefill_tokens or not np.array_equal(view.request_ids, self.request_ids):
+        if view.step > self.last_step or view.prefill_tokens or view.admitted_requests:
+            return None
+        if not np.array_equal(view.request_ids, self.request_ids):
             return None
         lengths = np.minimum(self.draft_lengths, view.draft_limits)
         return StepPlan(

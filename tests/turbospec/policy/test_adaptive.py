@@ -234,6 +234,26 @@ def test_tokens_that_wait_for_the_next_draft_are_first_tokens_too() -> None:
     assert policy.plan(make_view(8, step=100_001)).draft_lengths.sum() > 0, "not held beyond the step it was meant for"
 
 
+def test_those_who_will_start_in_the_next_step_wait_for_this_one_and_others_in_the_queue_do_not() -> None:
+    queued = make_view(8, step=100_000, waiting_requests=6)
+    policy = adaptive(first_token_weight=50.0, use_confidence=False, probe_share=0.0)
+    serve(policy, GOOD, 8)
+    assert policy.plan(queued).draft_lengths.sum() > 0
+    assert policy.plan(replace(queued, step=100_001, admitted_requests=6)).draft_lengths.sum() == 0
+
+
+def test_a_drafter_reads_prompts_later_if_somebody_waits_meanwhile() -> None:
+    policy = adaptive(first_token_weight=1.0, use_confidence=False, probe_share=0.0)
+    serve(policy, GOOD, 8)
+    tokens = round(0.1 / policy.latency.catch_up_token_seconds)
+    drafted = [
+        int(policy.plan(view).draft_lengths.sum())
+        for step, (waiting, prompts) in enumerate([(0, 0), (0, tokens), (4, 0), (4, tokens)])
+        for view in [make_view(8, step=100_000 + step, admitted_requests=waiting, drafter_prompt_tokens=prompts)]
+    ]
+    assert drafted[0] == drafted[1] >= drafted[2] > drafted[3] == 0
+
+
 def test_a_promised_time_per_token_counts_the_catching_up() -> None:
     policy = adaptive(measured_profile(), tpot_slo_ms=14.0, use_confidence=False)
     fresh, stale = (

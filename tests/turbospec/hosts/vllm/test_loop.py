@@ -246,6 +246,15 @@ def test_a_drafter_on_demand_is_seen_with_what_it_lacks() -> None:
     assert (caught_up.draft_rows.tolist(), caught_up.catch_up_tokens) == ([1], 2)
 
 
+@pytest.mark.parametrize(("limits", "read"), [(ON_DEMAND, [4, 0]), (LIMITS, [0, 0])])
+def test_a_view_tells_what_prompts_a_drafter_on_demand_would_read(limits: EngineLimits, read: list[int]) -> None:
+    controller = Recorder(lengths=[1, 1])
+    engine, a = FakeEngine(controller, limits), Request("a")
+    engine.step([a])
+    engine.step([a])
+    assert [view.drafter_prompt_tokens for view in controller.views] == read
+
+
 def test_who_lacks_too_much_drafts_no_more() -> None:
     controller = Recorder(lengths=[0] * 6 + [3] * 2)
     engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
