@@ -75,6 +75,8 @@ class StepProblem:
     """(n,) seconds that each request adds if it drafts, for what its drafter's cache has missed; None for none."""
     charges: FloatArray | None
     """(n,) the part of `catch_up` that this step has to earn."""
+    reading_seconds: float = 0.0
+    """What the step's prompts add to the first drafter pass; only what their reading now delays is in `costs`."""
 
     @property
     def plain_seconds(self) -> float:

@@ -270,7 +270,7 @@ class AdaptivePolicy:
         # Whatever is drafted, somebody waits while the drafter reads the step's prompts, which it could do later.
         reading = view.drafter_prompt_tokens * self.latency.catch_up_token_seconds
         costs.draft_start += reading * max(1.0 - rate / price, 0.0)
-        return StepProblem(batch, rows, limits, conditional, costs, price, rate, catch_up, charges)
+        return StepProblem(batch, rows, limits, conditional, costs, price, rate, catch_up, charges, reading)
 
     def _costs(self, view: StepView, batch: Batch) -> StepCosts:
         verify = self.latency.verify_curve(
@@ -348,7 +348,8 @@ class AdaptivePolicy:
         """A draft of one token for those worth asking about; None where none is due."""
         costs, expected = problem.costs, problem.conditional[:, 0]
         jump, each = problem.verify_costs()
-        shared = costs.draft_start + costs.draft_pass + jump
+        # While nothing is drafted the drafter reads the step's prompts for the probe alone.
+        shared = costs.draft_start + costs.draft_pass + jump + problem.reading_seconds
         of_row = np.full(len(expected), costs.draft_token + each)
         if problem.catch_up is not None:
             of_row += problem.catch_up

@@ -254,6 +254,20 @@ def test_a_drafter_reads_prompts_later_if_somebody_waits_meanwhile() -> None:
     assert drafted[0] == drafted[1] >= drafted[2] > drafted[3] == 0
 
 
+def test_a_probe_is_not_made_where_the_drafter_would_read_prompts_for_it() -> None:
+    reading: list[bool] = []
+    for prompts in (0, 20_000):
+        policy = adaptive(measured_profile())
+        probes = 0
+        for step in range(600):
+            view = make_view(8, step=step, max_draft=4, batch_drafter=True, drafter_prompt_tokens=prompts)
+            plan = policy.plan(view)
+            probes += plan.probe
+            policy.observe(make_outcome(view, plan.draft_lengths, 0, step_seconds=8e-3))
+        reading.append(probes > 0)
+    assert reading == [True, False]
+
+
 def test_a_promised_time_per_token_counts_the_catching_up() -> None:
     policy = adaptive(measured_profile(), tpot_slo_ms=14.0, use_confidence=False)
     fresh, stale = (
