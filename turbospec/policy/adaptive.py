@@ -151,13 +151,13 @@ class AdaptivePolicy:
             return self._explore(limits)
 
         problem = self._problem(view, models, batch, rows, limits)
-        opened.price = problem.price
         max_seconds = self._max_seconds(view, problem)
-        if self.config.use_confidence and models.calibrated and not view.parallel_drafter and math.isinf(max_seconds):
-            plan = gated_start(problem, models.stopping, models.calibration)
-        else:
-            plan = fixed_lengths(problem, max_seconds)
-        if plan is None or not self.bias.pays(plan, problem, prefilling=opened.prefilling):
+        plan = self._drafts(view, problem, models, max_seconds)
+        if plan is None and (slower := self._at_own_rate(problem)) is not None:
+            problem = slower
+            plan = self._drafts(view, problem, models, max_seconds)
+        opened.price = problem.price
+        if plan is None:
             plan = self._off(view, problem, models, opened, max_seconds)
         elif self._plain_step_is_due(view, problem, plan):
             opened.plan = StepPlan(limits * 0, batch.decoding, problem.plain_seconds, "a plain step, to compare with")
@@ -178,6 +178,33 @@ class AdaptivePolicy:
             held = HeldPlan.of(plan, view)
             self._held = None if held is None else (held, opened)
         return plan
+
+    def _drafts(
+        self, view: StepView, problem: StepProblem, models: DrafterModels, max_seconds: float
+    ) -> StepPlan | None:
+        """The best plan with drafts; None where none pays."""
+        if self.config.use_confidence and models.calibrated and not view.parallel_drafter and math.isinf(max_seconds):
+            plan = gated_start(problem, models.stopping, models.calibration)
+        else:
+            plan = fixed_lengths(problem, max_seconds)
+        if plan is None or not self.bias.pays(plan, problem, prefilling=view.prefill_tokens > 0):
+            return None
+        return plan
+
+    @staticmethod
+    def _at_own_rate(problem: StepProblem) -> StepProblem | None:
+        """A lone request's problem at its own best rate, where that is less than the price; None where it is not, or is
+        reached without drafts, or others decode beside it, who make up the difference.
+
+        The price is what requests of this load have made of a second, easy ones among them. But a request's tokens
+        are owed, whatever others made of theirs: it is done soonest at the best rate it can have.
+        """
+        if problem.batch.decoding > 1:
+            return None
+        own = best_rate(survival(problem.conditional), problem.costs, float(problem.batch.decoding))
+        if not problem.batch.decoding / problem.plain_seconds < own < problem.decode_price:
+            return None
+        return replace(problem, price=problem.price * own / problem.decode_price, decode_price=own)
 
     def observe(self, outcome: StepOutcome) -> None:
         seconds = outcome.step_seconds + outcome.unplanned_seconds
