@@ -25,6 +25,10 @@ from turbospec.step_problem import Batch, StepProblem, catch_up_charges, fixed_l
 from turbospec.types import BoolArray, FloatArray, IntArray, Phase, StepController, StepOutcome, StepPlan, StepView
 
 PROBE_DRAFT_LENGTH = 1
+FEW = 8
+"""Requests that may all be harder than those before them."""
+OWN_RATE_MARGIN = 1.1
+"""Times their rate without drafts that several of them must be able to reach for a plan at their own rate."""
 EXPLORATION = (0, 2, 0, 5, 1, 0, 3, 4, 0, 2)
 """Draft lengths of the first steps where no profile says what drafting costs."""
 
@@ -193,16 +197,18 @@ class AdaptivePolicy:
 
     @staticmethod
     def _at_own_rate(problem: StepProblem) -> StepProblem | None:
-        """A lone request's problem at its own best rate, where that is less than the price; None where it is not, or is
-        reached without drafts, or others decode beside it, who make up the difference.
+        """The problem at the best rate of its own requests, where that is less than the price; None where it is not, or
+        drafts hardly add to it.
 
         The price is what requests of this load have made of a second, easy ones among them. But a request's tokens
-        are owed, whatever others made of theirs: it is done soonest at the best rate it can have.
+        are owed, whatever others made of theirs: it is done soonest at the best rate it can have. In a large batch the
+        two hardly differ, but by the models' errors.
         """
-        if problem.batch.decoding > 1:
+        if problem.batch.decoding > FEW:
             return None
         own = best_rate(survival(problem.conditional), problem.costs, float(problem.batch.decoding))
-        if not problem.batch.decoding / problem.plain_seconds < own < problem.decode_price:
+        margin = 1.0 if problem.batch.decoding == 1 else OWN_RATE_MARGIN
+        if not margin * problem.batch.decoding / problem.plain_seconds < own < problem.decode_price:
             return None
         return replace(problem, price=problem.price * own / problem.decode_price, decode_price=own)
 
