@@ -160,7 +160,7 @@ class _Adaptive(Scheduler):
         # Those that wait for something else than their turn are in queues of their own.
         arrived = self.waiting.peek_request().arrival_time if self.waiting else time.time()
         places = max(self.max_num_running_reqs - len(self.running), 0)
-        return Queue(requests, max(time.time() - arrived, 0.0), min(requests, places))
+        return Queue(requests, max(time.time() - arrived, 0.0), min(len(self.waiting), places))
 
     def _fail(self) -> None:
         log.exception("TurboSpec failed and is idle from now on; speculation goes on as vLLM has it")
