@@ -90,6 +90,11 @@ class StepView:
         """Number of scheduled requests."""
         return len(self.request_ids)
 
+    @property
+    def prompts_wait(self) -> bool:
+        """Whether prompts that are left, or are to come in the next step, wait for this step to end."""
+        return self.prefill_tokens > 0 or self.admitted_requests > 0
+
 
 class DraftGate(Protocol):
     """Ends drafting early, row by row, on what the drafter says while it drafts.

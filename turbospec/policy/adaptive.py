@@ -333,8 +333,7 @@ class AdaptivePolicy:
     def _delays_first_tokens(view: StepView, batch: Batch) -> bool:
         """Whether first tokens wait for a step: of prompts that are left or to come and, where tokens leave after the
         drafting, of the requests whose first token is ready."""
-        ready = view.draft_before_emit and batch.starting > 0
-        return view.prefill_tokens > 0 or view.admitted_requests > 0 or ready
+        return view.prompts_wait or (view.draft_before_emit and batch.starting > 0)
 
     def _max_seconds(self, view: StepView, problem: StepProblem) -> float:
         """Longest step that keeps to the promised time per token; infinite where no plan can break it."""
