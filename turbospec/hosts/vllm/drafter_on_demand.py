@@ -13,9 +13,11 @@ of its tokens are accepted.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -37,46 +39,80 @@ class _Kept:
     """(t,)"""
     hidden: torch.Tensor | None
     """(t, hidden size) the target's; None for drafters that do not take it."""
-    rows: dict[str, range]
-    """Each request's places in it."""
+    lengths: dict[str, int]
+    """Tokens of each request, in the order in which they lie there."""
+
+    def rows(self) -> dict[str, range]:
+        """Each request's places."""
+        ends = itertools.accumulate(self.lengths.values())
+        return {name: range(end - self.lengths[name], end) for name, end in zip(self.lengths, ends, strict=True)}
 
 
 def install(model_runner) -> None:
     """Have a worker's model runner, with a drafter that has a `propose`, heed the orders in the scheduler's output."""
     on_demand = DrafterOnDemand(model_runner.drafter)
-    propose_drafts, prepare_inputs = model_runner.propose_draft_token_ids, model_runner._prepare_inputs
+    propose_drafts = model_runner.propose_draft_token_ids
 
-    def propose_draft_token_ids(
-        scheduler_output, sampled, params, hidden, sample_hidden, aux_hidden, drafts, metadata, *others
-    ):
-        orders = getattr(scheduler_output, ORDERS_ATTRIBUTE, None)
-        # The list changes when the next step is prepared, which under async scheduling may be soon.
-        on_demand.take(orders, list(model_runner.input_batch.req_ids))
-        if orders is not None and orders.skip and not model_runner.use_async_scheduling:
-            # Async scheduling has the number of sampled tokens made ready on the way to the drafter.
-            return on_demand.skip(model_runner.input_ids.gpu, [hidden] if aux_hidden is None else aux_hidden, metadata)
-        given = sampled, params, hidden, sample_hidden, aux_hidden, drafts, metadata
-        return propose_drafts(scheduler_output, *given, *others)
-
-    def prepare_inputs_without_drafts(scheduler_output, *others):
-        ordered = getattr(scheduler_output, ORDERS_ATTRIBUTE, None) is not None
-        if scheduler_output.scheduled_spec_decode_tokens or not ordered:
-            return prepare_inputs(scheduler_output, *others)
-        # vLLM takes every step of a runner with this setting for one that verifies drafts: it builds what says where
-        # they are and samples by rejection, which takes longer and gives the same.
-        setting, model_runner.speculative_config = model_runner.speculative_config, None
-        try:
-            return prepare_inputs(scheduler_output, *others)
-        finally:
-            model_runner.speculative_config = setting
+    def propose_draft_token_ids(scheduler_output, *given):
+        on_demand.take(scheduler_output, model_runner.input_batch.req_ids)
+        return propose_drafts(scheduler_output, *given)
 
     model_runner.propose_draft_token_ids = propose_draft_token_ids
     model_runner.drafter.propose = on_demand.propose
-    # Layers with a recurrent state must know of rows that could have had drafts.
+    # Layers with a recurrent state must know of rows that could have had drafts, and async scheduling has the number of
+    # sampled tokens made ready on the way to the drafter.
     recurrent = model_runner.model_config.is_hybrid or model_runner.model_config.is_attention_free
     if not (model_runner.use_async_scheduling or recurrent):
-        model_runner._prepare_inputs = prepare_inputs_without_drafts
+        _speculate_only_where_it_shows(model_runner, on_demand)
     log.info("TurboSpec runs the drafter on demand")
+
+
+def _speculate_only_where_it_shows(model_runner, on_demand: DrafterOnDemand) -> None:
+    """Have a model runner do without its speculative part where no drafts are verified or made.
+
+    vLLM takes every step of a runner with that setting for one that verifies drafts and makes some: it builds what says
+    where they are, samples by rejection, and makes ready what the drafter would need. That takes longer and gives the
+    same.
+    """
+    prepare, execute, sample = model_runner._prepare_inputs, model_runner.execute_model, model_runner.sample_tokens
+
+    @contextmanager
+    def not_speculating():
+        setting, model_runner.speculative_config = model_runner.speculative_config, None
+        try:
+            yield
+        finally:
+            model_runner.speculative_config = setting
+
+    def prepare_inputs(scheduler_output, *others):
+        if scheduler_output.scheduled_spec_decode_tokens or _orders(scheduler_output) is None:
+            return prepare(scheduler_output, *others)
+        with not_speculating():
+            return prepare(scheduler_output, *others)
+
+    def execute_model(scheduler_output, *others, **named):
+        orders = _orders(scheduler_output)
+        if orders is None or not orders.skip:
+            return execute(scheduler_output, *others, **named)
+        with not_speculating():
+            return execute(scheduler_output, *others, **named)
+
+    def sample_tokens(*given, **named):
+        state = model_runner.execute_model_state
+        orders = _orders(state.scheduler_output) if state is not None else None
+        if orders is None or not orders.skip:
+            return sample(*given, **named)
+        on_demand.take(state.scheduler_output, model_runner.input_batch.req_ids)
+        on_demand.skip(model_runner.input_ids.gpu, state.aux_hidden_states or [state.hidden_states])
+        with not_speculating():
+            return sample(*given, **named)
+
+    model_runner._prepare_inputs = prepare_inputs
+    model_runner.execute_model, model_runner.sample_tokens = execute_model, sample_tokens
+
+
+def _orders(scheduler_output) -> DrafterOrders | None:
+    return getattr(scheduler_output, ORDERS_ATTRIBUTE, None)
 
 
 class DrafterOnDemand:
@@ -91,34 +127,34 @@ class DrafterOnDemand:
         self._propose = drafter.propose
         self._kept: deque[_Kept] = deque()
         self._orders: DrafterOrders | None = None
-        self._names: Sequence[str] = ()
+        self._lengths: dict[str, int] = {}
 
-    def take(self, orders: DrafterOrders | None, names: Sequence[str]) -> None:
-        """What the scheduler wants of the next call, and the requests of its rows; None for what vLLM would do."""
-        self._orders, self._names = orders, names
-        while self._kept and (orders is None or self._kept[0].step < orders.oldest):
+    def take(self, scheduler_output, names: Sequence[str]) -> None:
+        """What the scheduler wants of the next call, and the requests of its rows; without orders, what vLLM would do.
+
+        They are copied: the next step may be prepared before the call.
+        """
+        scheduled = scheduler_output.num_scheduled_tokens
+        self._orders, self._lengths = _orders(scheduler_output), {name: scheduled[name] for name in names}
+        while self._kept and (self._orders is None or self._kept[0].step < self._orders.oldest):
             self._kept.popleft()
 
-    def skip(self, tokens: torch.Tensor, hidden: Sequence[torch.Tensor], metadata) -> list[list[int]]:
+    def skip(self, tokens: torch.Tensor, hidden: Sequence[torch.Tensor]) -> None:
         """In place of a call in a step that leaves the drafter out.
 
         Args:
             tokens: (t or more,) of the step.
             hidden: (t or more, ·) each; what the target hands to drafters that take its hidden states, side by side.
-
-        Returns:
-            No drafts: a list, which vLLM does not copy as it does a tensor.
         """
         orders = self._orders
         assert orders is not None
         self._orders = None
-        total = int(metadata.query_start_loc_cpu[-1])
+        total = sum(self._lengths.values())
         states = None
         if self._drafter.pass_hidden_states_to_model:
             states = torch.cat([each[:total] for each in hidden], dim=-1)
-        self._keep(orders.step, tokens[:total].clone(), states, metadata)
+        self._keep(orders.step, tokens[:total].clone(), states)
         self._draft_nothing()
-        return []
 
     def propose(
         self,
@@ -140,7 +176,7 @@ class DrafterOnDemand:
                 inputs = self._caught_up(orders.catch_up, *inputs)
             if orders.keep or orders.skip:
                 hidden = target_hidden_states.clone() if drafter.pass_hidden_states_to_model else None
-                self._keep(orders.step, target_token_ids.clone(), hidden, metadata)
+                self._keep(orders.step, target_token_ids.clone(), hidden)
             if orders.skip:
                 self._draft_nothing()
                 return torch.empty(metadata.batch_size(), 0, device=target_token_ids.device, dtype=torch.int64)
@@ -160,11 +196,9 @@ class DrafterOnDemand:
         """Leave the drafter as it is after drafting no token."""
         self._drafter.num_speculative_tokens, self._drafter._last_draft_probs = 0, None
 
-    def _keep(self, step: int, tokens: torch.Tensor, hidden: torch.Tensor | None, metadata) -> None:
+    def _keep(self, step: int, tokens: torch.Tensor, hidden: torch.Tensor | None) -> None:
         """Keep a step: copies, because the runner writes the next step's into its own tensors."""
-        starts = metadata.query_start_loc_cpu.tolist()
-        rows = {name: range(starts[row], starts[row + 1]) for row, name in enumerate(self._names)}
-        self._kept.append(_Kept(step, tokens, hidden, rows))
+        self._kept.append(_Kept(step, tokens, hidden, self._lengths))
 
     def _caught_up(self, catch_up: Mapping[str, Missed], tokens, positions, hidden, to_sample, metadata):
         """The inputs of a first pass with kept tokens before those of their requests' rows.
@@ -177,9 +211,9 @@ class DrafterOnDemand:
         total = int(starts[-1])
         sources, found = self._find(catch_up, total)
         lengths = np.diff(starts)
-        added = np.array([len(found.get(name, ())) for name in self._names])
+        added = np.array([len(found.get(name, ())) for name in self._lengths])
         pieces: list[np.ndarray] = []
-        for row, name in enumerate(self._names):
+        for row, name in enumerate(self._lengths):
             pieces += [np.asarray(found.get(name, ()), np.int64), np.arange(starts[row], starts[row + 1])]
         device = tokens.device
         source = torch.from_numpy(np.concatenate(pieces)).to(device, non_blocking=True)
@@ -218,8 +252,9 @@ class DrafterOnDemand:
         found: dict[str, list[int]] = {name: [] for name in catch_up}
         offset = total
         for kept in sources:
+            rows = kept.rows()
             for name, missed in catch_up.items():
-                places = kept.rows.get(name)
+                places = rows.get(name)
                 if places is not None and kept.step >= missed.since:
                     found[name] += [offset + place for place in places]
             offset += len(kept.tokens)

@@ -67,8 +67,24 @@ class Runner:
         self.use_async_scheduling = asynchronous
         self.model_config = SimpleNamespace(is_hybrid=is_hybrid, is_attention_free=False)
         self.speculative_config: str | None = "set"
+        self.execute_model_state: Any = None
+        self.speculated: list[bool] = []
+        """Of each step, while it was executed and while it was sampled."""
         if on_demand:
             install(self)
+
+    def execute_model(self, output: Any, given: tuple[Any, ...]) -> None:
+        self.speculated.append(self.speculative_config is not None)
+        self.execute_model_state = SimpleNamespace(
+            scheduler_output=output, given=given, hidden_states=None, aux_hidden_states=given[4]
+        )
+
+    def sample_tokens(self, _: None) -> Any:
+        state, self.execute_model_state = self.execute_model_state, None
+        if state is None:
+            return None
+        self.speculated.append(self.speculative_config is not None)
+        return self.propose_draft_token_ids(state.scheduler_output, *state.given) if self.speculative_config else None
 
     def _prepare_inputs(self, output: Any, num_scheduled: Any) -> str | None:
         if num_scheduled is None:
@@ -91,7 +107,8 @@ class Runner:
 
     def step(self, orders: DrafterOrders | None, length: int = 0, to_sample: Any = None, **step: range) -> Any:
         self.input_batch.req_ids[:] = list(step)
-        output = SimpleNamespace(**({} if orders is None else {ORDERS_ATTRIBUTE: orders}))
+        lengths = {name: len(each) for name, each in reversed(step.items())}
+        output = SimpleNamespace(num_scheduled_tokens=lengths, **({} if orders is None else {ORDERS_ATTRIBUTE: orders}))
         positions = torch.tensor([p for each in step.values() for p in each])
         numbers = torch.tensor([100 * (1 + "ab".index(name)) for name, each in step.items() for _ in each])
         self.input_ids.gpu[: len(positions)] = numbers + positions
@@ -110,8 +127,8 @@ class Runner:
             slot_mapping=torch.tensor(slots),
             _num_computed_tokens_cache=torch.zeros(1),
         )
-        given = None, None, None, None, hidden, None, metadata
-        return self.propose_draft_token_ids(output, *given, length, positions, to_sample)
+        self.execute_model(output, (None, None, None, None, hidden, None, metadata, length, positions, to_sample))
+        return self.sample_tokens(None)
 
 
 def skip(step: int) -> DrafterOrders:
@@ -140,11 +157,13 @@ def test_a_cache_that_was_caught_up_is_the_one_of_a_drafter_in_every_step(hidden
     constant = Runner(Drafter(hidden), on_demand=False)
     for orders, length, step in PLAN:
         drafts = on_demand.step(orders, length, **step)
+        reference = constant.step(None, length, **step)
         if orders.skip and not asynchronous:
-            assert drafts == []
-            constant.step(None, length, **step)
+            assert drafts is None
         else:
-            assert drafts.shape == constant.step(None, length, **step).shape
+            assert drafts.shape == reference.shape
+    assert on_demand.speculated == [asynchronous or not orders.skip for orders, _, _ in PLAN for _ in range(2)]
+    assert on_demand.speculative_config == "set"
     assert len(on_demand.drafter.calls) == len(PLAN) - 4
     assert on_demand.drafter.cache == constant.drafter.cache
 
@@ -163,6 +182,18 @@ def test_the_batch_is_described_as_it_is_then() -> None:
     assert metadata._num_computed_tokens_cache is None
     assert given["token_indices_to_sample"].tolist() == [0, 6]
     assert given["target_positions"].tolist() == [7, 0, 1, 2, 3, 4, 5]
+
+
+def test_layers_with_a_state_are_told_of_every_step() -> None:
+    runner = Runner(Drafter(True), on_demand=True, is_hybrid=True)
+    for orders, length, step in PLAN[:2]:
+        runner.step(orders, length, **step)
+    assert runner.speculated == [True] * 4
+    assert runner.drafter.calls == []
+
+
+def test_what_was_not_executed_is_not_sampled() -> None:
+    assert Runner(Drafter(False), on_demand=True).sample_tokens(None) is None
 
 
 def test_without_orders_nothing_changes() -> None:
