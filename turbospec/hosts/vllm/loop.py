@@ -16,8 +16,7 @@ few of their requests came after the plan.
 Where a step is scheduled only after the one before has ended, workers wait for whatever is decided in between. What
 came of a step is therefore reported, and the next plan made, while the workers run the step after it (`settle`,
 `plan_ahead`): between two steps there is only a plan to be cut to those that are still there. A few requests that
-nobody could know of draft as the others do; a step with more of them is planned when it is scheduled, but not after
-steps without drafts: it is one more of these, and the next is planned while it runs.
+nobody could know of draft as the others do; a step with more of them is planned when it is scheduled.
 
 How long a step took is the time from when the step before gave its tokens, or from when the engine turned to it after
 it had nothing to do, until it gave its own. While requests are running that is the time from output to output: what a
@@ -99,8 +98,6 @@ class _Idle:
     context_tokens: int
     steps: int
     joined: int = 0
-    ended: bool = False
-    """Whether it has had its last step, past those that it was good for."""
 
     def goes_on(self, scheduled: Mapping[str, KnownRequest]) -> bool:
         """Whether a step may run on it, whose newcomers have joined then; such a step is counted.
@@ -111,14 +108,6 @@ class _Idle:
         if self.steps == 0 or not _may_join(joined, len(scheduled)):
             return False
         self.steps, self.joined = self.steps - 1, joined
-        self.known.update(scheduled)
-        return True
-
-    def ends_after(self, scheduled: Mapping[str, KnownRequest]) -> bool:
-        """Whether a step of whichever requests may be its last; such a step is counted."""
-        if self.ended:
-            return False
-        self.steps, self.ended = 0, True
         self.known.update(scheduled)
         return True
 
@@ -156,8 +145,6 @@ class VllmLoop:
         self._idle: _Idle | None = None
         self._ahead: _Plan | None = None
         """A plan that was made before its step was scheduled."""
-        self._plans_ahead = False
-        """Whether steps are planned while those before them run."""
         self._ended: deque[tuple[_Step, WhatCame]] = deque()
         """Steps that are yet to be settled, oldest first."""
         self._unplanned_steps = self._unplanned_tokens = 0
@@ -210,15 +197,11 @@ class VllmLoop:
             self.settle(queue)
         names = [request.request_id for request in requests]
         known = [self.known.get(request) for request in requests]
-        known_by_name = dict(zip(names, known, strict=True))
         plan, lengths = None, np.zeros(len(names), np.int64)
-        prefill_tokens = sum(tokens for tokens in num_scheduled.values() if tokens > 1)
-        idle, foreseen = self._idle, None
-        goes_on = idle is not None and idle.goes_on(known_by_name)
-        if not goes_on:
+        if self._idle is not None and self._idle.goes_on(dict(zip(names, known, strict=True))):
+            prefill_tokens = sum(tokens for tokens in num_scheduled.values() if tokens > 1)
+        else:
             foreseen = self._foreseen(requests, known, num_scheduled, resumed)
-            goes_on = foreseen is None and self._plans_ahead and idle is not None and idle.ends_after(known_by_name)
-        if not goes_on:
             if foreseen is None:
                 view, prefill_tokens = self._views.of_step(self._next_step, requests, known, num_scheduled, queue)
                 plan = self._planned(view, names)
@@ -228,7 +211,7 @@ class VllmLoop:
             self._idle = None
             if plan.steps > 1 and not lengths.any():
                 joined = len(set(names) - set(plan.names))
-                self._idle = _Idle(known_by_name, 0, plan.steps - 1, joined)
+                self._idle = _Idle(dict(zip(names, known, strict=True)), 0, plan.steps - 1, joined)
         self._next_step += 1
         orders = None
         if self._cache is not None:
@@ -264,7 +247,6 @@ class VllmLoop:
             requests: of the step that runs, their tokens in it counted as computed.
             queue: requests that wait.
         """
-        self._plans_ahead = True
         if self._idle is not None and self._idle.steps:
             return
         if not requests or any(request.num_computed_tokens < request.num_prompt_tokens for request in requests):

@@ -294,23 +294,6 @@ def test_a_plan_of_no_drafts_survives_few_newcomers() -> None:
     assert len(controller.views) == 2
 
 
-def test_a_plan_of_no_drafts_runs_once_more_where_the_next_is_made_beside_it() -> None:
-    controller = Recorder(lengths=[0, 3], steps=8)
-    engine, batch = FakeEngine(controller, ON_DEMAND), [Request(name, num_prompt_tokens=1) for name in "abcd"]
-    for _ in range(2):
-        engine.step(batch[:2], ahead=True)
-    assert not engine.step(batch, ahead=True).any()
-    assert [(view.step, view.size) for view in controller.views] == [(0, 2), (3, 4)]
-    assert engine.step(batch, ahead=True).tolist() == [3] * 4
-    # The rest of a prompt keeps the next plan from being made ahead: there is no second step.
-    controller = Recorder(steps=8)
-    engine, late = FakeEngine(controller, ON_DEMAND), Request("e", num_prompt_tokens=130)
-    engine.step(batch[:1], ahead=True)
-    for _ in range(2):
-        engine.step([batch[0], late], ahead=True)
-    assert [view.step for view in controller.views] == [0, 2]
-
-
 def test_a_plan_with_drafts_is_for_one_step() -> None:
     controller = Recorder(lengths=[2, 2, 2], steps=8)
     engine, a = FakeEngine(controller), Request("a")
