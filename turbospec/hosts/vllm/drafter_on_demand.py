@@ -91,16 +91,14 @@ def _speculate_only_where_it_shows(model_runner, on_demand: DrafterOnDemand) -> 
             return prepare(scheduler_output, *others)
 
     def execute_model(scheduler_output, *others, **named):
-        orders = _orders(scheduler_output)
-        if orders is None or not orders.skip:
+        if not _leaves_drafter_out(scheduler_output):
             return execute(scheduler_output, *others, **named)
         with not_speculating():
             return execute(scheduler_output, *others, **named)
 
     def sample_tokens(*given, **named):
         state = model_runner.execute_model_state
-        orders = _orders(state.scheduler_output) if state is not None else None
-        if orders is None or not orders.skip:
+        if state is None or not _leaves_drafter_out(state.scheduler_output):
             return sample(*given, **named)
         on_demand.take(state.scheduler_output, model_runner.input_batch.req_ids)
         on_demand.skip(model_runner.input_ids.gpu, state.aux_hidden_states or [state.hidden_states])
@@ -113,6 +111,11 @@ def _speculate_only_where_it_shows(model_runner, on_demand: DrafterOnDemand) -> 
 
 def _orders(scheduler_output) -> DrafterOrders | None:
     return getattr(scheduler_output, ORDERS_ATTRIBUTE, None)
+
+
+def _leaves_drafter_out(scheduler_output) -> bool:
+    orders = _orders(scheduler_output)
+    return orders is not None and orders.skip
 
 
 class DrafterOnDemand:
