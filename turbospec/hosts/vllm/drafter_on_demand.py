@@ -22,7 +22,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from turbospec.hosts.vllm.drafter_orders import ORDERS_ATTRIBUTE, DrafterOrders, Missed
+from turbospec.hosts.vllm.drafter_orders import DrafterOrders, Missed, orders_of
 
 log = logging.getLogger("turbospec")
 
@@ -85,7 +85,7 @@ def _speculate_only_where_it_shows(model_runner, on_demand: DrafterOnDemand) -> 
             model_runner.speculative_config = setting
 
     def prepare_inputs(scheduler_output, *others):
-        if scheduler_output.scheduled_spec_decode_tokens or _orders(scheduler_output) is None:
+        if scheduler_output.scheduled_spec_decode_tokens or orders_of(scheduler_output) is None:
             return prepare(scheduler_output, *others)
         with not_speculating():
             return prepare(scheduler_output, *others)
@@ -109,12 +109,8 @@ def _speculate_only_where_it_shows(model_runner, on_demand: DrafterOnDemand) -> 
     model_runner.execute_model, model_runner.sample_tokens = execute_model, sample_tokens
 
 
-def _orders(scheduler_output) -> DrafterOrders | None:
-    return getattr(scheduler_output, ORDERS_ATTRIBUTE, None)
-
-
 def _leaves_drafter_out(scheduler_output) -> bool:
-    orders = _orders(scheduler_output)
+    orders = orders_of(scheduler_output)
     return orders is not None and orders.skip
 
 
@@ -138,7 +134,7 @@ class DrafterOnDemand:
         They are copied: the next step may be prepared before the call.
         """
         scheduled = scheduler_output.num_scheduled_tokens
-        self._orders, self._lengths = _orders(scheduler_output), {name: scheduled[name] for name in names}
+        self._orders, self._lengths = orders_of(scheduler_output), {name: scheduled[name] for name in names}
         while self._kept and (self._orders is None or self._kept[0].step < self._orders.oldest):
             self._kept.popleft()
 

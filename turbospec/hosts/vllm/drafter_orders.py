@@ -38,3 +38,8 @@ class DrafterOrders:
     """What the step's pass takes along."""
     late: bool = False
     """Draft when asked for the drafts, which is when the step's tokens have left."""
+
+
+def orders_of(scheduler_output: object) -> DrafterOrders | None:
+    """What vLLM's `SchedulerOutput` says of the drafter; None where it is to do what it does by itself."""
+    return getattr(scheduler_output, ORDERS_ATTRIBUTE, None)

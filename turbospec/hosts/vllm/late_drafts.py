@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from turbospec.hosts.vllm.drafter_orders import ORDERS_ATTRIBUTE
+from turbospec.hosts.vllm.drafter_orders import orders_of
 
 
 def install(model_runner) -> None:
@@ -30,7 +30,7 @@ class LateDrafts:
 
     def propose_draft_token_ids(self, scheduler_output, *given):
         """As the runner's own; None where the drafts are made later."""
-        orders = getattr(scheduler_output, ORDERS_ATTRIBUTE, None)
+        orders = orders_of(scheduler_output)
         if orders is not None and orders.late:
             self._due = scheduler_output, *given
             return None
