@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from tests.vllm.script import REPOSITORY, SETTINGS
 from tests.vllm.serving import TARGET, Server, serve
 
 PROMPT = "def quicksort(items):\n    "
@@ -121,3 +123,12 @@ def test_a_policy_file_that_breaks_and_is_mended(server: Server) -> None:
     log = server.log.read_text()
     assert log.count("policy reloaded from") == 3
     assert "Traceback" not in log
+
+
+def test_a_wrong_policy_is_one_line(tmp_path: Path) -> None:
+    asked = [sys.executable, "-m", "tests.vllm.command", "serve", TARGET, "--speculative-config", "{}"]
+    environment = os.environ | SETTINGS | {"TURBOSPEC_POLICY": str(tmp_path / "missing.yaml")}
+    done = subprocess.run(asked, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("turbospec: ")

@@ -38,16 +38,16 @@ class DraftCounts:
         Raises:
             UserError: the server is not the one of that reading.
         """
-        if self.drafts < before.drafts or len(self.accepted) != len(before.accepted):
+        # TurboSpec's counts come a little after the server's first drafts.
+        appeared = before.drafted is None and self.drafted is not None
+        if self.drafts < before.drafts or (len(self.accepted) != len(before.accepted) and not appeared):
             raise UserError("the server was started anew while it was watched; look again")
-        drafted = None
-        if self.drafted is not None and before.drafted is not None:
-            drafted = tuple(now - then for now, then in zip(self.drafted, before.drafted, strict=True))
+        nothing = (0.0,) * len(self.accepted)
         return DraftCounts(
             self.drafts - before.drafts,
             self.draft_tokens - before.draft_tokens,
-            tuple(now - then for now, then in zip(self.accepted, before.accepted, strict=True)),
-            drafted,
+            _differences(self.accepted, nothing if appeared else before.accepted),
+            None if self.drafted is None else _differences(self.drafted, before.drafted or nothing),
         )
 
     @property
@@ -73,6 +73,10 @@ class DraftCounts:
             judged = np.concatenate([drafted[:1], accepted[:-1] * went_on])
         rates = np.divide(accepted, judged, out=np.full(len(accepted), np.nan), where=judged > 0)
         return np.minimum(rates, 1.0)
+
+
+def _differences(now: tuple[float, ...], before: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(last - first for last, first in zip(now, before, strict=True))
 
 
 @dataclass(slots=True, frozen=True)

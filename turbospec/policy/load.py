@@ -35,7 +35,7 @@ def load_policy(source: str | Path, *, profile: Profile | None = None, seed: int
         seed: for the policies that draw at random.
 
     Raises:
-        UserError: the file is missing or wrong, or the policy needs a profile.
+        UserError: the file is missing or wrong, or the policy cannot use the profile.
     """
     return read_policy(find_policy(source)).build(profile, seed)
 

@@ -73,6 +73,11 @@ def test_a_window_is_the_difference_of_two_readings() -> None:
     assert after.since(before) == DraftCounts(50, 150, (30.0, 6.0))
 
 
+def test_a_window_may_begin_before_lengths_are_told() -> None:
+    after = DraftCounts(150, 300, (90.0, 30.0), (150.0, 60.0))
+    assert after.since(DraftCounts(10, 30, (6.0, 2.0, 1.0))) == DraftCounts(140, 270, (90.0, 30.0), (150.0, 60.0))
+
+
 @pytest.mark.parametrize("after", [DraftCounts(3, 9, (2.0, 1.0)), DraftCounts(500, 900, (90.0, 60.0, 30.0))])
 def test_a_server_that_was_started_anew_meanwhile_is_said(after: DraftCounts) -> None:
     with pytest.raises(UserError, match="started anew"):

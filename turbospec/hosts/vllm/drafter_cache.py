@@ -43,7 +43,7 @@ class DrafterCache:
     def idle(self, requests: Sequence[KnownRequest]) -> DrafterOrders | None:
         """Decide for a step of one token for each of these requests, without drafts, and take it that it is done; None
         where somebody is to be caught up."""
-        if any(request.owes_prompt for request in requests):
+        if any(request.owes_prompt and self.can_draft(request) for request in requests):
             return None
         orders = DrafterOrders(self._next, self._first, skip=True)
         for request in requests:
@@ -75,8 +75,9 @@ class DrafterCache:
         tokens = [num_scheduled[name] for name in names]
         for name, request in zip(names, requests, strict=True):
             if name in resumed:
-                request.missed_tokens = 0
-        idle = not lengths.any() and not any(drafted.values())
+                request.missed_tokens, request.owes_prompt = 0, False
+        # More prompts than half of what is kept would push one another out.
+        idle = not lengths.any() and not any(drafted.values()) and 2 * sum(tokens) <= self._kept_tokens
         if idle and all(map(self._may_wait, requests, tokens)):
             orders = DrafterOrders(self._next, self._first, skip=True)
             for request, number in zip(requests, tokens, strict=True):
@@ -85,7 +86,7 @@ class DrafterCache:
             return orders
         # Drafters that take the next token along need a place more for each request.
         room = self._max_batched_tokens - sum(tokens) - len(names)
-        orders = DrafterOrders(self._next, self._first)
+        orders, kept = DrafterOrders(self._next, self._first), 0
         for row, (name, request, number) in enumerate(zip(names, requests, tokens, strict=True)):
             missed = request.missed_tokens
             if missed == 0:
@@ -97,15 +98,18 @@ class DrafterCache:
             else:
                 lengths[row] = 0
                 self._miss(request, number)
-                orders.keep = True
+                orders.keep.add(name)
+                kept += number
         if orders.keep:
-            self._keep(sum(tokens))
+            self._keep(kept)
         return orders
 
     def _may_wait(self, request: KnownRequest, tokens: int) -> bool:
         """Whether what this step computes for a request can be caught up later."""
         if request.owes_prompt and self.can_draft(request):
             return False
+        if tokens > 1 and request.one_token and self._prefix_caching:
+            return False  # it has no later step
         return tokens == 1 or request.missed_tokens + tokens <= min(self._kept_tokens, self._max_batched_tokens // 2)
 
     def _miss(self, request: KnownRequest, tokens: int) -> None:

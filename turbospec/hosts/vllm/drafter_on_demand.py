@@ -64,7 +64,7 @@ def install(model_runner) -> None:
     recurrent = model_runner.model_config.is_hybrid or model_runner.model_config.is_attention_free
     if not (model_runner.use_async_scheduling or recurrent):
         _speculate_only_where_it_shows(model_runner, on_demand)
-    log.info("TurboSpec runs the drafter on demand")
+    log.info("TurboSpec's scheduler may leave the drafter out of a step")
 
 
 def _speculate_only_where_it_shows(model_runner, on_demand: DrafterOnDemand) -> None:
@@ -149,10 +149,11 @@ class DrafterOnDemand:
         assert orders is not None
         self._orders = None
         total = sum(self._lengths.values())
-        states = None
-        if self._drafter.pass_hidden_states_to_model:
-            states = torch.cat([each[:total] for each in hidden], dim=-1)
-        self._keep(orders.step, tokens[:total].clone(), states)
+        with self._at_the_drafts_expense():
+            states = None
+            if self._drafter.pass_hidden_states_to_model:
+                states = torch.cat([each[:total] for each in hidden], dim=-1)
+            self._kept.append(_Kept(orders.step, tokens[:total].clone(), states, self._lengths))
         self._draft_nothing()
 
     def propose(
@@ -170,15 +171,17 @@ class DrafterOnDemand:
         drafter, orders, metadata = self._drafter, self._orders, common_attn_metadata
         self._orders = None
         inputs = (target_token_ids, target_positions, target_hidden_states, token_indices_to_sample, metadata)
+        if orders is not None and orders.skip:
+            self._orders = orders
+            hidden = [target_hidden_states] if drafter.pass_hidden_states_to_model else []
+            self.skip(target_token_ids, hidden)
+            return torch.empty(metadata.batch_size(), 0, device=target_token_ids.device, dtype=torch.int64)
         if orders is not None:
-            if orders.catch_up:
-                inputs = self._caught_up(orders.catch_up, *inputs)
-            if orders.keep or orders.skip:
-                hidden = target_hidden_states.clone() if drafter.pass_hidden_states_to_model else None
-                self._keep(orders.step, target_token_ids.clone(), hidden)
-            if orders.skip:
-                self._draft_nothing()
-                return torch.empty(metadata.batch_size(), 0, device=target_token_ids.device, dtype=torch.int64)
+            with self._at_the_drafts_expense():
+                if orders.catch_up:
+                    inputs = self._caught_up(orders.catch_up, *inputs)
+                if orders.keep:
+                    self._keep(orders, target_token_ids, target_hidden_states)
         tokens, positions, states, to_sample, metadata = inputs
         return self._propose(
             num_speculative_tokens=num_speculative_tokens,
@@ -195,9 +198,28 @@ class DrafterOnDemand:
         """Leave the drafter as it is after drafting no token."""
         self._drafter.num_speculative_tokens, self._drafter._last_draft_probs = 0, None
 
-    def _keep(self, step: int, tokens: torch.Tensor, hidden: torch.Tensor | None) -> None:
-        """Keep a step: copies, because the runner writes the next step's into its own tensors."""
-        self._kept.append(_Kept(step, tokens, hidden, self._lengths))
+    @contextmanager
+    def _at_the_drafts_expense(self):
+        """Keeps errors, for want of memory above all, from the worker: without what was kept there are worse drafts."""
+        try:
+            yield
+        except Exception:
+            log.exception("TurboSpec could not keep what a drafter missed; some requests' drafts will be worse")
+            self._kept.clear()
+
+    def _keep(self, orders: DrafterOrders, tokens: torch.Tensor, hidden: torch.Tensor) -> None:
+        """Keep some requests' part of a step: copies, because the runner writes the next step's into its tensors."""
+        missing = np.array([name in orders.keep for name in self._lengths])
+        places = np.flatnonzero(np.repeat(missing, list(self._lengths.values())))
+        rows = torch.from_numpy(places).to(tokens.device)
+        self._kept.append(
+            _Kept(
+                orders.step,
+                tokens[rows],
+                hidden[rows] if self._drafter.pass_hidden_states_to_model else None,
+                {name: number for name, number in self._lengths.items() if name in orders.keep},
+            )
+        )
 
     def _caught_up(self, catch_up: Mapping[str, Missed], tokens, positions, hidden, to_sample, metadata):
         """The inputs of a first pass with kept tokens before those of their requests' rows.

@@ -12,6 +12,8 @@ ORDERS_ATTRIBUTE = "turbospec_drafter_orders"
 """Of `SchedulerOutput`."""
 DRAFTS_ATTRIBUTE = "turbospec_drafts"
 """Of `ModelRunnerOutput`: vLLM's `DraftTokenIds`, where they were there when the step's tokens were."""
+DRAFTS_DUE_ATTRIBUTE = "turbospec_drafts_due"
+"""Of `SchedulerOutput`: there where the step is to make drafts, which TurboSpec's scheduler takes from its output."""
 
 
 class Missed(NamedTuple):
@@ -32,8 +34,8 @@ class DrafterOrders:
     """The first of them that may still be asked for, now or later."""
     skip: bool = False
     """Run no pass at all, and keep the step's tokens: all of its requests will have missed theirs."""
-    keep: bool = False
-    """Keep the step's tokens, because some requests will have missed theirs."""
+    keep: set[str] = field(default_factory=set[str])
+    """Requests whose tokens of the step are kept, because they will have missed them."""
     catch_up: dict[str, Missed] = field(default_factory=dict[str, Missed])
     """What the step's pass takes along."""
     late: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from turbospec.hosts.vllm.drafter_orders import DRAFTS_ATTRIBUTE
+from turbospec.hosts.vllm.drafter_orders import DRAFTS_ATTRIBUTE, DRAFTS_DUE_ATTRIBUTE
 
 
 def install(model_runner) -> None:
@@ -17,7 +17,10 @@ def install(model_runner) -> None:
     sample = model_runner.sample_tokens
 
     def sample_tokens(*arguments, **named):
+        state = model_runner.execute_model_state
         output = sample(*arguments, **named)
+        if state is None or not hasattr(state.scheduler_output, DRAFTS_DUE_ATTRIBUTE):
+            return output
         # An output without requests is one for all such steps.
         if output is not None and output.req_ids and _are_here(model_runner._draft_token_ids):
             setattr(output, DRAFTS_ATTRIBUTE, model_runner.take_draft_token_ids())

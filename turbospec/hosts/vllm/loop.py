@@ -193,8 +193,6 @@ class VllmLoop:
             (n,) draft lengths. The drafter makes the longest for the whole batch; the others are to be cut. And what
             the worker is to do with its drafter; None where that runs in every step.
         """
-        if len(self._ended) > 1:  # nobody settles them beside the workers
-            self.settle(queue)
         names = [request.request_id for request in requests]
         known = [self.known.get(request) for request in requests]
         plan, lengths = None, np.zeros(len(names), np.int64)
@@ -285,12 +283,14 @@ class VllmLoop:
             if not all(_brings_first_token(request, num_scheduled) for request in newcomers):
                 return None
             foreseen |= dict.fromkeys((request.request_id for request in newcomers), int(np.median(plan.lengths)))
+        computed = [request.num_computed_tokens + num_scheduled[request.request_id] for request in requests]
+        if plan.lengths.any() and not self._views.drafts_fit(max(computed)):
+            return None
         lengths = np.zeros(len(requests), np.int64)
         for row, (request, asked) in enumerate(zip(requests, known, strict=True)):
             if (length := foreseen[request.request_id]) > 0:
-                computed = request.num_computed_tokens + num_scheduled[request.request_id]
                 left = request.max_tokens - request.num_output_tokens - 1
-                lengths[row] = min(length, self._views.draft_limit(asked, computed, left))
+                lengths[row] = min(length, self._views.draft_limit(asked, computed[row], left))
         prompts = sum(num_scheduled[request.request_id] for request in newcomers)
         return _Plan(plan.view, plan.names, lengths, plan.steps), prompts
 

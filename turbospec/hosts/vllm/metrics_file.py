@@ -17,8 +17,9 @@ from turbospec.types import StepOutcome, StepPlan, StepView
 
 log = logging.getLogger("turbospec")
 
-METRICS_FILE_KEY = "turbospec_metrics_file"
-"""Key of vLLM's additional configuration that tells the engine core's process the file; set by the plugin."""
+METRICS_FILE_VARIABLE = "TURBOSPEC_METRICS_FILE"
+"""Of the environment: tells the engine core's process the file; set by the plugin. In vLLM's configuration, by which
+its caches go, a path that is another at every start would have the model compiled anew."""
 EVERY_SECONDS = 1.0
 """Between a step and the file that has it."""
 

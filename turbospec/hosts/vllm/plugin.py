@@ -15,7 +15,9 @@ from __future__ import annotations
 import atexit
 import functools
 import logging
+import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -56,23 +58,38 @@ def _with_schedule(create):
 
 
 def _with_scheduler(create):
+    from vllm.usage.usage_lib import UsageContext
+
+    from turbospec.errors import UserError
+
     @functools.wraps(create)
-    def create_engine_config(args, *positional, **named):
-        settings = _settings(args)
-        if settings is not None:
-            settings.check()
-        config = create(args, *positional, **named)
+    def create_engine_config(args, usage_context=None, *others, **named):
+        try:
+            settings = _settings(args)
+            if settings is not None:
+                settings.check()
+        except UserError as error:
+            if usage_context != UsageContext.OPENAI_API_SERVER:
+                raise
+            print(f"turbospec: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+        config = create(args, usage_context, *others, **named)
         if settings is None:
             return config
         speculation, scheduler = config.speculative_config, config.scheduler_config
-        reason = _reason(args, speculation, second_model_runner=config.use_v2_model_runner)
+        reason = _reason(
+            args,
+            speculation,
+            scheduler_cls=scheduler.scheduler_cls,
+            second_model_runner=config.use_v2_model_runner,
+        )
         if reason is not None:
             log.warning("TurboSpec is idle, speculation stays as vLLM has it: %s", reason)
             if speculation is not None and SCHEDULE not in (args.speculative_config or {}):
                 speculation.num_speculative_tokens_per_batch_size = None
             return config
         scheduler.scheduler_cls = ASYNC_SCHEDULER if scheduler.async_scheduling else SYNC_SCHEDULER
-        _share_metrics(config.additional_config)
+        _share_metrics()
         log.info("TurboSpec chooses draft lengths by policy %s", settings.policy)
         return config
 
@@ -82,11 +99,11 @@ def _with_scheduler(create):
 def _with_runner_wrapped(init):
     @functools.wraps(init)
     def init_device(wrapper):
-        from turbospec.hosts.vllm.support import drafts_late, is_scheduled_by_us, kept_tokens
+        from turbospec.hosts.vllm.support import drafts_late, kept_tokens, may_be_scheduled_by_us
 
         init(wrapper)
         config = wrapper.vllm_config
-        if not is_scheduled_by_us(config):
+        if not may_be_scheduled_by_us(config):
             return
         from turbospec.hosts.vllm import drafter_on_demand, drafts_in_output, late_drafts
 
@@ -107,7 +124,7 @@ def _settings(args):
     return read_settings(args.additional_config)
 
 
-def _reason(args, speculation, *, second_model_runner: bool = False) -> str | None:
+def _reason(args, speculation, *, scheduler_cls=None, second_model_runner: bool = False) -> str | None:
     """Why TurboSpec stays out of it; None where it need not."""
     from vllm.version import __version_tuple__
 
@@ -115,6 +132,8 @@ def _reason(args, speculation, *, second_model_runner: bool = False) -> str | No
 
     if args.scheduler_cls is not None:
         return f"--scheduler-cls names {args.scheduler_cls}; leave it out"
+    if scheduler_cls is not None:
+        return f"vLLM takes a scheduler of its own for this model or platform, {scheduler_cls}"
     return unsupported(
         SetUp(
             version=__version_tuple__,
@@ -127,16 +146,14 @@ def _reason(args, speculation, *, second_model_runner: bool = False) -> str | No
     )
 
 
-def _share_metrics(additional_config) -> None:
+def _share_metrics() -> None:
     """Show the metrics of the engine core, a process still to be started, on this process's `/metrics`."""
-    if not isinstance(additional_config, dict):
-        return
     from prometheus_client import REGISTRY
 
-    from turbospec.hosts.vllm.metrics_file import METRICS_FILE_KEY, MetricsFileReader
+    from turbospec.hosts.vllm.metrics_file import METRICS_FILE_VARIABLE, MetricsFileReader
 
     folder = tempfile.mkdtemp(prefix="turbospec-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder) / "metrics.prom"
-    additional_config[METRICS_FILE_KEY] = str(path)
+    os.environ[METRICS_FILE_VARIABLE] = str(path)
     REGISTRY.register(MetricsFileReader(path))

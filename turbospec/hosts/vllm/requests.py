@@ -46,6 +46,8 @@ class KnownRequest:
     max_draft: int | None
     """Longest draft that the request allows; None for no limit of its own."""
     class_id: int
+    one_token: bool = False
+    """Whether its first token is its last."""
     missed_tokens: int = 0
     """Tokens in a row that its drafter's cache lacks."""
     missed_since: int = 0
@@ -80,7 +82,7 @@ class KnownRequests:
         params = request.sampling_params
         args = (params.extra_args if params is not None else None) or {}
         number, self._next_number = self._next_number, self._next_number + 1
-        return KnownRequest(number, self._max_draft(args), self._class_id(args))
+        return KnownRequest(number, self._max_draft(args), self._class_id(args), request.max_tokens <= 1)
 
     def _max_draft(self, args: Mapping[str, Any]) -> int | None:
         value = args.get(MAX_DRAFT_ARG)
@@ -88,9 +90,10 @@ class KnownRequests:
             return None
         try:
             length = int(value)
-        except (TypeError, ValueError):
-            length = -1
-        if length < 0 or length != float(value):
+            whole = length >= 0 and length == float(value)
+        except (TypeError, ValueError, OverflowError):
+            length, whole = 0, False
+        if not whole:
             self._complain(MAX_DRAFT_ARG, f"{value!r} is not a whole number from 0; it is not heeded")
             return None
         return length

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,14 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 
-from turbospec.hosts.vllm.drafter_orders import DRAFTS_ATTRIBUTE, ORDERS_ATTRIBUTE, DrafterOrders
+from turbospec.hosts.vllm.drafter_orders import (
+    DRAFTS_ATTRIBUTE,
+    DRAFTS_DUE_ATTRIBUTE,
+    ORDERS_ATTRIBUTE,
+    DrafterOrders,
+)
 from turbospec.hosts.vllm.loop import VllmLoop
-from turbospec.hosts.vllm.metrics_file import METRICS_FILE_KEY, MetricsFileWriter
+from turbospec.hosts.vllm.metrics_file import METRICS_FILE_VARIABLE, MetricsFileWriter
 from turbospec.hosts.vllm.outputs import verified
 from turbospec.hosts.vllm.settings import read_settings
 from turbospec.hosts.vllm.support import PARALLEL_METHODS, drafts_late, kept_tokens
@@ -58,7 +64,7 @@ class _Adaptive(Scheduler):
             return None
         limits = EngineLimits(
             max_draft=self.num_spec_tokens,
-            max_model_len=self.max_model_len,
+            max_model_len=min(self.max_model_len, speculation.draft_model_config.max_model_len),
             max_batched_tokens=self.max_num_scheduled_tokens,
             parallel_drafter=speculation.method in PARALLEL_METHODS,
             kept_tokens=kept_tokens(vllm_config),
@@ -69,7 +75,7 @@ class _Adaptive(Scheduler):
         if settings.trace is not None:
             self._trace = DecisionTrace(settings.trace)
             controller.listeners.append(self._trace)
-        if (path := vllm_config.additional_config.get(METRICS_FILE_KEY)) is not None:
+        if (path := os.environ.get(METRICS_FILE_VARIABLE)) is not None:
             metrics = StepMetrics(controller.stats, self._seconds)
             controller.listeners += [metrics, MetricsFileWriter(Path(path), metrics)]
         return VllmLoop(controller, limits)
@@ -144,6 +150,8 @@ class _Adaptive(Scheduler):
     def _order(self, scheduler_output, orders: DrafterOrders | None, longest: int) -> None:
         if orders is not None:
             setattr(scheduler_output, ORDERS_ATTRIBUTE, orders)
+        if longest:
+            setattr(scheduler_output, DRAFTS_DUE_ATTRIBUTE, True)
         scheduler_output.num_spec_tokens_to_schedule = longest
         self.drafts_are_due = longest > 0
         self._lengths = {}
@@ -158,9 +166,12 @@ class _Adaptive(Scheduler):
     def _queue(self) -> Queue:
         _, requests = self.get_request_counts()
         # Those that wait for something else than their turn are in queues of their own.
-        arrived = self.waiting.peek_request().arrival_time if self.waiting else time.time()
+        now = time.time()
+        first = self.waiting.peek_request() if self.waiting else None
+        # A preempted one goes first again and has its first token; how long the others wait is not known then.
+        arrived = now if first is None or first.num_preemptions else first.arrival_time
         places = max(self.max_num_running_reqs - len(self.running), 0)
-        return Queue(requests, max(time.time() - arrived, 0.0), min(len(self.waiting), places))
+        return Queue(requests, max(now - arrived, 0.0), min(len(self.waiting), places))
 
     def _fail(self) -> None:
         log.exception("TurboSpec failed and is idle from now on; speculation goes on as vLLM has it")

@@ -48,7 +48,7 @@ class Settings(BaseModel):
         """The controller, following its policy's file.
 
         Raises:
-            UserError: as `check`, or the policy needs a profile.
+            UserError: as `check`, or the policy cannot use the profile.
         """
         profile = Profile.load(self.profile) if self.profile is not None else None
         return load_controller(self.policy, profile=profile, reload=True)

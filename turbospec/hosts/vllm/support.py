@@ -54,9 +54,9 @@ def settings_in(additional_config: object) -> Any:
     return cast("Mapping[str, Any]", additional_config).get(ADDITIONAL_CONFIG_KEY)
 
 
-def is_scheduled_by_us(vllm_config: Any) -> bool:
-    """Whether a worker gets its steps, and orders for its drafter, from a scheduler of TurboSpec's. vLLM's second model
-    runner has none of what is wrapped for them.
+def may_be_scheduled_by_us(vllm_config: Any) -> bool:
+    """Whether a worker's steps may come from a scheduler of TurboSpec's or one derived from it; what a step asks of the
+    worker says so for sure. vLLM's second model runner has none of what is wrapped for them.
 
     Args:
         vllm_config: vLLM's.
@@ -78,21 +78,21 @@ def kept_tokens(vllm_config: Any) -> int:
     speculation, model = vllm_config.speculative_config, vllm_config.model_config
     if model.is_multimodal_model or vllm_config.parallel_config.decode_context_parallel_size > 1:
         return 0
+    # A connector carries off the drafter's cache with the target's; without padding its input has no place for tokens
+    # that were rejected.
+    if vllm_config.kv_transfer_config is not None or speculation.disable_padded_drafter_batch:
+        return 0
     return KEPT_TOKENS.get(speculation.method, 0)
 
 
 def drafts_late(vllm_config: Any) -> bool:
     """Whether a server's drafter, where it runs on demand, can wait until a step's tokens have left. Under async
-    scheduling nobody asks for drafts then, and a KV connector saves what a step computed before.
+    scheduling nobody asks for drafts then.
 
     Args:
         vllm_config: vLLM's, whose speculation is supported.
     """
-    return (
-        kept_tokens(vllm_config) > 0
-        and not vllm_config.scheduler_config.async_scheduling
-        and vllm_config.kv_transfer_config is None
-    )
+    return kept_tokens(vllm_config) > 0 and not vllm_config.scheduler_config.async_scheduling
 
 
 def unsupported(setup: SetUp) -> str | None:

@@ -19,6 +19,7 @@ class EngineLimits:
 
     max_draft: int
     max_model_len: int
+    """Of the target or the drafter, whichever is shorter."""
     max_batched_tokens: int
     parallel_drafter: bool
     kept_tokens: int = 0
@@ -34,7 +35,7 @@ class Queue:
 
     requests: int = 0
     waiting_seconds: float = 0.0
-    """How long the first of them has waited."""
+    """How long the first of them has waited; 0 where it has been served before."""
     admitted: int = 0
     """Those for whom there is a place; they wait for room in a step."""
 
@@ -66,7 +67,7 @@ class Views:
         """
         limits = self._limits
         told: list[tuple[int, ...]] = []
-        prefill_tokens = prompt_left = 0
+        prefill_tokens = prompt_left = longest = 0
         for request, asked in zip(requests, known, strict=True):
             computed = request.num_computed_tokens + num_scheduled[request.request_id]
             known_tokens = request.num_tokens + request.num_output_placeholders
@@ -84,8 +85,11 @@ class Views:
             else:
                 phase = Phase.DECODE if emitted else Phase.FIRST_DECODE
                 limit = self.draft_limit(asked, computed, left)
+            longest = max(longest, computed)
             told.append((asked.number, phase, computed, emitted + 1, left, limit, asked.class_id, asked.missed_tokens))
         rows = np.array(told, np.int64).T.copy() if told else np.zeros((8, 0), np.int64)
+        if not self.drafts_fit(longest):
+            rows[5] = 0
         view = StepView(
             step=step,
             now=time.monotonic(),
@@ -110,6 +114,11 @@ class Views:
             drafter_prompt_tokens=0 if self._cache is None else prefill_tokens,
         )
         return view, prefill_tokens
+
+    def drafts_fit(self, longest: int) -> bool:
+        """Whether vLLM drafts at all in a batch whose longest request has so many tokens computed: one that is too long
+        for the longest draft has it make up drafts of zeros for everybody."""
+        return longest + self._limits.max_draft <= self._limits.max_model_len
 
     def draft_limit(self, asked: KnownRequest, computed: int, left: int) -> int:
         """Longest draft of a request with so many tokens computed, and so many left to emit after its next one."""

@@ -49,20 +49,20 @@ def test_a_step_that_drafts_nothing_needs_no_drafter() -> None:
 def test_who_drafts_is_caught_up_and_the_others_go_on_missing() -> None:
     steps = Steps("ab")
     steps.step()
-    assert steps.step(a=3) == DrafterOrders(1, 0, keep=True, catch_up={"a": Missed(1, since=0)})
+    assert steps.step(a=3) == DrafterOrders(1, 0, keep={"b"}, catch_up={"a": Missed(1, since=0)})
     assert steps.missed == [0, 2]
     # Rejected drafts go through the drafter with what was accepted: nobody knows yet how many.
-    assert steps.step(drafted={"a": 3}) == DrafterOrders(2, 0, keep=True)
+    assert steps.step(drafted={"a": 3}) == DrafterOrders(2, 0, keep={"b"})
     assert steps.missed == [0, 3]
     assert steps.step(b=1) == DrafterOrders(3, 0, catch_up={"b": Missed(3, since=0)})
     steps.step()
-    assert steps.step(a=1) == DrafterOrders(4, 0, keep=True, catch_up={"a": Missed(1, since=3)})
+    assert steps.step(a=1) == DrafterOrders(4, 0, keep={"b"}, catch_up={"a": Missed(1, since=3)})
 
 
 def test_a_prompt_that_others_may_share_is_caught_up_when_its_first_token_has_left() -> None:
     steps = Steps("ab", prefix_caching=True)
     assert steps.step(prompts={"b": 20}).skip
-    assert steps.step() == DrafterOrders(1, 0, keep=True, catch_up={"b": Missed(20, since=0)})
+    assert steps.step() == DrafterOrders(1, 0, keep={"a"}, catch_up={"b": Missed(20, since=0)})
     assert steps.missed == [2, 0]
     assert steps.step().skip
 
@@ -72,8 +72,36 @@ def test_a_prompt_too_long_to_be_caught_up_goes_through_the_drafter() -> None:
     assert steps.step(prompts={"b": 40}) == DrafterOrders(0, 0)
     assert steps.missed == [0, 0]
     steps.step()
-    assert steps.step(prompts={"b": 40}) == DrafterOrders(1, 0, keep=True)
+    assert steps.step(prompts={"b": 40}) == DrafterOrders(1, 0, keep={"a", "b"})
     assert steps.missed == [2, 41]
+
+
+def test_a_prompt_that_others_may_share_goes_through_the_drafter_if_it_has_no_later_step() -> None:
+    steps = Steps("ab", prefix_caching=True)
+    steps.known["b"].one_token = True
+    assert steps.step(prompts={"b": 20}) == DrafterOrders(0, 0)
+    steps = Steps("ab")
+    steps.known["b"].one_token = True
+    assert steps.step(prompts={"b": 20}).skip
+
+
+def test_who_starts_anew_owes_nothing() -> None:
+    steps = Steps("ab", prefix_caching=True)
+    steps.step(prompts={"b": 20})
+    steps.step(resumed="b", prompts={"b": 40})
+    assert steps.missed == [2, 0]
+    assert steps.step().skip
+    assert steps.cache.idle(list(steps.known.values())) is not None
+
+
+def test_prompts_do_not_push_one_another_out() -> None:
+    steps = Steps("abc")
+    assert steps.step(prompts={"a": 20, "b": 20}) == DrafterOrders(0, 0)
+    # Of a step that others draft in, no more is kept than what somebody misses.
+    steps.step()
+    steps.step(b=1)
+    assert steps.step(prompts={"b": 61}).keep == {"a", "c"}
+    assert steps.can_draft("a")
 
 
 def test_no_more_is_caught_up_than_the_buffers_hold() -> None:

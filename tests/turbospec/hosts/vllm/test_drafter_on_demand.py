@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from turbospec.hosts.vllm.drafter_on_demand import install  # noqa: E402
+from turbospec.hosts.vllm.drafter_on_demand import DrafterOnDemand, install  # noqa: E402
 from turbospec.hosts.vllm.drafter_orders import ORDERS_ATTRIBUTE, DrafterOrders, Missed  # noqa: E402
 
 BLOCK_SIZE, HIDDEN_SIZE = 4, 2
@@ -139,8 +140,8 @@ PLAN: list[tuple[DrafterOrders, int, dict[str, range]]] = [
     (skip(0), 0, {"a": range(3), "b": range(5)}),
     (skip(1), 0, {"a": range(3, 4), "b": range(5, 6)}),
     (skip(2), 0, {"b": range(6, 7), "a": range(4, 5)}),
-    (DrafterOrders(3, 0, keep=True, catch_up={"a": Missed(5, 0)}), 2, {"b": range(7, 8), "a": range(5, 6)}),
-    (DrafterOrders(4, 0, keep=True), 0, {"b": range(8, 9), "a": range(6, 9)}),
+    (DrafterOrders(3, 0, keep={"b"}, catch_up={"a": Missed(5, 0)}), 2, {"b": range(7, 8), "a": range(5, 6)}),
+    (DrafterOrders(4, 0, keep={"b"}), 0, {"b": range(8, 9), "a": range(6, 9)}),
     (skip(5), 0, {"a": range(9, 10), "b": range(9, 10)}),
     (
         DrafterOrders(6, 0, catch_up={"a": Missed(1, 5), "b": Missed(10, 0)}),
@@ -211,6 +212,17 @@ def test_what_was_not_kept_is_not_made_up() -> None:
     runner.step(skip(0), a=range(3))
     runner.step(DrafterOrders(2, 0, catch_up={"a": Missed(4, 0)}), 1, a=range(4, 5))
     assert runner.drafter.calls[-1]["target_positions"].tolist() == [4]
+
+
+def test_what_cannot_be_kept_or_caught_up_costs_drafts_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Runner(Drafter(True), on_demand=True)
+    runner.step(skip(0), a=range(3))
+    full = Mock(side_effect=torch.OutOfMemoryError)
+    monkeypatch.setattr(DrafterOnDemand, "_caught_up", full)
+    drafts = runner.step(DrafterOrders(1, 0, catch_up={"a": Missed(3, 0)}), 2, a=range(3, 4))
+    assert full.called
+    assert drafts.shape == (1, 2)
+    assert runner.drafter.calls[-1]["target_positions"].tolist() == [3]
 
 
 def test_no_more_is_kept_than_is_asked_for() -> None:

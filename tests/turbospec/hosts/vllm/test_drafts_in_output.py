@@ -7,16 +7,22 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from turbospec.hosts.vllm.drafter_orders import DRAFTS_ATTRIBUTE  # noqa: E402
+from turbospec.hosts.vllm.drafter_orders import DRAFTS_ATTRIBUTE, DRAFTS_DUE_ATTRIBUTE  # noqa: E402
 from turbospec.hosts.vllm.drafts_in_output import install  # noqa: E402
 
 
-def sampled(drafts: Any, requests: list[str]) -> SimpleNamespace:
+def a_state(*, due: bool = True) -> SimpleNamespace:
+    """What a runner holds between executing a step and sampling."""
+    return SimpleNamespace(scheduler_output=SimpleNamespace(**({DRAFTS_DUE_ATTRIBUTE: True} if due else {})))
+
+
+def sampled(drafts: Any, requests: list[str], *, due: bool = True) -> SimpleNamespace:
     """What a runner's step gives that made these drafts."""
     runner = SimpleNamespace(
         sample_tokens=lambda grammar: SimpleNamespace(req_ids=requests, grammar=grammar),
         take_draft_token_ids=lambda: "taken",
         _draft_token_ids=drafts,
+        execute_model_state=a_state(due=due),
     )
     install(runner)
     output = runner.sample_tokens("grammar")
@@ -43,7 +49,13 @@ def test_other_drafts_are_left_to_be_asked_for(drafts: Any, requests: list[str])
     assert not hasattr(sampled(drafts, requests), DRAFTS_ATTRIBUTE)
 
 
-def test_a_step_without_output_stays_one() -> None:
-    runner = SimpleNamespace(sample_tokens=lambda _: None, _draft_token_ids=[[1]])
+def test_drafts_that_nobody_asked_for_stay_where_they_are() -> None:
+    """vLLM makes up zeros where a request is too long for the drafter."""
+    assert not hasattr(sampled(torch.zeros(1, 2), ["a"], due=False), DRAFTS_ATTRIBUTE)
+
+
+@pytest.mark.parametrize("state", [None, a_state()])
+def test_a_step_without_output_stays_one(state: SimpleNamespace | None) -> None:
+    runner = SimpleNamespace(sample_tokens=lambda _: None, _draft_token_ids=[[1]], execute_model_state=state)
     install(runner)
     assert runner.sample_tokens(None) is None

@@ -151,10 +151,10 @@ def test_a_prompt_that_completes_is_at_its_first_decode() -> None:
 def test_drafts_end_with_the_tokens_left_and_the_model() -> None:
     controller = Recorder(lengths=[5, 5])
     engine = FakeEngine(controller)
-    few, full = Request("a", max_tokens=4), Request("b", num_prompt_tokens=96)
+    few, full = Request("a", max_tokens=4), Request("b", num_prompt_tokens=95)
     engine.schedule([few, full], chunk=100)
-    # Of four tokens one comes with the prompt and one with the verify pass; of a hundred places 96 are taken.
-    assert controller.views[0].draft_limits.tolist() == [2, 2]
+    # Of four tokens one comes with the prompt and one with the verify pass; of a hundred places 95 are taken.
+    assert controller.views[0].draft_limits.tolist() == [2, 3]
     assert controller.views[0].tokens_left.tolist() == [3, 39]
 
 
@@ -406,3 +406,23 @@ def test_a_plan_ahead_of_drafts_gives_way_where_first_tokens_would_wait() -> Non
     engine.step(batch[:3], ahead=True)
     lengths, _ = engine.schedule([*batch[:3], Request("e", num_prompt_tokens=80)])
     assert lengths.tolist() == [3, 3, 3, 0], "part of a prompt is left"
+
+
+def test_nobody_drafts_where_one_is_too_long_for_the_drafter() -> None:
+    controller = Recorder(lengths=[5] * 40)
+    engine = FakeEngine(controller, replace(LIMITS, max_model_len=60))
+    a, b = Request("a", num_prompt_tokens=52), Request("b")
+    assert engine.step([a, b]).tolist() == [5, 5]
+    engine.step([a, b], accepted={"a": 5})
+    assert controller.views[-1].draft_limits.tolist() == [0, 0]
+    engine.step([b])
+    assert controller.views[-1].draft_limits.tolist() == [5]
+
+
+def test_a_plan_made_ahead_is_dropped_where_one_has_become_too_long() -> None:
+    controller = Recorder(lengths=[5] * 40)
+    engine = FakeEngine(controller, replace(LIMITS, max_model_len=60))
+    a, b = Request("a", num_prompt_tokens=50), Request("b")
+    assert engine.step([a, b], ahead=True).tolist() == [5, 5]
+    # With its drafts it has 56 tokens computed, of which the plan for this step could not know.
+    assert engine.step([a, b], ahead=True).tolist() == [0, 0]

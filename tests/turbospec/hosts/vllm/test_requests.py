@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +50,7 @@ def test_a_request_says_what_it_wants() -> None:
     assert known.get(Request("f", {"turbospec_class": "chat"})).class_id == chat.class_id
 
 
-@pytest.mark.parametrize("value", [-1, "many", 1.5, [2]])
+@pytest.mark.parametrize("value", [-1, "many", 1.5, [2], math.inf, 10**400])
 def test_a_wrong_length_is_one_warning_and_no_limit(value: Any, caplog: pytest.LogCaptureFixture) -> None:
     known = KnownRequests()
     with caplog.at_level(logging.WARNING, "turbospec"):

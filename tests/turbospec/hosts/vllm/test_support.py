@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from turbospec.hosts.vllm.support import SetUp, drafts_late, is_scheduled_by_us, kept_tokens, unsupported
+from turbospec.hosts.vllm.support import SetUp, drafts_late, kept_tokens, may_be_scheduled_by_us, unsupported
 
 SUPPORTED = SetUp((0, 32, 0), "draft_model")
 
@@ -46,9 +46,11 @@ def a_worker(**change: Any) -> SimpleNamespace:
         "use_v2_model_runner": False,
         "async_scheduling": False,
         "kv_transfer_config": None,
+        "disable_padded_drafter_batch": False,
     } | change
     return SimpleNamespace(
-        speculative_config=own["method"] and SimpleNamespace(method=own["method"]),
+        speculative_config=own["method"]
+        and SimpleNamespace(method=own["method"], disable_padded_drafter_batch=own["disable_padded_drafter_batch"]),
         scheduler_config=SimpleNamespace(scheduler_cls=own["scheduler_cls"], async_scheduling=own["async_scheduling"]),
         model_config=SimpleNamespace(is_multimodal_model=own["is_multimodal_model"]),
         parallel_config=SimpleNamespace(decode_context_parallel_size=1),
@@ -72,16 +74,24 @@ def test_workers_are_left_alone_unless_a_scheduler_gives_orders(
     change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TURBOSPEC_POLICY", raising=False)
-    assert is_scheduled_by_us(a_worker())
-    assert not is_scheduled_by_us(a_worker(**change))
+    assert may_be_scheduled_by_us(a_worker())
+    assert not may_be_scheduled_by_us(a_worker(**change))
 
 
 def test_a_worker_hears_of_a_policy_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURBOSPEC_POLICY", "adaptive")
-    assert is_scheduled_by_us(a_worker(additional_config={}))
+    assert may_be_scheduled_by_us(a_worker(additional_config={}))
 
 
-@pytest.mark.parametrize("change", [{"method": "ngram"}, {"is_multimodal_model": True}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "ngram"},
+        {"is_multimodal_model": True},
+        {"kv_transfer_config": object()},
+        {"disable_padded_drafter_batch": True},
+    ],
+)
 def test_some_drafters_run_in_every_step(change: dict[str, Any]) -> None:
     assert kept_tokens(a_worker()) > 0
     assert kept_tokens(a_worker(**change)) == 0
