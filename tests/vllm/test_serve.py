@@ -6,6 +6,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -131,4 +132,4 @@ def test_a_wrong_policy_is_one_line(tmp_path: Path) -> None:
     done = subprocess.run(asked, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("turbospec: ")
+    assert re.search(r"turbospec: .*missing\.yaml: no such policy file$", done.stderr)  # older ones put a process first

@@ -168,14 +168,12 @@ class DrafterOnDemand:
         **others,
     ):
         """As the drafter's own; (n, num_speculative_tokens) token ids."""
-        drafter, orders, metadata = self._drafter, self._orders, common_attn_metadata
+        orders, metadata = self._orders, common_attn_metadata
+        if orders is not None and orders.skip:
+            self.skip(target_token_ids, [target_hidden_states])
+            return torch.empty(metadata.batch_size(), 0, device=target_token_ids.device, dtype=torch.int64)
         self._orders = None
         inputs = (target_token_ids, target_positions, target_hidden_states, token_indices_to_sample, metadata)
-        if orders is not None and orders.skip:
-            self._orders = orders
-            hidden = [target_hidden_states] if drafter.pass_hidden_states_to_model else []
-            self.skip(target_token_ids, hidden)
-            return torch.empty(metadata.batch_size(), 0, device=target_token_ids.device, dtype=torch.int64)
         if orders is not None:
             with self._at_the_drafts_expense():
                 if orders.catch_up:
