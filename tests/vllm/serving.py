@@ -54,12 +54,13 @@ class Server:
 
 
 @contextmanager
-def serve(folder: Path, arguments: Sequence[str] = ()) -> Iterator[Server]:
-    """A server that answers; its policy and its log are in the folder."""
+def serve(folder: Path, arguments: Sequence[str] = (), *, turbospec: bool = True) -> Iterator[Server]:
+    """A server that answers; its policy and its log are in the folder. Without TurboSpec nobody reads the policy."""
     policy = folder / "policy.yaml"
     shutil.copy(REPOSITORY / "policies" / "adaptive.yaml", policy)
     own = (TARGET, "--max-model-len", "256", "--enforce-eager", "--speculative-config", json.dumps(SPECULATION))
-    launch = Launch(NAME, (*own, *arguments), SETTINGS | {"TURBOSPEC_POLICY": str(policy)})
+    environment = SETTINGS | ({"TURBOSPEC_POLICY": str(policy)} if turbospec else {})
+    launch = Launch(NAME, (*own, *arguments), environment)
     with Fleet([sys.executable, "-m", "tests.vllm.command"], folder) as fleet:
         fleet.start([launch])
         yield Server(fleet[NAME], policy)

@@ -4,7 +4,8 @@
 
 Requests come at random and at rates that change; their prompts, lengths, sampling and `vllm_xargs` are mixed, and some
 clients leave in the middle of an answer. The policy's file is written anew all the while, sometimes with rubbish. The
-exit status is 1 where a check failed; the summary holds them, and memory over time.
+exit status is 1 where a check failed; the summary holds them, and memory over time. With `--without-turbospec` the same
+load meets vLLM alone, which drafts five tokens in every step: what its memory does by itself.
 """
 
 from __future__ import annotations
@@ -194,11 +195,13 @@ def checks(record: Record, log: str, at_rest: dict[str, float]) -> dict[str, boo
     }
 
 
-async def drive(server: Server, minutes: float, seed: int, record: Record) -> dict[str, float]:
-    """Traffic, and then how the server is once it rests."""
+async def drive(server: Server, minutes: float, seed: int, policies: bool, record: Record) -> dict[str, float]:
+    """Traffic, with other policies all the while if it has one, and then how the server is once it rests."""
     began = time.monotonic()
     async with aiohttp.ClientSession(server.url, timeout=aiohttp.ClientTimeout(total=300)) as client:
-        beside = [asyncio.create_task(change_policy(server, record)), asyncio.create_task(watch(server, began, record))]
+        beside = [asyncio.create_task(watch(server, began, record))]
+        if policies:
+            beside.append(asyncio.create_task(change_policy(server, record)))
         await send(client, random.Random(seed), began + minutes * 60.0, record)
         for task in beside:
             task.cancel()
@@ -219,13 +222,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="vLLM with TurboSpec under changing traffic, for many minutes.")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--without-turbospec", dest="turbospec", action="store_false")
     parser.add_argument("--out", type=Path, default=REPOSITORY / "runs" / "soak.json")
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     record = Record()
-    with tempfile.TemporaryDirectory() as folder, serve(Path(folder), ("--max-num-seqs", "32")) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve(Path(folder), ("--max-num-seqs", "32"), turbospec=options.turbospec) as server,
+    ):
         try:
-            at_rest = asyncio.run(drive(server, options.minutes, options.seed, record))
+            at_rest = asyncio.run(drive(server, options.minutes, options.seed, options.turbospec, record))
         finally:
             shutil.copy(server.log, options.out.with_suffix(".log"))
         passed = checks(record, server.log.read_text(), at_rest)

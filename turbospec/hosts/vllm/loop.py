@@ -42,6 +42,10 @@ from turbospec.types import IntArray, StepController, StepOutcome, StepView
 
 MIN_BATCH_PER_NEWCOMER = 4
 """Requests in a step for each that a plan made before it came is kept for."""
+MIN_CROWD = 9
+"""Requests in a step with prompts from which many newcomers do not end a spell without drafts."""
+MAX_CROWDS = 4
+"""Such steps in a row: on a busy server nearly every step has prompts."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -98,6 +102,8 @@ class _Idle:
     context_tokens: int
     steps: int
     joined: int = 0
+    crowds: int = 0
+    """Steps that ran on it with more newcomers than it is good for."""
 
     def goes_on(self, scheduled: Mapping[str, KnownRequest]) -> bool:
         """Whether a step may run on it, whose newcomers have joined then; such a step is counted.
@@ -108,6 +114,18 @@ class _Idle:
         if self.steps == 0 or not _may_join(joined, len(scheduled)):
             return False
         self.steps, self.joined = self.steps - 1, joined
+        self.known.update(scheduled)
+        return True
+
+    def takes_a_crowd(self, scheduled: Mapping[str, KnownRequest], prefill_tokens: int) -> bool:
+        """Whether a step for which it is no longer good runs without drafts all the same; such a step is counted.
+
+        Where many come at once, each waits for its first token and all would wait for a plan, made when every other
+        process has work too. The step after it is planned, beside the workers. A few alone may be worth drafting for.
+        """
+        if not prefill_tokens or len(scheduled) < MIN_CROWD or self.crowds == MAX_CROWDS:
+            return False
+        self.steps, self.crowds = 0, self.crowds + 1
         self.known.update(scheduled)
         return True
 
@@ -195,21 +213,19 @@ class VllmLoop:
         """
         names = [request.request_id for request in requests]
         known = [self.known.get(request) for request in requests]
-        plan, lengths = None, np.zeros(len(names), np.int64)
-        if self._idle is not None and self._idle.goes_on(dict(zip(names, known, strict=True))):
-            prefill_tokens = sum(tokens for tokens in num_scheduled.values() if tokens > 1)
-        else:
+        scheduled, lengths = dict(zip(names, known, strict=True)), np.zeros(len(names), np.int64)
+        plan, prefill_tokens = None, sum(tokens for tokens in num_scheduled.values() if tokens > 1)
+        if self._idle is None or not self._idle.goes_on(scheduled):
             foreseen = self._foreseen(requests, known, num_scheduled, resumed)
-            if foreseen is None:
+            if foreseen is not None:
+                plan, prefill_tokens = foreseen
+            elif self._idle is None or not self._idle.takes_a_crowd(scheduled, prefill_tokens):
                 view, prefill_tokens = self._views.of_step(self._next_step, requests, known, num_scheduled, queue)
                 plan = self._planned(view, names)
-            else:
-                plan, prefill_tokens = foreseen
-            lengths = plan.lengths
-            self._idle = None
+        if plan is not None:
+            lengths, self._idle = plan.lengths, None
             if plan.steps > 1 and not lengths.any():
-                joined = len(set(names) - set(plan.names))
-                self._idle = _Idle(dict(zip(names, known, strict=True)), 0, plan.steps - 1, joined)
+                self._idle = _Idle(scheduled, 0, plan.steps - 1, len(set(names) - set(plan.names)))
         self._next_step += 1
         orders = None
         if self._cache is not None:
@@ -254,6 +270,8 @@ class VllmLoop:
         tokens = dict.fromkeys(names, 1)
         view, _ = self._views.of_step(self._next_step, requests, known, tokens, queue, running=1)
         self._ahead = self._planned(view, names)
+        if self._ahead.lengths.any():
+            self._idle = None
 
     def _planned(self, view: StepView, names: Sequence[str]) -> _Plan:
         asked = self.controller.plan(view)

@@ -294,6 +294,45 @@ def test_a_plan_of_no_drafts_survives_few_newcomers() -> None:
     assert len(controller.views) == 2
 
 
+def crowd(controller: Recorder, size: int) -> tuple[FakeEngine, list[Request]]:
+    """An engine that drafts nothing for one request, and that and others that are new."""
+    engine = FakeEngine(controller, replace(ON_DEMAND, kept_tokens=100, late_drafts=True))
+    first = Request("first", num_prompt_tokens=1)
+    engine.step([first], ahead=True)
+    return engine, [first, *(Request(str(number)) for number in range(size - 1))]
+
+
+def test_many_newcomers_to_a_spell_without_drafts_do_not_wait_for_a_plan() -> None:
+    controller = Recorder(lengths=[0, 2, 3], steps=2)
+    engine, batch = crowd(controller, 9)
+    assert engine.step(batch, ahead=True).tolist() == [0] * 9
+    assert [(view.step, view.size) for view in controller.views] == [(0, 1), (2, 9)], "planned for beside the workers"
+    assert engine.step(batch).tolist() == [2] * 9
+
+
+def test_a_few_newcomers_are_planned_for_at_once() -> None:
+    controller = Recorder(lengths=[0, 2], steps=2)
+    engine, batch = crowd(controller, 8)
+    assert engine.step(batch).tolist() == [2] * 8
+
+
+def test_a_crowd_is_planned_for_at_once_where_the_last_plan_drafts() -> None:
+    controller = Recorder(lengths=[0, 0, 1, 2], steps=2)
+    engine, batch = crowd(controller, 9)
+    for _ in range(3):
+        engine.step(batch[:1], ahead=True)
+    assert engine.step(batch).tolist() == [2] * 9
+
+
+def test_crowds_do_not_go_on_for_ever_without_a_plan() -> None:
+    controller = Recorder(steps=2)
+    engine, batch = crowd(controller, 9)
+    for number in range(11):
+        # Part of the last one's prompt is left for the next step, which cannot be planned ahead.
+        engine.step([*batch, Request(f"long {number}", num_prompt_tokens=99)], ahead=True)
+    assert [view.step for view in controller.views] == [0, 5, 11], "the plan of step 5 is good for step 6"
+
+
 def test_a_plan_with_drafts_is_for_one_step() -> None:
     controller = Recorder(lengths=[2, 2, 2], steps=8)
     engine, a = FakeEngine(controller), Request("a")
