@@ -13,12 +13,17 @@ from turbospec.types import StepOutcome, StepPlan, StepView
 
 
 class RandomLengths:
-    def __init__(self) -> None:
+    """
+    Args:
+        idle: share of the steps that draft nothing at all; others may too, by chance.
+    """
+
+    def __init__(self, *, idle: float = 1 / 3) -> None:
         self._rng = np.random.default_rng(0)
+        self._idle = idle
 
     def plan(self, view: StepView) -> StepPlan:
-        # A third of the steps draft nothing at all.
-        longest = self._rng.integers(0, view.max_draft, endpoint=True) if self._rng.random() < 2 / 3 else 0
+        longest = self._rng.integers(0, view.max_draft, endpoint=True) if self._rng.random() < 1 - self._idle else 0
         return StepPlan(np.minimum(self._rng.integers(0, longest, view.size, endpoint=True), view.draft_limits))
 
     def observe(self, outcome: StepOutcome) -> None:

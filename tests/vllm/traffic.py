@@ -148,6 +148,8 @@ def main() -> None:
         preempt = partial(llm.reset_prefix_cache, reset_running_requests=True)
         served["preempted"] = serve(llm, plain, when_busy=preempt)
         served["after the preemption"] = serve(llm, plain)
+        # The step that is under way then has drafts, which are still to come.
+        loop.controller = RandomLengths(idle=0.0)
         spoil = partial(setattr, loop.controller, {"sync": "plan", "async": "observe"}[mode], fail)
         served["failing"] = serve(llm, plain, when_busy=spoil)
         served["after the failure"] = serve(llm, plain)

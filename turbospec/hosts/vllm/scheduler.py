@@ -54,7 +54,7 @@ class _Adaptive(Scheduler):
         self._lengths: dict[str, int] = {}
         """Draft length of each request of the last scheduled step."""
         self.drafts_are_due = True
-        """Whether the last scheduled step drafts anything."""
+        """Whether the last scheduled step drafts anything that its output does not bring."""
 
     def _build_loop(self, vllm_config) -> VllmLoop | None:
         settings = read_settings(vllm_config.additional_config)
@@ -92,6 +92,7 @@ class _Adaptive(Scheduler):
         return super().set_pause_state(*args, **kwargs)
 
     def _update_after_schedule(self, scheduler_output) -> None:
+        self.drafts_are_due = True
         if self._loop is not None:
             with self._at_work():
                 self._loop.known.forget(scheduler_output.finished_req_ids)
@@ -177,7 +178,6 @@ class _Adaptive(Scheduler):
         log.exception("TurboSpec failed and is idle from now on; speculation goes on as vLLM has it")
         self._loop = None
         self._lengths = {}
-        self.drafts_are_due = True
 
 
 def fetch_only_drafts_that_are_due() -> None:
