@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 pytest.importorskip("vllm")
 
+from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from turbospec.hosts.vllm import scheduler as hosted
@@ -31,3 +34,24 @@ def test_what_lies_between_two_steps_is_the_seconds_unless_nothing_ran(monkeypat
     assert began() == 2
     scheduler.running = []
     assert began() == 3
+
+
+def test_who_waits_for_something_else_than_a_turn_does_not_start_next() -> None:
+    scheduler = object.__new__(hosted.TurboSpecScheduler)
+    blocked, first, second = (Mock(num_preemptions=0, arrival_time=time.time() - age) for age in (9, 5, 1))
+    scheduler.running, scheduler.max_num_running_reqs, scheduler.max_num_active_reqs = [], 8, 8
+    scheduler.skipped_waiting, scheduler.kv_holding_waiting = FCFSRequestQueue(), FCFSRequestQueue()
+    scheduler.waiting = FCFSRequestQueue([first, second])
+    if hasattr(Scheduler, "_holds_kv_blocks"):  # 0.32
+        scheduler.deferred_waiting = {blocked}
+        scheduler.waiting.prepend_request(blocked)
+    else:
+        scheduler.skipped_waiting.add_request(blocked)
+    queue = scheduler._queue()
+    assert (queue.requests, queue.admitted) == (3, 2)
+    assert 5 <= queue.waiting_seconds < 9
+
+    scheduler.max_num_active_reqs = scheduler.max_num_running_reqs = 1
+    assert scheduler._queue().admitted == 1
+    scheduler.waiting.remove_requests({first, second})
+    assert scheduler._queue() == hosted.Queue(requests=1)

@@ -50,24 +50,28 @@ class _Kept:
 
 def install(model_runner) -> None:
     """Have a worker's model runner, with a drafter that has a `propose`, heed the orders in the scheduler's output."""
-    on_demand = DrafterOnDemand(model_runner.drafter)
-    propose_drafts = model_runner.propose_draft_token_ids
+    on_demand = DrafterOnDemand(model_runner.drafter, alone=model_runner.parallel_config.tensor_parallel_size == 1)
+    sample = model_runner.sample_tokens
 
-    def propose_draft_token_ids(scheduler_output, *given):
-        on_demand.take(scheduler_output, model_runner.input_batch.req_ids)
-        return propose_drafts(scheduler_output, *given)
+    def sample_tokens(*given, **named):
+        state = model_runner.execute_model_state
+        if state is not None:
+            on_demand.take(state.scheduler_output, model_runner.input_batch.req_ids)
+            # Now, and not when the drafter is called: vLLM does not call it near the end of the model's length.
+            on_demand.keep(model_runner.input_ids.gpu, state.aux_hidden_states or [state.hidden_states])
+        return sample(*given, **named)
 
-    model_runner.propose_draft_token_ids = propose_draft_token_ids
+    model_runner.sample_tokens = sample_tokens
     model_runner.drafter.propose = on_demand.propose
     # Layers with a recurrent state must know of rows that could have had drafts, and async scheduling has the number of
     # sampled tokens made ready on the way to the drafter.
     recurrent = model_runner.model_config.is_hybrid or model_runner.model_config.is_attention_free
     if not (model_runner.use_async_scheduling or recurrent):
-        _speculate_only_where_it_shows(model_runner, on_demand)
+        _speculate_only_where_it_shows(model_runner)
     log.info("TurboSpec's scheduler may leave the drafter out of a step")
 
 
-def _speculate_only_where_it_shows(model_runner, on_demand: DrafterOnDemand) -> None:
+def _speculate_only_where_it_shows(model_runner) -> None:
     """Have a model runner do without its speculative part where no drafts are verified or made.
 
     vLLM takes every step of a runner with that setting for one that verifies drafts and makes some: it builds what says
@@ -100,8 +104,6 @@ def _speculate_only_where_it_shows(model_runner, on_demand: DrafterOnDemand) -> 
         state = model_runner.execute_model_state
         if state is None or not _leaves_drafter_out(state.scheduler_output):
             return sample(*given, **named)
-        on_demand.take(state.scheduler_output, model_runner.input_batch.req_ids)
-        on_demand.skip(model_runner.input_ids.gpu, state.aux_hidden_states or [state.hidden_states])
         with not_speculating():
             return sample(*given, **named)
 
@@ -119,42 +121,53 @@ class DrafterOnDemand:
 
     Args:
         drafter: one of vLLM's that runs a model.
+        alone: whether no other worker runs the same steps. What one of them had failed to keep, the others would draft
+            from, in passes that must be of one shape: an error is then the worker's end, as any other.
     """
 
-    def __init__(self, drafter) -> None:
+    def __init__(self, drafter, *, alone: bool) -> None:
         self._drafter = drafter
+        self._alone = alone
         self._propose = drafter.propose
         self._kept: deque[_Kept] = deque()
         self._orders: DrafterOrders | None = None
         self._lengths: dict[str, int] = {}
 
     def take(self, scheduler_output, names: Sequence[str]) -> None:
-        """What the scheduler wants of the next call, and the requests of its rows; without orders, what vLLM would do.
+        """What the scheduler wants of a step, and the requests of its rows; without orders, what vLLM would do.
 
-        They are copied: the next step may be prepared before the call.
+        They are copied: the next step may be prepared before the drafter is called.
         """
         scheduled = scheduler_output.num_scheduled_tokens
         self._orders, self._lengths = orders_of(scheduler_output), {name: scheduled[name] for name in names}
         while self._kept and (self._orders is None or self._kept[0].step < self._orders.oldest):
             self._kept.popleft()
 
-    def skip(self, tokens: torch.Tensor, hidden: Sequence[torch.Tensor]) -> None:
-        """In place of a call in a step that leaves the drafter out.
+    def keep(self, tokens: torch.Tensor, hidden: Sequence[torch.Tensor]) -> None:
+        """Keep what the drafter is not to be given of the step: copies, because the runner writes the next step's into
+        its tensors.
 
         Args:
             tokens: (t or more,) of the step.
             hidden: (t or more, ·) each; what the target hands to drafters that take its hidden states, side by side.
         """
         orders = self._orders
-        assert orders is not None
-        self._orders = None
-        total = sum(self._lengths.values())
+        if orders is None or not (orders.skip or orders.keep):
+            return
+        lengths = self._lengths
+        places: slice | torch.Tensor = slice(sum(lengths.values()))
+        if not orders.skip:
+            missing = np.array([name in orders.keep for name in lengths])
+            rows = np.flatnonzero(np.repeat(missing, list(lengths.values())))
+            places = torch.from_numpy(rows).to(tokens.device)
+            lengths = {name: number for name, number in lengths.items() if name in orders.keep}
         with self._at_the_drafts_expense():
             states = None
             if self._drafter.pass_hidden_states_to_model:
-                states = torch.cat([each[:total] for each in hidden], dim=-1)
-            self._kept.append(_Kept(orders.step, tokens[:total].clone(), states, self._lengths))
-        self._draft_nothing()
+                states = torch.cat([each[places] for each in hidden], dim=-1)
+            self._kept.append(_Kept(orders.step, tokens[places].clone(), states, lengths))
+        if orders.skip:
+            self._draft_nothing()
 
     def propose(
         self,
@@ -170,16 +183,12 @@ class DrafterOnDemand:
         """As the drafter's own; (n, num_speculative_tokens) token ids."""
         orders, metadata = self._orders, common_attn_metadata
         if orders is not None and orders.skip:
-            self.skip(target_token_ids, [target_hidden_states])
             return torch.empty(metadata.batch_size(), 0, device=target_token_ids.device, dtype=torch.int64)
         self._orders = None
         inputs = (target_token_ids, target_positions, target_hidden_states, token_indices_to_sample, metadata)
-        if orders is not None:
+        if orders is not None and orders.catch_up:
             with self._at_the_drafts_expense():
-                if orders.catch_up:
-                    inputs = self._caught_up(orders.catch_up, *inputs)
-                if orders.keep:
-                    self._keep(orders, target_token_ids, target_hidden_states)
+                inputs = self._caught_up(orders.catch_up, *inputs)
         tokens, positions, states, to_sample, metadata = inputs
         return self._propose(
             num_speculative_tokens=num_speculative_tokens,
@@ -202,22 +211,10 @@ class DrafterOnDemand:
         try:
             yield
         except Exception:
+            if not self._alone:
+                raise
             log.exception("TurboSpec could not keep what a drafter missed; some requests' drafts will be worse")
             self._kept.clear()
-
-    def _keep(self, orders: DrafterOrders, tokens: torch.Tensor, hidden: torch.Tensor) -> None:
-        """Keep some requests' part of a step: copies, because the runner writes the next step's into its tensors."""
-        missing = np.array([name in orders.keep for name in self._lengths])
-        places = np.flatnonzero(np.repeat(missing, list(self._lengths.values())))
-        rows = torch.from_numpy(places).to(tokens.device)
-        self._kept.append(
-            _Kept(
-                orders.step,
-                tokens[rows],
-                hidden[rows] if self._drafter.pass_hidden_states_to_model else None,
-                {name: number for name, number in self._lengths.items() if name in orders.keep},
-            )
-        )
 
     def _caught_up(self, catch_up: Mapping[str, Missed], tokens, positions, hidden, to_sample, metadata):
         """The inputs of a first pass with kept tokens before those of their requests' rows.

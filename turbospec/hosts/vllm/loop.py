@@ -35,7 +35,7 @@ import numpy as np
 
 from turbospec.hosts.vllm.drafter_cache import DrafterCache
 from turbospec.hosts.vllm.drafter_orders import DrafterOrders
-from turbospec.hosts.vllm.requests import KnownRequest, KnownRequests, VllmRequest
+from turbospec.hosts.vllm.requests import KnownRequest, KnownRequests, VllmRequest, is_unfinished
 from turbospec.hosts.vllm.step_split import NO_PASSES, Passes, StepSplit
 from turbospec.hosts.vllm.views import EngineLimits, Queue, Views
 from turbospec.types import IntArray, StepController, StepOutcome, StepView
@@ -43,9 +43,9 @@ from turbospec.types import IntArray, StepController, StepOutcome, StepView
 MIN_BATCH_PER_NEWCOMER = 4
 """Requests in a step for each that a plan made before it came is kept for."""
 MIN_CROWD = 9
-"""Requests in a step with prompts from which many newcomers do not end a spell without drafts."""
+"""Requests in a step from which newcomers among them do not end a spell without drafts."""
 MAX_CROWDS = 4
-"""Such steps in a row: on a busy server nearly every step has prompts."""
+"""Such steps in a row: on a busy server nearly every step has newcomers."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -103,7 +103,7 @@ class _Idle:
     steps: int
     joined: int = 0
     crowds: int = 0
-    """Steps that ran on it with more newcomers than it is good for."""
+    """Steps with newcomers that ran on it when it was no longer good."""
 
     def goes_on(self, scheduled: Mapping[str, KnownRequest]) -> bool:
         """Whether a step may run on it, whose newcomers have joined then; such a step is counted.
@@ -117,13 +117,14 @@ class _Idle:
         self.known.update(scheduled)
         return True
 
-    def takes_a_crowd(self, scheduled: Mapping[str, KnownRequest], prefill_tokens: int) -> bool:
-        """Whether a step for which it is no longer good runs without drafts all the same; such a step is counted.
+    def takes_a_crowd(self, scheduled: Mapping[str, KnownRequest]) -> bool:
+        """Whether a step with newcomers for which it is no longer good runs without drafts all the same; such a step
+        is counted.
 
         Where many come at once, each waits for its first token and all would wait for a plan, made when every other
         process has work too. The step after it is planned, beside the workers. A few alone may be worth drafting for.
         """
-        if not prefill_tokens or len(scheduled) < MIN_CROWD or self.crowds == MAX_CROWDS:
+        if len(scheduled) < MIN_CROWD or self.crowds == MAX_CROWDS or scheduled.keys() <= self.known.keys():
             return False
         self.steps, self.crowds = 0, self.crowds + 1
         self.known.update(scheduled)
@@ -219,7 +220,7 @@ class VllmLoop:
             foreseen = self._foreseen(requests, known, num_scheduled, resumed)
             if foreseen is not None:
                 plan, prefill_tokens = foreseen
-            elif self._idle is None or not self._idle.takes_a_crowd(scheduled, prefill_tokens):
+            elif self._idle is None or not self._idle.takes_a_crowd(scheduled):
                 view, prefill_tokens = self._views.of_step(self._next_step, requests, known, num_scheduled, queue)
                 plan = self._planned(view, names)
         if plan is not None:
@@ -227,11 +228,20 @@ class VllmLoop:
             if plan.steps > 1 and not lengths.any():
                 self._idle = _Idle(scheduled, 0, plan.steps - 1, len(set(names) - set(plan.names)))
         self._next_step += 1
+        computed = [request.num_computed_tokens + num_scheduled[request.request_id] for request in requests]
         orders = None
         if self._cache is not None:
-            orders = self._cache.orders(known, names, num_scheduled, drafted, resumed, lengths)
-        tokens = sum(num_scheduled.values())
-        context_tokens = tokens + sum(request.num_computed_tokens for request in requests)
+            orders = self._cache.orders(
+                known,
+                names,
+                num_scheduled,
+                drafted,
+                resumed,
+                lengths,
+                unfinished=any(map(is_unfinished, requests, computed)),
+                drafter_fits=self._views.drafts_fit(max(computed)),
+            )
+        tokens, context_tokens = sum(num_scheduled.values()), sum(computed)
         if self._idle is not None:
             self._idle.context_tokens = context_tokens
         passes = self._passes(lengths, tokens, prefill_tokens, orders)

@@ -37,6 +37,12 @@ class VllmRequest(Protocol):
     def num_output_tokens(self) -> int: ...
 
 
+def is_unfinished(request: VllmRequest, computed: int) -> bool:
+    """Whether, with so many tokens computed, a part of its prompt is left, or of what it computes again after a
+    preemption."""
+    return computed < request.num_tokens + request.num_output_placeholders
+
+
 @dataclass(slots=True)
 class KnownRequest:
     """A request as the controller knows it."""

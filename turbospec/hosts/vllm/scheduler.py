@@ -166,13 +166,15 @@ class _Adaptive(Scheduler):
 
     def _queue(self) -> Queue:
         _, requests = self.get_request_counts()
-        # Those that wait for something else than their turn are in queues of their own.
-        now = time.time()
-        first = self.waiting.peek_request() if self.waiting else None
+        # Those that wait for something else than their turn, a grammar for one, lie elsewhere or, in newer versions,
+        # among the others.
+        deferred = getattr(self, "deferred_waiting", getattr(self, "skipped_waiting", ()))
+        ready, now = requests - len(deferred), time.time()
+        first = next((request for request in self.waiting if request not in deferred), None) if ready else None
         # A preempted one goes first again and has its first token; how long the others wait is not known then.
         arrived = now if first is None or first.num_preemptions else first.arrival_time
-        places = max(self.max_num_running_reqs - len(self.running), 0)
-        return Queue(requests, max(now - arrived, 0.0), min(len(self.waiting), places))
+        places = max(getattr(self, "max_num_active_reqs", self.max_num_running_reqs) - len(self.running), 0)
+        return Queue(requests, max(now - arrived, 0.0), min(ready, places))
 
     def _fail(self) -> None:
         log.exception("TurboSpec failed and is idle from now on; speculation goes on as vLLM has it")

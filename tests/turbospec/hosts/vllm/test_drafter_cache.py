@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from turbospec.hosts.vllm.drafter_cache import DrafterCache
 from turbospec.hosts.vllm.drafter_orders import DrafterOrders, Missed
@@ -22,6 +23,9 @@ class Steps:
         drafted: dict[str, int] | None = None,
         prompts: dict[str, int] | None = None,
         resumed: str = "",
+        *,
+        unfinished: bool = False,
+        drafter_fits: bool = True,
         **lengths: int,
     ) -> DrafterOrders:
         """One in which `drafted` are verified, `prompts` computed, and `lengths` wanted."""
@@ -29,7 +33,16 @@ class Steps:
         scheduled = {name: prompts.get(name, 1 + drafted.get(name, 0)) for name in self.known}
         self.lengths = np.array([lengths.get(name, 0) for name in self.known])
         known = list(self.known.values())
-        return self.cache.orders(known, list(self.known), scheduled, drafted, set(resumed), self.lengths)
+        return self.cache.orders(
+            known,
+            list(self.known),
+            scheduled,
+            drafted,
+            set(resumed),
+            self.lengths,
+            unfinished=unfinished,
+            drafter_fits=drafter_fits,
+        )
 
     @property
     def missed(self) -> list[int]:
@@ -74,6 +87,46 @@ def test_a_prompt_too_long_to_be_caught_up_goes_through_the_drafter() -> None:
     steps.step()
     assert steps.step(prompts={"b": 40}) == DrafterOrders(1, 0, keep={"a", "b"})
     assert steps.missed == [2, 41]
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_a_prompt_in_parts_goes_through_the_drafter_part_by_part(prefix_caching: bool) -> None:
+    steps = Steps("ab", prefix_caching=prefix_caching)
+    assert steps.step(prompts={"b": 20}, unfinished=True) == DrafterOrders(0, 0)
+    assert steps.step(prompts={"b": 60}, unfinished=True) == DrafterOrders(0, 0)
+    assert steps.step(prompts={"b": 10}).skip
+    assert steps.missed == [1, 10]
+    assert steps.can_draft("b")
+
+
+def test_who_lacks_more_than_there_may_be_room_for_drafts_no_more_and_bars_nobody() -> None:
+    steps = Steps("ab", kept_tokens=1000, max_batched_tokens=16)
+    for _ in range(8):
+        steps.step()
+    assert steps.can_draft("a")
+    steps.step()
+    assert not steps.can_draft("a")
+
+
+def test_a_prompt_for_which_there_was_no_room_in_time_is_given_up() -> None:
+    steps = Steps("ab", kept_tokens=1000, max_batched_tokens=16, prefix_caching=True)
+    assert steps.step(prompts={"a": 8}).skip
+    assert steps.step(prompts={"b": 7}).keep == {"a", "b"}
+    assert steps.missed == [9, 8]
+    assert steps.step() == DrafterOrders(2, 0, keep={"a"}, catch_up={"b": Missed(8, since=0)})
+    assert steps.step().skip
+    assert steps.cache.idle(list(steps.known.values())) is not None
+
+
+def test_what_vllm_gives_the_drafter_no_chance_to_see_is_missed() -> None:
+    steps = Steps("ab", prefix_caching=True)
+    steps.step(prompts={"b": 20})
+    assert steps.step(drafter_fits=False).skip
+    assert steps.missed == [2, 21]
+    steps.step(a=2)
+    assert steps.missed == [0, 0]
+    # What follows drafts goes by unseen, as it does without TurboSpec.
+    assert steps.step(drafted={"a": 2}, drafter_fits=False) == DrafterOrders(2, 0)
 
 
 def test_a_prompt_that_others_may_share_goes_through_the_drafter_if_it_has_no_later_step() -> None:

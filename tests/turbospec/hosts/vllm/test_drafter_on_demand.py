@@ -60,12 +60,20 @@ class Runner:
     """Runs steps of requests whose token at position p is 100·number + p."""
 
     def __init__(
-        self, drafter: Drafter, *, on_demand: bool, asynchronous: bool = False, is_hybrid: bool = False
+        self,
+        drafter: Drafter,
+        *,
+        on_demand: bool,
+        asynchronous: bool = False,
+        is_hybrid: bool = False,
+        workers: int = 1,
     ) -> None:
         self.drafter = drafter
+        self.drafter_fits = True
         self.input_batch = SimpleNamespace(req_ids=[])
         self.input_ids = SimpleNamespace(gpu=torch.zeros(16, dtype=torch.int64))
         self.use_async_scheduling = asynchronous
+        self.parallel_config = SimpleNamespace(tensor_parallel_size=workers)
         self.model_config = SimpleNamespace(is_hybrid=is_hybrid, is_attention_free=False)
         self.speculative_config: str | None = "set"
         self.execute_model_state: Any = None
@@ -85,7 +93,9 @@ class Runner:
         if state is None:
             return None
         self.speculated.append(self.speculative_config is not None)
-        return self.propose_draft_token_ids(state.scheduler_output, *state.given) if self.speculative_config else None
+        if self.speculative_config is None or not self.drafter_fits:
+            return None
+        return self.propose_draft_token_ids(state.scheduler_output, *state.given)
 
     def _prepare_inputs(self, output: Any, num_scheduled: Any) -> str | None:
         if num_scheduled is None:
@@ -206,8 +216,22 @@ def test_without_orders_nothing_changes() -> None:
     assert len(runner.drafter.calls) == len(PLAN)
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_is_missed_is_kept_where_vllm_does_not_call_the_drafter(asynchronous: bool) -> None:
+    """As it does not near the end of the model's length, whatever it is told."""
+    runner = Runner(Drafter(True), on_demand=True, asynchronous=asynchronous)
+    runner.drafter_fits = False
+    runner.step(skip(0), a=range(3), b=range(2))
+    runner.step(DrafterOrders(1, 0, keep={"a"}), a=range(3, 4), b=range(2, 4))
+    runner.drafter_fits = True
+    runner.step(DrafterOrders(2, 0, catch_up={"a": Missed(4, 0)}), 1, a=range(4, 5), b=range(4, 5))
+    given = runner.drafter.calls[-1]
+    assert given["target_positions"].tolist() == [0, 1, 2, 3, 4, 4]
+    assert given["target_token_ids"].tolist() == [100, 101, 102, 103, 104, 204]
+    assert given["target_hidden_states"][:, 0].tolist() == [0, 1, 2, 3, 4, 4]
+
+
 def test_what_was_not_kept_is_not_made_up() -> None:
-    """The runner leaves the drafter out by itself where a request is at the end of its room."""
     runner = Runner(Drafter(False), on_demand=True)
     runner.step(skip(0), a=range(3))
     runner.step(DrafterOrders(2, 0, catch_up={"a": Missed(4, 0)}), 1, a=range(4, 5))
@@ -223,6 +247,14 @@ def test_what_cannot_be_kept_or_caught_up_costs_drafts_and_no_more(monkeypatch: 
     assert full.called
     assert drafts.shape == (1, 2)
     assert runner.drafter.calls[-1]["target_positions"].tolist() == [3]
+
+
+def test_workers_that_share_a_step_do_not_go_on_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Runner(Drafter(True), on_demand=True, workers=2)
+    runner.step(skip(0), a=range(3))
+    monkeypatch.setattr(DrafterOnDemand, "_caught_up", Mock(side_effect=torch.OutOfMemoryError))
+    with pytest.raises(torch.OutOfMemoryError):
+        runner.step(DrafterOrders(1, 0, catch_up={"a": Missed(3, 0)}), 2, a=range(3, 4))
 
 
 def test_no_more_is_kept_than_is_asked_for() -> None:

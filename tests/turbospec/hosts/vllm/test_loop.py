@@ -333,6 +333,33 @@ def test_crowds_do_not_go_on_for_ever_without_a_plan() -> None:
     assert [view.step for view in controller.views] == [0, 5, 11], "the plan of step 5 is good for step 6"
 
 
+def test_a_crowd_is_one_of_newcomers() -> None:
+    controller = Recorder(steps=2)
+    engine, batch = crowd(controller, 9)
+    batch.append(Request("long", num_prompt_tokens=150))
+    for _ in range(2):
+        engine.step(batch, ahead=True)
+    assert [view.step for view in controller.views] == [0, 2], "the long prompt is one that the step before knew"
+
+
+def test_a_prompt_in_parts_goes_through_the_drafter_part_by_part() -> None:
+    engine = FakeEngine(Recorder(), replace(ON_DEMAND, kept_tokens=100))
+    batch = [Request("a"), Request("long", num_prompt_tokens=70)]
+    for skip in (False, True, True):
+        engine.step(batch)
+        assert engine.orders is not None
+        assert engine.orders.skip == skip
+
+
+def test_a_step_too_long_for_the_drafter_is_kept() -> None:
+    engine = FakeEngine(Recorder(), replace(ON_DEMAND, kept_tokens=100))
+    batch = [Request("a"), Request("b", num_prompt_tokens=LIMITS.max_model_len - LIMITS.max_draft + 1)]
+    engine.step(batch)
+    engine.step(batch)  # too long for what may be caught up, too
+    assert engine.orders is not None
+    assert engine.orders.skip
+
+
 def test_a_plan_with_drafts_is_for_one_step() -> None:
     controller = Recorder(lengths=[2, 2, 2], steps=8)
     engine, a = FakeEngine(controller), Request("a")
