@@ -112,13 +112,13 @@ class LatencyModel:
         # From one token to two a pass turns from matrix-vector to matrix-matrix products: that step may be large.
         variance[2, 2] += 3e-3**2
         self.verify = OnlineRegression(verify, variance)
-        self.draft = OnlineRegression(
-            np.array([2e-4, 1.5e-3, 2e-5, 1e-8, 1e-5]), np.array([1e-3, 1e-2, 1e-4, 1e-7, 1e-4]) ** 2
-        )
+        self.draft = _unknown_draft_costs()
         self.host = OnlineRegression(np.array([5e-4, 2e-5]), np.array([5e-3, 2e-4]) ** 2)
         self.verify_observations = 0
         self.draft_observations = 0
         self.fitted = False
+        self._when_drafted: tuple[FloatArray, float] | None = None
+        """A step without drafts instead of the last that had some: its features, and what it would have taken."""
 
     @classmethod
     def fit(cls, samples: Sequence[LatencySample]) -> LatencyModel:
@@ -177,7 +177,22 @@ class LatencyModel:
             )
             verify.learn(step_features(tokens, float(step.context_tokens)), seconds - self.host_seconds(requests))
         # Drafts may come without a pass of their own: see `StepView.constant_first_pass`.
-        self.draft_observations += len(rows) > 0 or (isinstance(step, StepOutcome) and bool(step.drafted.any()))
+        if rows or (isinstance(step, StepOutcome) and step.drafted.any()):
+            self.draft_observations += 1
+            plain = step_features(float(requests), float(step.context_tokens))
+            self._when_drafted = plain, float(verify.predict(plain))
+
+    @property
+    def pace(self) -> float:
+        """Times as long as when a draft was last measured that a step without drafts takes now; 1 if none was."""
+        if self._when_drafted is None:
+            return 1.0
+        plain, seconds = self._when_drafted
+        return float(self.verify.predict(plain)) / max(seconds, 1e-9)
+
+    def forget_draft_costs(self) -> None:
+        """Take what drafting costs as not known: no longer `calibrated`."""
+        self.draft, self.draft_observations, self.fitted = _unknown_draft_costs(), 0, False
 
     def verify_curve(self, base_tokens: int, extra_tokens: int, context_tokens: float, requests: int) -> FloatArray:
         """(extra + 1,) host and verify seconds with 0 … extra draft tokens on top of `base_tokens`; not decreasing."""
@@ -203,6 +218,10 @@ class LatencyModel:
         """Seconds that the model expects of a measured step, drafting included."""
         draft = float(self.draft.predict(draft_row(sample))) if sample.draft_rows else 0.0
         return draft + float(self.verify.predict(_verify_row(sample))) + self.host_seconds(_requests(sample))
+
+
+def _unknown_draft_costs() -> OnlineRegression:
+    return OnlineRegression(np.array([2e-4, 1.5e-3, 2e-5, 1e-8, 1e-5]), np.array([1e-3, 1e-2, 1e-4, 1e-7, 1e-4]) ** 2)
 
 
 def _requests(sample: LatencySample) -> int:

@@ -61,6 +61,8 @@ class ProbeBudget:
         expected: FloatArray,
         price: float,
         evidence: FloatArray,
+        *,
+        costs_are_old: bool = False,
     ) -> IntArray | None:
         """The rows to probe now, or None: the best one, and others where they add little to what is lost.
 
@@ -71,6 +73,8 @@ class ProbeBudget:
             expected: (n,) acceptance of each row's next token.
             price: tokens that a second is worth.
             evidence: (n,) observations that each row's estimate rests on.
+            costs_are_old: whether a probe is due as soon as those before it are paid for, whatever it is thought to
+                lose: that may be far too much.
         """
         if self.share <= 0.0 or not eligible.any():
             return None
@@ -78,7 +82,8 @@ class ProbeBudget:
         alone = np.maximum(whole - gains, LEAST_LOSS * whole)
         known = (evidence > 0.0) | (expected >= NO_NEWS)
         needed = np.where(known, self._backoff, math.sqrt(self._backoff)) * alone
-        due = eligible & ((self._surprise > 0.0) | (self._credit >= needed))
+        at_once = self._surprise > 0.0 or (costs_are_old and self._credit >= 0.0)
+        due = eligible & (at_once | (self._credit >= needed))
         if not due.any():
             return None
         # A probe teaches in proportion to the variance it removes, 1 / (1 + evidence), for what it loses.

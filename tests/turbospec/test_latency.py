@@ -81,6 +81,34 @@ def test_a_machine_that_slows_down_or_recovers_is_followed(slow: float) -> None:
     assert np.abs(relative_errors(model, later)).mean() < 0.08
 
 
+def test_the_pace_is_that_of_plain_steps_since_the_last_draft() -> None:
+    rng = np.random.default_rng(5)
+    model = LatencyModel()
+    assert model.pace == 1.0
+    for draft in (0, 2, 0, 5, 1, 0, 3, 4) * 4:
+        model.learn(measured(rng, 4, draft, slow=3.0), 4)
+    assert model.pace == pytest.approx(1.0, abs=0.1)
+    for _ in range(100):
+        model.learn(measured(rng, 4, 0), 4)
+    assert model.pace == pytest.approx(1 / 3, rel=0.1)
+    model.learn(measured(rng, 4, 1), 4)
+    assert model.pace == 1.0
+
+
+def test_forgotten_draft_costs_are_learnt_anew() -> None:
+    rng = np.random.default_rng(6)
+    model = LatencyModel.fit(grid(rng))
+    plain = model.verify_curve(4, 8, 800.0, 4)
+    model.forget_draft_costs()
+    assert not model.calibrated
+    assert model.verify_curve(4, 8, 800.0, 4) == pytest.approx(plain)
+    for draft in (0, 2, 0, 5, 1, 0, 3, 4):
+        model.learn(measured(rng, 4, draft, slow=0.2), 4)
+    assert model.calibrated
+    start, each_pass, row = model.draft_costs(200.0)
+    assert start + 3 * each_pass + 12 * row == pytest.approx(0.2 * (3e-4 + 3 * 1.26e-3), rel=0.2)
+
+
 def test_one_large_step_does_not_spoil_what_is_known_of_small_ones() -> None:
     """As when a hundred new prompts come at once, to a model that has learnt from short steps alone."""
     rng = np.random.default_rng(9)

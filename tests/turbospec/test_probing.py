@@ -55,6 +55,21 @@ def test_a_request_never_drafted_for_is_asked_sooner_unless_it_is_known_what_it_
     assert budget.choose(ALL, 2e-3, np.full(2, 3e-3), np.full(2, 0.1), PRICE, strangers) is not None
 
 
+def test_a_probe_of_old_costs_waits_only_until_those_before_it_are_paid_for() -> None:
+    budget = ProbeBudget(0.01)
+
+    def is_due(*, costs_are_old: bool) -> bool:
+        dear = np.full(2, 0.3)
+        return budget.choose(ALL, 0.1, dear, NOTHING, PRICE, np.ones(2), costs_are_old=costs_are_old) is not None
+
+    assert is_due(costs_are_old=True)
+    assert not is_due(costs_are_old=False)
+    budget.spend(5e-3)
+    assert not is_due(costs_are_old=True)
+    budget.earn(0.51)
+    assert is_due(costs_are_old=True)
+
+
 def test_an_unexpected_success_is_followed_up_at_once() -> None:
     assert run(rich(), 60, accepted=1, expected=0.03) == 60
     assert run(rich(), 60, accepted=1, expected=0.5) < 10

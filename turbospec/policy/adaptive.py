@@ -31,6 +31,8 @@ OWN_RATE_MARGIN = 1.1
 """Times their rate without drafts that several of them must be able to reach for a plan at their own rate."""
 EXPLORATION = (0, 2, 0, 5, 1, 0, 3, 4, 0, 2)
 """Draft lengths of the first steps where no profile says what drafting costs."""
+QUICKER = 0.8
+"""Times what it took, or should have taken, by which a step shows that the machine has become another."""
 
 
 class AdaptiveConfig(PolicyConfig):
@@ -70,6 +72,8 @@ class AdaptiveConfig(PolicyConfig):
 class _Probe:
     expected: FloatArray
     """Acceptance expected of each row probed."""
+    step_seconds: float
+    """What the step was expected to take."""
     verify_seconds: float
     """What the probed tokens were expected to add to the target's pass."""
 
@@ -386,16 +390,21 @@ class AdaptivePolicy:
         if problem.catch_up is not None:
             of_row += problem.catch_up
         evidence = models.acceptance.evidence(problem.rows)
-        chosen = self.probes.choose(problem.limits > 0, shared, of_row, expected, problem.price, evidence)
+        # Where nothing drafts, what a draft takes is not measured: it may be what it took while the server started.
+        costs_are_old = self.latency.pace < QUICKER
+        chosen = self.probes.choose(
+            problem.limits > 0, shared, of_row, expected, problem.price, evidence, costs_are_old=costs_are_old
+        )
         if chosen is None:
             return None
-        opened.probe = _Probe(expected[chosen], jump + each * len(chosen))
+        seconds = problem.plain_seconds + shared + float(of_row[chosen].sum())
+        opened.probe = _Probe(expected[chosen], seconds, jump + each * len(chosen))
         lengths = np.zeros(len(expected), np.int64)
         lengths[chosen] = PROBE_DRAFT_LENGTH
         return StepPlan(
             lengths,
             problem.batch.decoding + float(expected[chosen].sum()),
-            problem.plain_seconds + shared + float(of_row[chosen].sum()),
+            seconds,
             "probe while drafting does not pay",
             probe=True,
         )
@@ -405,6 +414,10 @@ class AdaptivePolicy:
         self.probes.spend(seconds_lost(outcome.draft_seconds + probe.verify_seconds, gain))
         if outcome.drafted.any():
             self.probes.learn(int((outcome.accepted > 0).sum()), probe.expected)
+            if outcome.step_seconds < QUICKER * probe.step_seconds:
+                # A probe has one pass of few rows: which of the costs has fallen, only longer drafts show.
+                self.latency.forget_draft_costs()
+                self._explored = 0
 
     def _nothing_to_draft(self, view: StepView, batch: Batch) -> StepPlan:
         seconds = float(self._costs(view, batch).verify[0]) if self.latency.calibrated and view.size else math.nan

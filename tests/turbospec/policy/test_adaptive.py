@@ -118,6 +118,17 @@ def test_drafting_comes_back_when_the_drafter_does() -> None:
     assert after.tokens_per_second > 0.85 * before.tokens_per_second
 
 
+@pytest.mark.parametrize("served_before", [0, 24], ids=["at the start", "later"])
+@pytest.mark.parametrize("seed", [1, 11, 21])
+def test_drafting_comes_back_when_the_machine_does(served_before: int, seed: int) -> None:
+    server, policy = SyntheticEngine(concurrency=1), adaptive()
+    server.serve(policy, GOOD, served_before, seed=seed)
+    server.times = Times(verify=20e-3, draft_start=5e-3, draft_pass=12e-3, catch_up_token=2e-4)
+    server.serve(policy, GOOD, 1, seed=seed + 1)
+    server.times = Times()
+    assert server.serve(policy, GOOD, 24, seed=seed + 2).tokens_per_second > 0.9 * best_fixed(GOOD, 1)
+
+
 def test_requests_whose_drafts_never_match_are_left_alone() -> None:
     served = serve(adaptive(), by_turns(GOOD, hopeless), 16, times=Times(draft_pass=6e-4))
     drafted = np.zeros(2)
