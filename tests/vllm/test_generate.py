@@ -123,7 +123,7 @@ def test_one_variable_makes_a_server_adaptive(
     for step in steps:
         for number, length in zip(step["request_ids"], step["drafted"], strict=True):
             longest[number] = max(longest[number], length)
-    assert [longest[number] for number in range(0, PROMPTS, 3)] == [0] * (PROMPTS // 3)
+    assert not any(longest[number] for number in range(0, PROMPTS, 3))
     assert max(longest[number] for number in range(1, PROMPTS, 3)) == 1
     assert max(longest.values()) > 1
 
