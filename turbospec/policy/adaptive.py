@@ -30,7 +30,7 @@ FEW = 8
 OWN_RATE_MARGIN = 1.1
 """Times their rate without drafts that several of them must be able to reach for a plan at their own rate."""
 EXPLORATION = (0, 2, 0, 5, 1, 0, 3, 4, 0, 2)
-"""Draft lengths of the first steps where no profile says what drafting costs."""
+"""Draft lengths of steps that learn what drafting costs: the first without a profile, and after it has changed."""
 QUICKER = 0.8
 """Times what it took, or should have taken, by which a step shows that the machine has become another."""
 
