@@ -25,7 +25,7 @@ from training.corpus import CACHE
 from training.export import DRAFTER, MISMATCHED, TARGET, WEAK
 from training.generate import continuations
 from training.tokenizer import stream
-from turbospec_engine.bench.text_quality import distinct, ends_in_loop
+from turbospec_bench.text_quality import distinct, ends_in_loop
 
 NEW_TOKENS = 96
 POSITIONS = 8

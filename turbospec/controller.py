@@ -11,9 +11,7 @@ from typing import Protocol
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from turbospec.compiled import compiled
-from turbospec.open_plans import OpenPlans
-from turbospec.types import (
+from turbospec.interface import (
     BoolArray,
     DraftGate,
     FloatArray,
@@ -23,6 +21,8 @@ from turbospec.types import (
     StepPlan,
     StepView,
 )
+from turbospec.runtime.kernels import compiled
+from turbospec.runtime.open_plans import OpenPlans
 
 log = logging.getLogger("turbospec")
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 
 from turbospec import UserError
-from turbospec.logistic import MAX_CLASSES
+from turbospec.models.logistic import MAX_CLASSES
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.detokenizer import Detokenizer
 from turbospec_engine.models import Models

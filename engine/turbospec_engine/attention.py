@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from turbospec import UserError
-from turbospec.types import IntArray
+from turbospec.interface import IntArray
 from turbospec_engine.kv_store import KVStore
 from turbospec_engine.paged_attention import paged_attention
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from turbospec.types import FloatArray, IntArray
+from turbospec.interface import FloatArray, IntArray
 
 
 @dataclass(slots=True)

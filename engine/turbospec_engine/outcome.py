@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from turbospec import StepOutcome
-from turbospec.types import IntArray
+from turbospec.interface import IntArray
 from turbospec_engine.planned_step import PlannedStep
 from turbospec_engine.verification import Verification
 

@@ -8,7 +8,7 @@ import torch
 from numba import njit, prange
 from numba.core import config as numba_config
 
-from turbospec.types import FloatArray, IntArray
+from turbospec.interface import FloatArray, IntArray
 
 # Shares torch's OpenMP threads; a second pool would fight the first for the cores. Starting the layer resets OpenMP's
 # thread count for torch too, so it happens here, once, and the count is put back.

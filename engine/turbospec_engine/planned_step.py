@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from turbospec import StepView
-from turbospec.types import FloatArray, IntArray
+from turbospec.interface import FloatArray, IntArray
 from turbospec_engine.draft import Draft
 from turbospec_engine.scheduler import ScheduledBatch, Scheduler
 

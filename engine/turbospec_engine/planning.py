@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from turbospec import Phase, StepController, StepPlan, StepView, UserError
-from turbospec.types import IntArray
+from turbospec.interface import IntArray
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.draft import Draft
 from turbospec_engine.drafter import Drafter

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from turbospec import StepOutcome, StepPlan, StepView, UserError
-from turbospec.profile import Profile
+from turbospec.models.profile import Profile
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.engine import Engine
 from turbospec_engine.request import SamplingParams

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from turbospec import Phase, UserError
-from turbospec.types import IntArray
+from turbospec.interface import IntArray
 from turbospec_engine.detokenizer import Detokenizer
 
 FinishReason = Literal["stop", "length", "abort"]

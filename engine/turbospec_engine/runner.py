@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from turbospec.types import IntArray
+from turbospec.interface import IntArray
 from turbospec_engine.attention import PagedAttention, RaggedBatch
 from turbospec_engine.kv_store import KVStore
 from turbospec_engine.request import Request

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from turbospec.types import BoolArray, FloatArray, IntArray
+from turbospec.interface import BoolArray, FloatArray, IntArray
 from turbospec_engine.draft import Draft
 from turbospec_engine.request import Request
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from turbospec import Phase
-from turbospec.types import BoolArray, IntArray
+from turbospec.interface import BoolArray, IntArray
 from turbospec_engine.attention import RaggedBatch
 from turbospec_engine.planned_step import PlannedStep
 from turbospec_engine.runner import ModelRunner, block_table

@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from turbospec.compiled import PACKAGE, drop_stale_kernels
+from turbospec.runtime.kernels import PACKAGE, drop_stale_kernels
 
 drop_stale_kernels(Path(__file__).parent, PACKAGE)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from turbospec.types import FloatArray
+from turbospec.interface import FloatArray
 from turbospec_sim.measurements import Measurement
 from turbospec_sim.run import Run
 from turbospec_sim.scenario import Scenario

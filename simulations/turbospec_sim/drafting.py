@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from turbospec.compiled import compiled
-from turbospec.types import IntArray
+from turbospec.interface import IntArray
+from turbospec.runtime.kernels import compiled
 from turbospec_sim.records import Record, Records
 
 ORDINARY_TOKENS = 2

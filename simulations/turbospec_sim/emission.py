@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from turbospec.compiled import compiled
-from turbospec.types import FloatArray, IntArray
+from turbospec.interface import FloatArray, IntArray
+from turbospec.runtime.kernels import compiled
 from turbospec_sim.records import SLOT, Records
 from turbospec_sim.scheduling import send_next
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from turbospec.controller import Controller
 from turbospec.errors import UserError
-from turbospec.types import IntArray, StepOutcome, StepView
+from turbospec.interface import IntArray, StepOutcome, StepView
 from turbospec_sim import steps
 from turbospec_sim.interrupts import deferred_interrupts
 from turbospec_sim.state import EngineState

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from turbospec.types import FloatArray
+from turbospec.interface import FloatArray
 from turbospec_sim.emission import gap_percentiles
 from turbospec_sim.records import Records
 from turbospec_sim.scenario import Slo

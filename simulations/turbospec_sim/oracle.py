@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from turbospec.acceptance import survival
-from turbospec.compiled import compiled
-from turbospec.planner import StepCosts
-from turbospec.price import TimePrice, best_rate
-from turbospec.step_problem import Batch, StepProblem, fixed_lengths
-from turbospec.types import FloatArray, IntArray, StepOutcome, StepPlan, StepView
+from turbospec.interface import FloatArray, IntArray, StepOutcome, StepPlan, StepView
+from turbospec.models.acceptance import survival
+from turbospec.planning.exact import StepCosts
+from turbospec.planning.price import TimePrice, best_rate
+from turbospec.planning.problem import Batch, StepProblem, fixed_lengths
+from turbospec.runtime.kernels import compiled
 from turbospec_sim.records import Records
 from turbospec_sim.state import EngineState
 from turbospec_sim.step_time import padded, pass_seconds

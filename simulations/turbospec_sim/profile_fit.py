@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.optimize import nnls
 
-from turbospec.latency import (
+from turbospec.interface import FloatArray
+from turbospec.models.latency import (
     VERIFY_KNOTS,
     LatencyModel,
     column,
@@ -21,8 +22,7 @@ from turbospec.latency import (
     relative_weights,
     verify_features,
 )
-from turbospec.profile import LatencySample
-from turbospec.types import FloatArray
+from turbospec.models.profile import LatencySample
 
 DRAFT = ("draft_start", "draft_pass", "draft_row", "draft_kv_token", "catch_up_token")
 HOST = ("host", "host_request")

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from turbospec.compiled import compiled
+from turbospec.runtime.kernels import compiled
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

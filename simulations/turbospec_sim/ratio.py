@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
-from turbospec.types import FloatArray
+from turbospec.interface import FloatArray
 from turbospec_sim.replications import LEVEL
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from turbospec.types import FloatArray
+from turbospec.interface import FloatArray
 
 Row = Mapping[str, Any]
 """A row of results, as it was simulated or as it was read from a file (null where a figure is not finite)."""

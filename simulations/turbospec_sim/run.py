@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from turbospec.controller import Controller, GuardConfig, StepListener
+from turbospec.interface import StepController
 from turbospec.policy import PolicyConfig, find_policy, read_policy
 from turbospec.policy.static import StaticPolicy
-from turbospec.telemetry.cell import ALL_AT_ONCE
-from turbospec.types import StepController
+from turbospec_bench.cell import ALL_AT_ONCE
 from turbospec_sim.engine import SimulatedEngine
 from turbospec_sim.metrics import judged, summarise
 from turbospec_sim.oracle import OraclePolicy

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from turbospec.errors import UserError
+from turbospec.files.shipped import find_file, shipped_files
+from turbospec.files.yaml_source import YamlSource
 from turbospec.policy.schema import nearest
-from turbospec.policy.shipped import find_file, shipped_files
-from turbospec.policy.yaml_source import YamlSource
 from turbospec_sim.scenario import Scenario
 
 Location = list[str | int]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 
-from turbospec.compiled import compiled
-from turbospec.types import IntArray
+from turbospec.interface import IntArray
+from turbospec.runtime.kernels import compiled
 from turbospec_sim.randomness import key
 from turbospec_sim.records import FREE_ROWS, PREEMPTED, RUNNING, SLOT, TOKENS, Record, Records
 from turbospec_sim.text import begin_text

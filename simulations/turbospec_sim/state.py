@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from turbospec.types import IntArray
+from turbospec.interface import IntArray
 from turbospec_sim.emission import GAP_BINS
 from turbospec_sim.records import FREE_ROWS, REQUEST, TOTALS, Records
 from turbospec_sim.step_time import StepTimes

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from turbospec.compiled import compiled
-from turbospec.types import FloatArray, IntArray
+from turbospec.interface import FloatArray, IntArray
+from turbospec.runtime.kernels import compiled
 from turbospec_sim.randomness import normal
 from turbospec_sim.records import Records
 

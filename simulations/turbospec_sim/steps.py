@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from turbospec.compiled import compiled
-from turbospec.types import FloatArray, IntArray
+from turbospec.interface import FloatArray, IntArray
+from turbospec.runtime.kernels import compiled
 from turbospec_sim.drafting import draft, first_pass_seconds, is_prefilling
 from turbospec_sim.emission import emit
 from turbospec_sim.records import VIEW_SLOT, Records

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turbospec.compiled import compiled
 from turbospec.errors import UserError
-from turbospec.types import FloatArray, IntArray
+from turbospec.interface import FloatArray, IntArray
+from turbospec.runtime.kernels import compiled
 from turbospec_sim.randomness import uniform
 from turbospec_sim.records import CLASS, Record, Records
 from turbospec_sim.workload.acceptance import (

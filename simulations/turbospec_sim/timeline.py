@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from turbospec.compiled import compiled
+from turbospec.runtime.kernels import compiled
 from turbospec_sim.records import TOTALS, Records
 
 MARKS = 200

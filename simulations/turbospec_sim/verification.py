@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from turbospec.compiled import compiled
-from turbospec.types import FloatArray, IntArray
+from turbospec.interface import FloatArray, IntArray
+from turbospec.runtime.kernels import compiled
 from turbospec_sim.drafting import is_prefilling
 from turbospec_sim.randomness import uniform
 from turbospec_sim.records import SLOT, TOKENS, Records

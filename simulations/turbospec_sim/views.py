@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from turbospec.compiled import compiled
-from turbospec.types import IntArray, Phase
+from turbospec.interface import IntArray, Phase
+from turbospec.runtime.kernels import compiled
 from turbospec_sim.drafting import is_prefilling, stale_tokens
 from turbospec_sim.records import PREEMPTED, SLOT, TOKENS, Records
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.turbospec_engine.harness import DEVICE, RandomPlans, Reference
+from turbospec.interface import StepController, StepOutcome, StepPlan, StepView
 from turbospec.policy import load_controller
-from turbospec.types import StepController, StepOutcome, StepPlan, StepView
 from turbospec_engine import Engine, EngineConfig, SamplingParams
 
 REPOSITORY = Path(__file__).parents[2]

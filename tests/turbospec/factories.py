@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from turbospec.types import Phase, StepOutcome, StepView
+from turbospec.interface import Phase, StepOutcome, StepView
 
 
 def make_view(n: int = 4, *, step: int = 0, max_draft: int = 15, **overrides: Any) -> StepView:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from turbospec.types import Phase, StepController, StepOutcome, StepPlan, StepView
+from turbospec.interface import Phase, StepController, StepOutcome, StepPlan, StepView
 
 MAX_DRAFT = 15
 PROMPT_TOKENS = 120

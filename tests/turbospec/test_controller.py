@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turbospec.controller import Controller, GuardConfig
-from turbospec.types import Phase, StepOutcome, StepPlan, StepView
+from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
 
 LIMITS = (0, 4, 7)
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.turbospec_engine.harness import Pair
 from turbospec import UserError
-from turbospec.logistic import MAX_CLASSES
+from turbospec.models.logistic import MAX_CLASSES
 from turbospec_engine import Models, SamplingParams
 from turbospec_engine.admission import MAX_MASKS, Admission
 from turbospec_engine.request import Request

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from turbospec.controller import Controller, GuardConfig
-from turbospec.types import StepController, StepOutcome, StepPlan, StepView
+from turbospec.interface import StepController, StepOutcome, StepPlan, StepView
 from turbospec_sim.engine import SimulatedEngine
 from turbospec_sim.scenario import Scenario
 from turbospec_sim.state import EngineState

@@ -147,7 +147,7 @@ def no_simulation(*_: object) -> None:
         ("joblib", "turbospec_sim.backends", [], "get the simulator with: pip install 'turbospec[sim]'"),
         (
             "matplotlib",
-            "turbospec.telemetry.pictures",
+            "turbospec_bench.reports.pictures",
             ["--report", "report.html"],
             "get the engine with: pip install 'turbospec[engine]', or the simulator with: pip install 'turbospec[sim]'",
         ),
@@ -165,7 +165,12 @@ def test_a_missing_extra_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("turbospec_sim.sweep.simulate", no_simulation)
-    for name in (loaded, "turbospec_sim.sweep", "turbospec_sim.report", "turbospec_sim.report_figures"):
+    for name in (
+        loaded,
+        "turbospec_sim.sweep",
+        "turbospec_bench.reports.simulation",
+        "turbospec_bench.reports.simulation_figures",
+    ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
     assert run(["drift", *QUICK, *options], monkeypatch) == 2

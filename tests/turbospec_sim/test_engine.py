@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.turbospec_sim.scenarios import RandomPolicy, Steps, closed, scenario, serve, state_of
 from turbospec import UserError
+from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
 from turbospec.policy import load_policy
 from turbospec.policy.static import StaticPolicy
-from turbospec.types import Phase, StepOutcome, StepPlan, StepView
 from turbospec_sim.run import Run, simulate
 from turbospec_sim.state import EngineState
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from turbospec.latency import LatencyModel
-from turbospec.profile import LatencySample, Profile
+from turbospec.models.latency import LatencyModel
+from turbospec.models.profile import LatencySample, Profile
 from turbospec_sim.hardware import MODELS
 from turbospec_sim.latency_config import Latency
 from turbospec_sim.step_time import StepTimes, noise, padded, pass_seconds

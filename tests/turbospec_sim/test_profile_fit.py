@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turbospec.profile import LatencySample
+from turbospec.models.profile import LatencySample
 from turbospec_sim.profile_fit import fitted_coefficients, predicted_seconds
 from turbospec_sim.step_time import pass_seconds
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.turbospec_sim.scenarios import Steps, closed, scenario, serve, state_of
+from turbospec.files.results_file import plain
+from turbospec.interface import Phase
 from turbospec.policy.static import StaticPolicy
-from turbospec.telemetry.results_file import plain
-from turbospec.types import Phase
 from turbospec_sim.records import ENGINE, TOTALS
 from turbospec_sim.run import Run, simulate
 from turbospec_sim.timeline import MARKS, timeline

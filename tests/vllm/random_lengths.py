@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from turbospec.hosts.vllm.loop import VllmLoop
-from turbospec.hosts.vllm.scheduler import TurboSpecAsyncScheduler, TurboSpecScheduler
-from turbospec.types import StepOutcome, StepPlan, StepView
+from turbospec.hosts.vllm.scheduler.loop import VllmLoop
+from turbospec.hosts.vllm.scheduler.schedulers import TurboSpecAsyncScheduler, TurboSpecScheduler
+from turbospec.interface import StepOutcome, StepPlan, StepView
 
 
 class RandomLengths:

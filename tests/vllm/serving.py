@@ -14,9 +14,9 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.vllm.script import REPOSITORY, SETTINGS
-from turbospec_engine.bench.vllm import server
-from turbospec_engine.bench.vllm.fleet import Fleet
-from turbospec_engine.bench.vllm.launch import Launch
+from turbospec_bench.vllm import server
+from turbospec_bench.vllm.fleet import Fleet
+from turbospec_bench.vllm.launch import Launch
 
 TARGET, DRAFTER = (str(REPOSITORY / "models" / name) for name in ("target", "drafter"))
 SPECULATION = {"method": "draft_model", "model": DRAFTER, "num_speculative_tokens": 5}

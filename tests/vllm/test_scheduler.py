@@ -11,7 +11,7 @@ pytest.importorskip("vllm")
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from turbospec.hosts.vllm import scheduler as hosted
+from turbospec.hosts.vllm.scheduler import schedulers as hosted
 
 
 def test_what_lies_between_two_steps_is_the_seconds_unless_nothing_ran(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,17 +16,17 @@ from turbospec.cli.bench_vllm import bench_vllm
 from turbospec.cli.console import progress, stderr, stdout, table
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
+from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, load_controller, read_policy
-from turbospec.profile import Profile
-from turbospec.telemetry.cell import Cell
-from turbospec.telemetry.trace_folder import TraceFolder
+from turbospec_bench.cell import Cell
+from turbospec_bench.trace_folder import TraceFolder
 
 if TYPE_CHECKING:
-    from turbospec_engine.bench.cells import Entry
-    from turbospec_engine.bench.contender import Contender
-    from turbospec_engine.bench.results import Results
-    from turbospec_engine.bench.session import Session
-    from turbospec_engine.bench.workloads import Load
+    from turbospec_bench.contender import Contender
+    from turbospec_bench.embedded.session import Session
+    from turbospec_bench.embedded.workloads import Load
+    from turbospec_bench.results import Results
+    from turbospec_bench.table import Entry
 
     Plan = Sequence[tuple[Cell, Sequence[Entry]]]
 
@@ -89,12 +89,12 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return
-    from turbospec_engine.bench.bars import judge
-    from turbospec_engine.bench.cells import QUICK_TABLE, entries_of, select_cells
-    from turbospec_engine.bench.pairs import Pairs
-    from turbospec_engine.bench.profiles import CACHE, MeasuredProfiles
-    from turbospec_engine.bench.session import Session
-    from turbospec_engine.bench.workloads import USUAL_SAMPLING
+    from turbospec_bench.embedded.pairs import Pairs
+    from turbospec_bench.embedded.profiles import CACHE, MeasuredProfiles
+    from turbospec_bench.embedded.session import Session
+    from turbospec_bench.embedded.workloads import USUAL_SAMPLING
+    from turbospec_bench.table import QUICK_TABLE, entries_of, select_cells
+    from turbospec_bench.targets import judge
 
     if quick and (workload or drafter or concurrency or request_rate):
         raise UserError("--quick has cells of its own; leave it out to select others")
@@ -149,7 +149,7 @@ def controller_cost(
     """Time plan and observe alone, on a synthetic batch and without any model."""
     import numpy as np
 
-    from turbospec_engine.bench.controller_cost import measure_decisions
+    from turbospec_bench.decision_cost import measure_decisions
 
     measured = Profile.load(profile) if profile else None
     shown = table(f"µs a step, {requests} requests, K ≤ {max_draft}", "policy", "median", "P99", "plan", "observe")
@@ -163,7 +163,7 @@ def controller_cost(
 
 def _play(session: Session, plan: Plan, rounds: int, results: Results, cell_seconds: float) -> None:
     """Play the cells that the results lack. What a cell has when it is interrupted is kept, and when its time is up."""
-    from turbospec_engine.bench.bars import best_fixed_line
+    from turbospec_bench.targets import best_fixed_line
 
     left = [(cell, entries) for cell, entries in plan if not results.has(cell, entries, rounds)]
     with progress() as bar:

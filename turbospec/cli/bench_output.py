@@ -14,12 +14,12 @@ from rich.text import Text
 
 from turbospec.cli.console import stdout, table
 from turbospec.errors import UserError
-from turbospec.telemetry.cell import Cell, Row
-from turbospec.telemetry.report_rows import COLUMNS, table_line
+from turbospec_bench.cell import Cell, Row
+from turbospec_bench.reports.rows import COLUMNS, table_line
 
 if TYPE_CHECKING:
-    from turbospec_engine.bench.bars import Verdict
-    from turbospec_engine.bench.results import Results
+    from turbospec_bench.results import Results
+    from turbospec_bench.targets import Verdict
 
 VERDICTS = {True: ("met", "green"), False: ("MISSED", "red"), None: ("not judged", "yellow")}
 
@@ -34,7 +34,7 @@ def open_results(resume: Path | None, new: Path | None, meta: dict[str, Any], co
     Raises:
         UserError: the results to resume are missing, broken, or measured in another way.
     """
-    from turbospec_engine.bench.results import Results
+    from turbospec_bench.results import Results
 
     if resume is None:
         return Results(new or Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json", meta)
@@ -59,7 +59,7 @@ def show_cell(results: Results, cell: Cell, compare: Callable[[Sequence[Row]], s
 
 def conclude(results: Results, verdicts: Sequence[Verdict], report: Path | None, pictures: Path | None) -> None:
     """Print the verdicts, and write the results, the report and the pictures."""
-    from turbospec.telemetry.report import write_pictures, write_report
+    from turbospec_bench.reports.benchmark import write_pictures, write_report
 
     report = report or results.path.with_suffix(".html")
     results.meta["verdicts"] = [verdict.document() for verdict in verdicts]

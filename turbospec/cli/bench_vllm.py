@@ -21,14 +21,14 @@ from turbospec.cli.bench_output import conclude, open_results, show_cell, surrou
 from turbospec.cli.console import progress, stderr, stdout
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
-from turbospec.telemetry.cell import Cell
+from turbospec_bench.cell import Cell
 
 if TYPE_CHECKING:
-    from turbospec_engine.bench.cells import Entry
-    from turbospec_engine.bench.contender import Contender
-    from turbospec_engine.bench.results import Results
-    from turbospec_engine.bench.vllm.loads import VllmLoad
-    from turbospec_engine.bench.vllm.session import VllmSession
+    from turbospec_bench.contender import Contender
+    from turbospec_bench.results import Results
+    from turbospec_bench.table import Entry
+    from turbospec_bench.vllm.loads import VllmLoad
+    from turbospec_bench.vllm.session import VllmSession
 
 ROUNDS = 4
 TABLES = "vllm_tables"
@@ -67,16 +67,16 @@ def bench_vllm(
     --policy and --rounds select from it.
     """
     # The report needs matplotlib; where that is missing, it is to be said before hours of measuring.
-    import turbospec.telemetry.report  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    from turbospec_engine.bench.cells import select_cells
-    from turbospec_engine.bench.vllm.bars import judge
-    from turbospec_engine.bench.vllm.client_process import BenchClient
-    from turbospec_engine.bench.vllm.contender import Bench
-    from turbospec_engine.bench.vllm.fleet import Fleet
-    from turbospec_engine.bench.vllm.launch import Launches
-    from turbospec_engine.bench.vllm.loads import LoadSource, load_tokenizer
-    from turbospec_engine.bench.vllm.session import VllmSession
-    from turbospec_engine.bench.vllm.table import PAIRS, entries_of
+    import turbospec_bench.reports.benchmark  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    from turbospec_bench.table import select_cells
+    from turbospec_bench.vllm.client_process import BenchClient
+    from turbospec_bench.vllm.contender import Bench
+    from turbospec_bench.vllm.fleet import Fleet
+    from turbospec_bench.vllm.launch import Launches
+    from turbospec_bench.vllm.loads import LoadSource, load_tokenizer
+    from turbospec_bench.vllm.session import VllmSession
+    from turbospec_bench.vllm.table import PAIRS, entries_of
+    from turbospec_bench.vllm.targets import judge
 
     cells = select_cells(workload or (), drafter or (), concurrency or (), table=PAIRS)
     entries = entries_of(policy or ())
@@ -110,8 +110,8 @@ def bench_vllm(
 
 def _play(session: VllmSession, cells: Sequence[Cell], entries: Sequence[Entry], rounds: int, results: Results) -> None:
     """Play the cells that the results lack, drafter by drafter."""
-    from turbospec_engine.bench.vllm.bars import best_other_line
-    from turbospec_engine.bench.vllm.session import runs_of
+    from turbospec_bench.vllm.session import runs_of
+    from turbospec_bench.vllm.targets import best_other_line
 
     drafters = [cell.drafter for cell in cells]
     left = sorted(

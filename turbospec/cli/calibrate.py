@@ -52,7 +52,7 @@ def calibrate(
     write: Annotated[Path | None, typer.Option(help="Folder for the scenario files with the fitted values.")] = None,
 ) -> None:
     """Fit fields of scenarios to measured runs, all at once, and say which of them the measurements do not tell."""
-    from turbospec.telemetry.results_file import save
+    from turbospec.files.results_file import save
     from turbospec_sim import calibration
     from turbospec_sim.scenario_file import find_scenario, read_scenario
 
@@ -214,7 +214,7 @@ def _show(found: Calibration) -> None:
 
 
 def _write(folder: Path, files: Mapping[str, Path], found: Calibration) -> None:
-    from turbospec.telemetry.whole_file import write_whole
+    from turbospec.files.whole_file import write_whole
     from turbospec_sim.scenario_edit import with_values
 
     for name, source in files.items():

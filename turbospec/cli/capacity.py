@@ -33,7 +33,7 @@ def capacity(
     json: Annotated[Path | None, typer.Option(help="Results, one row a policy.")] = None,
 ) -> None:
     """Find the highest rate at which simulated servers keep to their objectives, by bisection, under each policy."""
-    from turbospec.telemetry.results_file import save
+    from turbospec.files.results_file import save
     from turbospec_sim.capacity import FIRST_GUESS, capacities
     from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.sweep import Sweep

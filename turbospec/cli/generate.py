@@ -16,9 +16,9 @@ from rich.text import Text
 from turbospec.cli.console import print_json, stderr, stdout
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
-from turbospec.telemetry.summary import Summary
-from turbospec.telemetry.trace import DecisionTrace, TraceStep
-from turbospec.types import StepOutcome, StepPlan, StepView
+from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.observability.summary import Summary
+from turbospec.observability.trace import DecisionTrace, TraceStep
 
 if TYPE_CHECKING:
     from turbospec_engine import Engine, RequestOutput, SamplingParams
@@ -47,9 +47,9 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, in place of the text.")] = False,
 ) -> None:
     """Stream one prompt and watch the controller choose: K, acceptance and why, step by step."""
+    from turbospec.models.profile import Profile
     from turbospec.policy import load_controller
     from turbospec.policy.static import StaticPolicy
-    from turbospec.profile import Profile
 
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():

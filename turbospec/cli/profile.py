@@ -14,9 +14,9 @@ from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
 
 if TYPE_CHECKING:
-    from turbospec.latency import LatencyModel
-    from turbospec.profile import LatencySample, Profile
-    from turbospec.types import FloatArray
+    from turbospec.interface import FloatArray
+    from turbospec.models.latency import LatencyModel
+    from turbospec.models.profile import LatencySample, Profile
 
 PLOT_FORMATS = (".svg", ".png", ".pdf")
 
@@ -44,7 +44,7 @@ def profile(
         measured.save(output)
     except OSError as error:
         raise UserError(f"{output}: cannot write the profile ({error.strerror}); name a file with --output") from error
-    from turbospec.latency import LatencyModel
+    from turbospec.models.latency import LatencyModel
 
     fit = Fit(LatencyModel.fit(measured.samples), measured.samples)
     if plot is not None:
@@ -95,7 +95,7 @@ class Fit:
 
     def coefficients(self) -> dict[str, float]:
         """Seconds that each feature of a step costs; only those that were measured and cost something."""
-        from turbospec.latency import VERIFY_KNOTS
+        from turbospec.models.latency import VERIFY_KNOTS
 
         segments = [f"verify: token {low:.0f} to {high:.0f}" for low, high in pairwise(VERIFY_KNOTS)]
         verify = ["verify: any pass", "verify: context token", *segments]

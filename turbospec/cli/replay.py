@@ -13,8 +13,8 @@ import typer
 from turbospec.cli.console import progress, stdout, table
 from turbospec.cli.outputs import check_outputs
 from turbospec.cli.trace_files import steps_of
+from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, read_policy
-from turbospec.profile import Profile
 
 if TYPE_CHECKING:
     from turbospec_sim.replay.replay import Replay
@@ -51,7 +51,7 @@ def replay(
     json: Annotated[Path | None, typer.Option(help="Results, two rows a policy.")] = None,
 ) -> None:
     """Say what policies would have achieved on a recorded run, with bounds where the trace cannot tell."""
-    from turbospec.telemetry.results_file import save
+    from turbospec.files.results_file import save
     from turbospec_sim.replay.replay import Replay
 
     check_outputs(json)

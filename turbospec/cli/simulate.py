@@ -50,14 +50,14 @@ def simulate(
     report: Annotated[Path | None, typer.Option(help="HTML report, one file that needs no network.")] = None,
 ) -> None:
     """Simulate a server under a policy: the real controller, requests, clock and models by a scenario file."""
-    from turbospec.telemetry.results_file import save
+    from turbospec.files.results_file import save
     from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.sweep import Sweep, concluded, run_all
 
     check_outputs(json, report)
     if report is not None:
         # It needs matplotlib; where that is missing, it is to be said before hours of simulating.
-        import turbospec_sim.report  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        import turbospec_bench.reports.simulation  # noqa: F401  # pyright: ignore[reportUnusedImport]
     read = named_scenarios(scenarios, settings or ())
     policies = checked_policies(policy or (), read)
     runs = Sweep(read, policies, checked_rates(rates or (), read), seeds).runs()
@@ -80,7 +80,7 @@ def simulate(
         save(json, meta, rows)
         stdout.print(f"results: {json}", soft_wrap=True, markup=False)
     if report is not None:
-        from turbospec_sim.report import write_report
+        from turbospec_bench.reports.simulation import write_report
 
         write_report(report, meta, rows)
         stdout.print(f"report:  {report}", soft_wrap=True, markup=False)

@@ -10,7 +10,7 @@ import typer
 
 from turbospec.cli.console import print_json, stdout, table
 from turbospec.cli.trace_files import steps_of
-from turbospec.telemetry.summary import Summary
+from turbospec.observability.summary import Summary
 
 SHOWN_REASONS = 10
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from turbospec.cli.console import stderr
 from turbospec.errors import UserError
-from turbospec.telemetry.trace import TraceStep, read_trace
+from turbospec.observability.trace import TraceStep, read_trace
 
 SHOWN_BROKEN_LINES = 5
 

@@ -14,7 +14,7 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from turbospec.errors import UserError
-from turbospec.types import FloatArray
+from turbospec.interface import FloatArray
 
 TIMEOUT_SECONDS = 5.0
 SPEC = "vllm:spec_decode_num_"

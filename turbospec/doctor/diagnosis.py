@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from turbospec.doctor.counts import BenchResult, DraftCounts
-from turbospec.types import FloatArray
+from turbospec.interface import FloatArray
 
 ENOUGH_DRAFTS = 200
 NEVER_RIGHT = 0.05

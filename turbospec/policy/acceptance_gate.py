@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.models.profile import Profile
 from turbospec.policy.config import PolicyConfig
-from turbospec.profile import Profile
-from turbospec.types import StepOutcome, StepPlan, StepView
 
 
 class AcceptanceGateConfig(PolicyConfig):

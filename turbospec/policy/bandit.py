@@ -12,10 +12,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from turbospec.open_plans import OpenPlans
+from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.models.profile import Profile
 from turbospec.policy.config import DraftLengths, PolicyConfig
-from turbospec.profile import Profile
-from turbospec.types import StepOutcome, StepPlan, StepView
+from turbospec.runtime.open_plans import OpenPlans
 
 
 class BanditConfig(PolicyConfig):

@@ -13,9 +13,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, field_validator
 
+from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.models.profile import Profile
 from turbospec.policy.config import PolicyConfig, Settings
-from turbospec.profile import Profile
-from turbospec.types import StepOutcome, StepPlan, StepView
 
 
 class TableEntry(Settings):

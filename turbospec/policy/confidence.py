@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from turbospec.interface import BoolArray, FloatArray, IntArray, StepOutcome, StepPlan, StepView
+from turbospec.models.profile import Profile
 from turbospec.policy.config import PolicyConfig
-from turbospec.profile import Profile
-from turbospec.types import BoolArray, FloatArray, IntArray, StepOutcome, StepPlan, StepView
 
 MIN_PAIRS = 6
 """Judged tokens that a refit takes; among them at least one accepted and one rejected."""

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from turbospec.controller import GuardConfig
-from turbospec.profile import Profile
-from turbospec.types import StepController
+from turbospec.interface import StepController
+from turbospec.models.profile import Profile
 
 
 class Settings(BaseModel):

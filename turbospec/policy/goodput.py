@@ -15,9 +15,9 @@ from pydantic import Field
 from scipy.optimize import nnls  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from turbospec.errors import UserError
+from turbospec.interface import FloatArray, IntArray, Phase, StepOutcome, StepPlan, StepView
+from turbospec.models.profile import LatencySample, Profile
 from turbospec.policy.config import PolicyConfig
-from turbospec.profile import LatencySample, Profile
-from turbospec.types import FloatArray, IntArray, Phase, StepOutcome, StepPlan, StepView
 
 MAX_SAMPLES = 4096
 """Steps remembered where the latency model is learnt online."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from turbospec.controller import Controller
+from turbospec.files.shipped import find_file, shipped_files
+from turbospec.interface import StepController
+from turbospec.models.profile import Profile
 from turbospec.policy.reload import ReloadingPolicy
 from turbospec.policy.schema import read_policy
-from turbospec.policy.shipped import find_file, shipped_files
-from turbospec.profile import Profile
-from turbospec.types import StepController
 
 
 def shipped_policies() -> dict[str, Path]:

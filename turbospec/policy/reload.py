@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 
 from turbospec.errors import UserError
+from turbospec.interface import StepController, StepOutcome, StepPlan, StepView
+from turbospec.models.profile import Profile
 from turbospec.policy.schema import read_policy
-from turbospec.profile import Profile
-from turbospec.types import StepController, StepOutcome, StepPlan, StepView
 
 log = logging.getLogger("turbospec")
 

@@ -11,8 +11,9 @@ from typing import Annotated, Any, get_args
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from turbospec.files.yaml_source import YamlSource
 from turbospec.policy.acceptance_gate import AcceptanceGateConfig
-from turbospec.policy.adaptive import AdaptiveConfig
+from turbospec.policy.adaptive.policy import AdaptiveConfig
 from turbospec.policy.bandit import BanditConfig
 from turbospec.policy.batch_table import BatchTableConfig
 from turbospec.policy.confidence import ConfidenceConfig
@@ -21,7 +22,6 @@ from turbospec.policy.ema_tiers import EmaTiersConfig
 from turbospec.policy.goodput import GoodputConfig
 from turbospec.policy.heuristic import HeuristicConfig
 from turbospec.policy.static import OffConfig, StaticConfig
-from turbospec.policy.yaml_source import YamlSource
 
 AnyPolicyConfig = (
     AcceptanceGateConfig

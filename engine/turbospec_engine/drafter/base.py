@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from turbospec import DraftGate
-from turbospec.types import FloatArray, IntArray
+from turbospec.interface import FloatArray, IntArray
 from turbospec_engine.draft import Draft
 from turbospec_engine.request import Request
 

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from turbospec import DraftGate
-from turbospec.types import FloatArray, IntArray
+from turbospec.interface import FloatArray, IntArray
 from turbospec_engine.attention import RaggedBatch
 from turbospec_engine.draft import Draft
 from turbospec_engine.request import Request

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from turbospec import DraftGate
-from turbospec.types import FloatArray, IntArray
+from turbospec.interface import FloatArray, IntArray
 from turbospec_engine.draft import Draft
 from turbospec_engine.request import Request
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from turbospec.telemetry.trace import TraceStep
-from turbospec.types import FloatArray
+from turbospec.interface import FloatArray
+from turbospec.observability.trace import TraceStep
 
 LONGEST_STEP = 1.5
 """Seconds from one step to the next that count as the first one's, for each second that it took by its own account."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from turbospec.errors import UserError
-from turbospec.logistic import MAX_CLASSES
-from turbospec.profile import LatencySample
-from turbospec.telemetry.trace import TraceStep
-from turbospec.types import FloatArray, IntArray, Phase
+from turbospec.interface import FloatArray, IntArray, Phase
+from turbospec.models.logistic import MAX_CLASSES
+from turbospec.models.profile import LatencySample
+from turbospec.observability.trace import TraceStep
 from turbospec_sim.replay.queueing import arrivals, seconds_between
 from turbospec_sim.replay.tokens import Draft, KnownTokens
 

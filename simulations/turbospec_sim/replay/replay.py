@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from turbospec.controller import GuardConfig
-from turbospec.logistic import MAX_CLASSES
+from turbospec.interface import IntArray, StepController, StepOutcome, StepPlan, StepView
+from turbospec.models.logistic import MAX_CLASSES
+from turbospec.models.profile import Profile
+from turbospec.observability.trace import TraceStep
 from turbospec.policy import PolicyConfig
-from turbospec.profile import Profile
-from turbospec.telemetry.trace import TraceStep
-from turbospec.types import IntArray, StepController, StepOutcome, StepPlan, StepView
 from turbospec_sim.profile_fit import fitted_coefficients, predicted_seconds
 from turbospec_sim.records import CLASS, OFFERED
 from turbospec_sim.replay.recording import Recording, record

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from turbospec.telemetry.trace import TraceStep
-from turbospec.types import Phase
+from turbospec.interface import Phase
+from turbospec.observability.trace import TraceStep
 from turbospec_sim.replay.recording import Recording
 from turbospec_sim.scenario import Drafter, Server
 from turbospec_sim.workload.acceptance import MAX_POSITIONS

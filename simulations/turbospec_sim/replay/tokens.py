@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turbospec.compiled import compiled
-from turbospec.types import IntArray
+from turbospec.interface import IntArray
+from turbospec.runtime.kernels import compiled
 
 ANYWHERE = 1 << 30
 """More places than a draft has."""

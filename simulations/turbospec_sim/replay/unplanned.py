@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from turbospec.telemetry.trace import TraceStep
-from turbospec.types import Phase
+from turbospec.interface import Phase
+from turbospec.observability.trace import TraceStep
 from turbospec_sim.replay.queueing import LONGEST_STEP
 
 

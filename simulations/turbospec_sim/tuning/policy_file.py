@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
+from turbospec.files.whole_file import write_whole
 from turbospec.policy import PolicyConfig
-from turbospec.telemetry.whole_file import write_whole
 
 LINE_LENGTH = 120
 

@@ -15,8 +15,8 @@ from scipy.optimize import Bounds, differential_evolution
 from scipy.stats import qmc
 
 from turbospec.errors import UserError
+from turbospec.interface import FloatArray
 from turbospec.policy import PolicyConfig
-from turbospec.types import FloatArray
 from turbospec_sim.ratio import Ratio
 from turbospec_sim.tuning.objective import Trials
 from turbospec_sim.tuning.space import Dimension

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from turbospec.logistic import MAX_CLASSES
+from turbospec.models.logistic import MAX_CLASSES
 from turbospec.policy.config import Settings
 from turbospec_sim.limits import MOST_REQUESTS, Count
 from turbospec_sim.workload.acceptance import Acceptance

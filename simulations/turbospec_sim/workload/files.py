@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ValidationInfo
 
 from turbospec.errors import UserError
-from turbospec.policy.shipped import is_name
+from turbospec.files.shipped import is_name
 
 
 def _from_scenario(path: Path, info: ValidationInfo) -> Path:

@@ -7,8 +7,8 @@ import pytest
 
 from turbospec import UserError
 from turbospec.cli.profile import Fit, profile
-from turbospec.latency import LatencyModel
-from turbospec.profile import LatencySample
+from turbospec.models.latency import LatencyModel
+from turbospec.models.profile import LatencySample
 
 
 @pytest.fixture(scope="module")

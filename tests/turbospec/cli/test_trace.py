@@ -8,8 +8,8 @@ import pytest
 
 from turbospec import UserError
 from turbospec.cli.trace import trace
-from turbospec.telemetry.trace import DecisionTrace
-from turbospec.types import Phase, StepOutcome, StepPlan, StepView
+from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
+from turbospec.observability.trace import DecisionTrace
 
 
 @pytest.fixture

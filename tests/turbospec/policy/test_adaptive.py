@@ -13,10 +13,10 @@ import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
 from tests.turbospec.synthetic_engine import Guess, Served, SyntheticEngine, Times, by_turns, drafter, hopeless
-from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
-from turbospec.profile import Profile
-from turbospec.step_problem import Batch
-from turbospec.types import Phase, StepController, StepOutcome, StepPlan, StepView
+from turbospec.interface import Phase, StepController, StepOutcome, StepPlan, StepView
+from turbospec.models.profile import Profile
+from turbospec.planning.problem import Batch
+from turbospec.policy.adaptive.policy import AdaptiveConfig, AdaptivePolicy
 
 FIXED = (0, 1, 2, 3, 5)
 GOOD, POOR = drafter(1.0), drafter(0.5)

@@ -3,9 +3,9 @@ import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
 from turbospec import UserError
+from turbospec.interface import Phase
+from turbospec.models.profile import LatencySample, Profile
 from turbospec.policy.goodput import GoodputConfig, PassTimes
-from turbospec.profile import LatencySample, Profile
-from turbospec.types import Phase
 
 DRAFT = np.array([1e-7, 1e-5, 1e-3])  # seconds per context token, per row and per pass
 TARGET = np.array([2e-7, 1e-4, 1e-2])

@@ -4,8 +4,8 @@ import pytest
 from tests.turbospec.factories import make_outcome, make_view
 from turbospec import UserError
 from turbospec.controller import Controller, GuardConfig
+from turbospec.interface import Phase
 from turbospec.policy import find_policy, load_controller, load_policy, read_policy, shipped_policies
-from turbospec.types import Phase
 
 SHIPPED = [
     "acceptance-gate", "adaptive", "bandit", "batch-table", "confidence", "ema-tiers", "goodput", "heuristic", "off",

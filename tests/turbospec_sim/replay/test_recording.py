@@ -9,8 +9,8 @@ import pytest
 from tests.turbospec_sim.replay.traces import written
 from tests.turbospec_sim.scenarios import scenario, state_of
 from turbospec import UserError
-from turbospec.telemetry.trace import TraceStep
-from turbospec.types import Phase
+from turbospec.interface import Phase
+from turbospec.observability.trace import TraceStep
 from turbospec_sim.replay.queueing import arrivals
 from turbospec_sim.replay.recording import record
 from turbospec_sim.replay.server import drafter_of, server_of

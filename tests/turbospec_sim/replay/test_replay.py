@@ -11,10 +11,10 @@ from tests.turbospec.synthetic_engine import SyntheticEngine, Times, drafter
 from tests.turbospec_sim.replay.traces import written
 from tests.turbospec_sim.scenarios import closed, scenario
 from turbospec.controller import Controller, GuardConfig
+from turbospec.models.profile import Profile
+from turbospec.observability.trace import DecisionTrace, read_trace
 from turbospec.policy import find_policy, read_policy
 from turbospec.policy.static import StaticPolicy
-from turbospec.profile import Profile
-from turbospec.telemetry.trace import DecisionTrace, read_trace
 from turbospec_sim.replay.replay import Replay
 from turbospec_sim.run import Run, simulate
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.turbospec_sim.replay.traces import written
 from tests.turbospec_sim.scenarios import closed, scenario
-from turbospec.telemetry.trace import TraceStep
+from turbospec.observability.trace import TraceStep
 from turbospec_sim.replay.recording import record
 from turbospec_sim.replay.replay import Replay
 from turbospec_sim.replay.unplanned import with_unplanned_steps

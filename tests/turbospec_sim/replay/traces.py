@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.turbospec_sim.scenarios import serve, state_of
+from turbospec.observability.trace import DecisionTrace, TraceStep, read_trace
 from turbospec.policy import load_policy
-from turbospec.telemetry.trace import DecisionTrace, TraceStep, read_trace
 from turbospec_sim.scenario import Scenario
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.turbospec_sim.scenarios import closed, scenario
 from turbospec import UserError
+from turbospec.interface import FloatArray
 from turbospec.policy import PolicyConfig, find_policy, read_policy
-from turbospec.types import FloatArray
 from turbospec_sim.ratio import Ratio
 from turbospec_sim.tuning.objective import Trials, check_objective
 from turbospec_sim.tuning.search import Tuned, tune

@@ -23,8 +23,8 @@ from pathlib import Path
 
 log = logging.getLogger("turbospec")
 
-SYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.TurboSpecScheduler"
-ASYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.TurboSpecAsyncScheduler"
+SYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.schedulers.TurboSpecScheduler"
+ASYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.schedulers.TurboSpecAsyncScheduler"
 SCHEDULE = "num_speculative_tokens_per_batch_size"
 MARK = "_turbospec_registered"
 
@@ -99,13 +99,13 @@ def _with_scheduler(create):
 def _with_runner_wrapped(init):
     @functools.wraps(init)
     def init_device(wrapper):
-        from turbospec.hosts.vllm.support import drafts_late, kept_tokens, may_be_scheduled_by_us
+        from turbospec.hosts.vllm.shared.support import drafts_late, kept_tokens, may_be_scheduled_by_us
 
         init(wrapper)
         config = wrapper.vllm_config
         if not may_be_scheduled_by_us(config):
             return
-        from turbospec.hosts.vllm import drafter_on_demand, drafts_in_output, late_drafts
+        from turbospec.hosts.vllm.worker import drafter_on_demand, drafts_in_output, late_drafts
 
         runner = wrapper.worker.model_runner
         if kept_tokens(config):
@@ -119,7 +119,7 @@ def _with_runner_wrapped(init):
 
 
 def _settings(args):
-    from turbospec.hosts.vllm.settings import read_settings
+    from turbospec.hosts.vllm.shared.settings import read_settings
 
     return read_settings(args.additional_config)
 
@@ -128,7 +128,7 @@ def _reason(args, speculation, *, scheduler_cls=None, second_model_runner: bool 
     """Why TurboSpec stays out of it; None where it need not."""
     from vllm.version import __version_tuple__
 
-    from turbospec.hosts.vllm.support import SetUp, unsupported
+    from turbospec.hosts.vllm.shared.support import SetUp, unsupported
 
     if args.scheduler_cls is not None:
         return f"--scheduler-cls names {args.scheduler_cls}; leave it out"
@@ -150,7 +150,7 @@ def _share_metrics() -> None:
     """Show the metrics of the engine core, a process still to be started, on this process's `/metrics`."""
     from prometheus_client import REGISTRY
 
-    from turbospec.hosts.vllm.metrics_file import METRICS_FILE_VARIABLE, MetricsFileReader
+    from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileReader
 
     folder = tempfile.mkdtemp(prefix="turbospec-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

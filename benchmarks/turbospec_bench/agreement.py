@@ -1,0 +1,139 @@
+"""How close simulated runs come to the embedded engine's own: those of a benchmark that kept its traces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from turbospec.errors import UserError
+from turbospec.models.profile import LatencySample, Profile
+from turbospec.observability.trace import read_trace
+from turbospec_bench.cell import Cell, Row, by_cell
+from turbospec_bench.trace_folder import TraceFolder
+from turbospec_sim.replay.replay import Replay
+
+FIGURES = ("output_throughput", "mean_tpot_ms", "mean_ttft_ms")
+BY_PROFILE, BY_OTHERS, BY_TRACE = "profile", "others", "trace"
+"""Step times as they were measured before the benchmark, in the cell's runs under other policies, which were served
+between those that are judged, and in the run itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """A run, and what the simulator makes of its requests and recorded drafts."""
+
+    cell: Cell
+    policy: str
+    emit: str
+    number: int
+    """Its round, from 1."""
+    step_times: str
+    """`BY_PROFILE`, `BY_OTHERS` or `BY_TRACE`."""
+    measured: dict[str, float]
+    """By the benchmark's client."""
+    simulated: dict[str, float]
+    steps: int
+    simulated_steps: int
+
+    @property
+    def entry(self) -> tuple[Cell, str, str]:
+        """What its rounds have in common."""
+        return self.cell, self.policy, self.emit
+
+    def error(self, figure: str) -> float:
+        """Simulated over measured, less 1."""
+        return self.simulated[figure] / self.measured[figure] - 1.0
+
+    def document(self) -> Row:
+        """A row of results."""
+        return {
+            **self.cell.fields,
+            "policy": self.policy,
+            "emit": self.emit,
+            "round": self.number,
+            "step_times": self.step_times,
+            **{f"measured_{figure}": value for figure, value in self.measured.items()},
+            **self.simulated,
+            **{f"{figure}_error": self.error(figure) for figure in FIGURES},
+            "measured_engine_steps": self.steps,
+            "engine_steps": self.simulated_steps,
+        }
+
+
+def read_rows(path: Path) -> Sequence[Row]:
+    """The rows of a benchmark's results that the embedded engine gave.
+
+    Raises:
+        UserError: the file cannot be read, is none, or has no such row.
+    """
+    try:
+        rows = [row for row in json.loads(path.read_text())["rows"] if row["emit"] is not None]
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the results ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a file that `turbospec bench --json` wrote ({error})") from error
+    if not rows:
+        raise UserError(f"{path}: no row of the embedded engine in it; run `turbospec bench --traces FOLDER`")
+    return rows
+
+
+def agreements(rows: Sequence[Row], folder: TraceFolder) -> Iterator[Agreement]:
+    """Simulate every counted run of a benchmark in the embedded engine, once with each kind of step times.
+
+    There are none of other policies' runs where no other policy ran, or none that drafts while this one does. Requests,
+    drafts, what was accepted of them and the pauses between steps are the run's own in all three.
+
+    Args:
+        rows: of the benchmark's results, without those of other engines.
+        folder: what it kept.
+
+    Raises:
+        UserError: a trace or a profile cannot be read.
+    """
+    for cell, own in by_cell(rows).items():
+        yield from _agreements(cell, own, folder)
+
+
+def _agreements(cell: Cell, rows: Sequence[Row], folder: TraceFolder) -> Iterator[Agreement]:
+    """Those of one cell's runs."""
+    profile = Profile.load(folder.profile(cell.drafter))
+    runs = {
+        (row["policy"], row["emit"], number): list(read_trace(folder.trace(cell, row["policy"], row["emit"], number)))
+        for row in rows
+        for number in range(1, row["rounds"] + 1)
+    }
+    own = {run: Replay(steps, concurrency=cell.concurrency) for run, steps in runs.items()}
+    for row in rows:
+        policy, emit = row["policy"], row["emit"]
+        others = [sample for run in runs if run[0] != policy for sample in own[run].recording.samples]
+        mine = [sample for run in runs if run[:2] == (policy, emit) for sample in own[run].recording.samples]
+        tells = others and (not _drafts(mine) or _drafts(others))
+        profiles = {BY_PROFILE: profile} | ({BY_OTHERS: Profile(others)} if tells else {})
+        for number in range(1, row["rounds"] + 1):
+            steps = runs[policy, emit, number]
+            measured = {figure: row["round_figures"][figure][number - 1] for figure in FIGURES}
+            replays = {
+                source: Replay(steps, profile=times, concurrency=cell.concurrency) for source, times in profiles.items()
+            }
+            for source, replay in (replays | {BY_TRACE: own[policy, emit, number]}).items():
+                figures = replay.as_recorded()
+                simulated = {figure: figures[figure] for figure in FIGURES}
+                yield Agreement(
+                    cell, policy, emit, number, source, measured, simulated, len(steps), figures["engine_steps"]
+                )
+
+
+def _drafts(samples: Sequence[LatencySample]) -> bool:
+    return any(sample.draft_rows for sample in samples)
+
+
+def median_errors(found: Sequence[Agreement], figure: str) -> dict[tuple[Cell, str, str], float]:
+    """The median of a figure's error over the rounds, by cell, policy and order of emission."""
+    rounds: dict[tuple[Cell, str, str], list[float]] = {}
+    for agreement in found:
+        rounds.setdefault(agreement.entry, []).append(agreement.error(figure))
+    return {run: float(np.median(errors)) for run, errors in rounds.items()}

@@ -1,0 +1,67 @@
+"""A policy in the embedded engine, behind a client that keeps to the load's arrivals."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from turbospec.controller import Controller
+from turbospec_bench.contender import Run, client_figures
+from turbospec_bench.embedded.workloads import Load
+from turbospec_bench.metrics import RequestRecord
+from turbospec_bench.recorder import StepLog, StepTotals, Timeline
+from turbospec_bench.table import Entry
+from turbospec_engine import Engine, EngineConfig, Models
+
+
+class EngineContender:
+    """One engine and one controller that go on living from run to run, as a server does.
+
+    Args:
+        traced: whether runs keep their steps.
+    """
+
+    def __init__(
+        self, entry: Entry, config: EngineConfig, models: Models, controller: Controller, *, traced: bool = False
+    ) -> None:
+        self.entry = entry
+        self._totals = StepTotals()
+        self._timeline = Timeline()
+        self._log = StepLog()
+        controller.listeners += [self._totals, self._timeline, *([self._log] if traced else [])]
+        self._engine = Engine(config, controller, models=models)
+
+    def serve(self, load: Load) -> Run:
+        self._totals.reset()
+        self._timeline.reset()
+        self._log.reset()
+        began = time.perf_counter()
+        records = drive(self._engine, load)
+        duration = max(record.output_times[-1] for record in records if record.output_times) - began
+        figures = client_figures(records, duration) | self._totals.figures()
+        return Run(figures, self._timeline.document(), self._log.steps)
+
+
+def drive(engine: Engine, load: Load) -> list[RequestRecord]:
+    """Serve a load to its end. At most `max_in_flight` requests are in the engine; none is sent before its arrival."""
+    began = time.perf_counter()
+    unsent = deque(zip(load.requests, load.arrivals or (0.0,) * len(load.requests), strict=True))
+    records: list[RequestRecord] = []
+    in_flight: dict[str, RequestRecord] = {}
+    while unsent or in_flight:
+        if not in_flight:
+            time.sleep(max(0.0, began + unsent[0][1] - time.perf_counter()))
+        while unsent and began + unsent[0][1] <= time.perf_counter() and len(in_flight) != load.max_in_flight:
+            request, arrival = unsent.popleft()
+            sent = time.perf_counter() if load.arrivals is None else began + arrival
+            records.append(RequestRecord(sent, len(request.prompt)))
+            in_flight[engine.add_request(request.prompt, request.params)] = records[-1]
+        for output in engine.step():
+            record = in_flight[output.request_id]
+            if output.new_token_ids:
+                record.output_times.append(output.emitted_at)
+                record.token_ids += output.new_token_ids
+            if output.finished:
+                record.failed = output.finish_reason == "abort"
+                del in_flight[output.request_id]
+    return records

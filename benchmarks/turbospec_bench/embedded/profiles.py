@@ -1,0 +1,71 @@
+"""Step times of every pair for the policies that predict, measured once and kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from turbospec.models.profile import Profile
+from turbospec_bench.cell import Cell
+from turbospec_bench.embedded.pairs import DRAFTERS, TARGET, Pairs
+from turbospec_bench.embedded.workloads import USUAL_SAMPLING
+from turbospec_engine import Engine
+from turbospec_engine.profiling import ScriptedController, measure
+
+CACHE = Path(".cache/turbospec")
+MAX_CONCURRENCY = 32
+"""Largest batch that is measured."""
+MAX_SECONDS = 20.0
+
+
+class MeasuredProfiles:
+    """Measures a pair when it is first asked for, unless the cache has it for the same weights and machine.
+
+    Args:
+        announce: told of a measurement that is about to begin.
+        text: tokens of what is served.
+        cache: folder of what was measured; None to measure anew.
+    """
+
+    def __init__(
+        self, pairs: Pairs, announce: Callable[[str], None], text: Sequence[int], cache: Path | None = CACHE
+    ) -> None:
+        self._pairs = pairs
+        self._announce = announce
+        self._text = text
+        self._cache = cache
+        self._loaded: dict[str, Profile] = {}
+
+    def __call__(self, cell: Cell) -> Profile:
+        if cell.drafter not in self._loaded:
+            self._loaded[cell.drafter] = self._load_or_measure(cell)
+        return self._loaded[cell.drafter]
+
+    def _load_or_measure(self, cell: Cell) -> Profile:
+        path = None
+        if self._cache is not None:
+            path = self._cache / f"profile-{cell.drafter}-{self._fingerprint(cell)}.json"
+            if path.is_file():
+                return Profile.load(path)
+        self._announce(f"measuring step times with the {cell.drafter} drafter (at most {MAX_SECONDS:.0f} s)")
+        config = self._pairs.config(Cell(cell.workload, cell.drafter, MAX_CONCURRENCY))
+        controller = ScriptedController(rng=np.random.default_rng(0))
+        engine = Engine(config, controller, models=self._pairs.models(cell))
+        profile = measure(engine, max_seconds=MAX_SECONDS, sampling=USUAL_SAMPLING, text=self._text)
+        if path is not None:
+            profile.save(path)
+        return profile
+
+    def _fingerprint(self, cell: Cell) -> str:
+        """Changes with the weights, their type, the device, the threads and how tokens are chosen."""
+        folders = [TARGET, *([DRAFTERS[cell.drafter]] if cell.drafter in DRAFTERS else [])]
+        files = sorted(file for name in folders for file in (self._pairs.folder / name).glob("*.safetensors"))
+        weights = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        described = [weights, self._pairs.device, self._pairs.dtype, torch.get_num_threads(), torch.__version__]
+        described += [USUAL_SAMPLING.temperature, USUAL_SAMPLING.top_p, self._text[:64]]
+        return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:12]

@@ -1,0 +1,112 @@
+"""What users have today: transformers' own assisted generation, one request at a time, on the same pair."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers.generation.streamers import BaseStreamer
+
+from turbospec.errors import UserError
+from turbospec_bench.contender import Run, client_figures
+from turbospec_bench.embedded.workloads import BenchRequest, Load
+from turbospec_bench.metrics import RequestRecord
+from turbospec_bench.table import TRANSFORMERS_PREFIX, Entry
+
+DRAFT_TOKENS = 20
+CONFIDENCE_THRESHOLD = 0.4
+"""Both are transformers' defaults; it refits the threshold online where scikit-learn is installed."""
+
+SCHEDULES: dict[str, tuple[str, float]] = {
+    "constant": ("constant", 0.0),
+    "heuristic": ("heuristic", 0.0),
+    "confidence": ("constant", CONFIDENCE_THRESHOLD),
+}
+"""Schedule of the number of assistant tokens, and confidence threshold (0 switches it off)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HuggingFacePair:
+    """A target and its assistant as transformers runs them. Every end-of-text token is off: lengths are fixed."""
+
+    target: Any
+    assistant: Any
+
+    @classmethod
+    def load(cls, target: Path, assistant: Path, device: str, dtype: torch.dtype) -> HuggingFacePair:
+        return cls(_load(target, device, dtype), _load(assistant, device, dtype))
+
+
+def _load(path: Path, device: str, dtype: torch.dtype) -> Any:
+    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
+    model.generation_config.eos_token_id = None
+    return model.to(device).eval()
+
+
+class TransformersContender:
+    """`generate` with one of its schedules, or without an assistant (`transformers-off`)."""
+
+    def __init__(self, entry: Entry, pair: HuggingFacePair) -> None:
+        self.entry = entry
+        self._pair = pair
+        schedule = entry.policy.removeprefix(TRANSFORMERS_PREFIX)
+        if schedule != "off" and schedule not in SCHEDULES:
+            known = ", ".join(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", *SCHEDULES))
+            raise UserError(f"no yardstick {entry.policy!r}; there are {known}")
+        self._schedule = SCHEDULES.get(schedule)
+
+    def serve(self, load: Load) -> Run:
+        began = time.perf_counter()
+        records = [self._generate(request) for request in load.requests]
+        return Run(client_figures(records, time.perf_counter() - began), {})
+
+    def _generate(self, request: BenchRequest) -> RequestRecord:
+        params = request.params
+        torch.manual_seed(params.seed or 0)
+        prompt = torch.tensor([request.prompt], device=self._pair.target.device)
+        streamer = _Clock(len(request.prompt))
+        settings: dict[str, Any] = {}
+        if self._schedule is not None:
+            # transformers reads the schedule from the assistant, and moves the numbers there as it goes.
+            schedule, threshold = self._schedule
+            own = self._pair.assistant.generation_config
+            own.num_assistant_tokens, own.num_assistant_tokens_schedule = DRAFT_TOKENS, schedule
+            own.assistant_confidence_threshold = threshold
+            settings["assistant_model"] = self._pair.assistant
+        with torch.inference_mode():
+            self._pair.target.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                generation_config=GenerationConfig(
+                    do_sample=True,
+                    temperature=params.temperature,
+                    top_p=params.top_p,
+                    top_k=0,
+                    max_new_tokens=params.max_tokens,
+                    pad_token_id=0,
+                ),
+                streamer=streamer,
+                **settings,
+            )
+        return streamer.record
+
+
+class _Clock(BaseStreamer):
+    """Notes when tokens reach the client. The first thing a streamer is given is the prompt."""
+
+    def __init__(self, prompt_tokens: int) -> None:
+        self.record = RequestRecord(time.perf_counter(), prompt_tokens)
+        self._prompt_seen = False
+
+    def put(self, value: torch.Tensor) -> None:
+        if self._prompt_seen:
+            self.record.output_times.append(time.perf_counter())
+            self.record.token_ids += value.flatten().tolist()
+        self._prompt_seen = True
+
+    def end(self) -> None:
+        pass

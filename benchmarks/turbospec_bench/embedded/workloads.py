@@ -1,0 +1,155 @@
+"""The requests of a round, drawn by seed from held-out text.
+
+Every request is the beginning of a held-out record, sampled at a temperature (small models fall into loops at 0, which
+fakes acceptance), with `ignore_eos` and a fixed number of output tokens, so that all policies do the same work.
+
+`code`, `prose`  requests of one kind of text.
+`mixed`          a third code, a third prose, a third requests whose drafts never match, in shuffled order. The last
+                 are code requests that may emit only the rarer half of the vocabulary, as structured output or
+                 allowed-token requests do in real servers; the drafter is not told. Nothing marks them for the
+                 controller.
+`shift`          thirds in order: code, unpredictable text, code. The unpredictable text is words of prose records
+                 in random order, continued at a temperature at which the next token is nearly a matter of chance.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from turbospec.errors import UserError
+from turbospec_bench.cell import Cell
+from turbospec_engine.request import SamplingParams
+
+Kind = Literal["code", "prose", "restricted", "unpredictable"]
+
+TEMPERATURE = 0.8
+TOP_P = 0.95
+USUAL_SAMPLING = SamplingParams(temperature=TEMPERATURE, top_p=TOP_P)
+"""Of the requests whose step times are measured beforehand."""
+PROFILED_TEXTS = 64
+UNPREDICTABLE_TEMPERATURE = 1.5
+PROMPT_TOKENS = (48, 200)
+"""Shortest and longest prompt."""
+
+
+class Tokenizer(Protocol):
+    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRequest:
+    prompt: tuple[int, ...]
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The requests of one run and when they may be sent."""
+
+    requests: tuple[BenchRequest, ...]
+    max_in_flight: int | None = None
+    arrivals: tuple[float, ...] | None = None
+    """Seconds from the start, one for each request; None where all are ready at the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many requests a run has and how long their outputs are: enough to measure, short enough for many rounds."""
+
+    requests: int
+    output_tokens: int
+    """Mean; single requests lie within a quarter of it."""
+
+    @classmethod
+    def of(cls, cell: Cell) -> Shape:
+        busy = cell.concurrency or 8
+        output_tokens = 72 if busy < 4 else 64 if busy < 16 else 48
+        if cell.workload == "shift":
+            return cls(3 * max(2, busy), output_tokens * 3 // 4)
+        # Where requests differ, the slow ones are left over at the end; more of them make less of that.
+        rounds = 3 if cell.workload == "mixed" else 2
+        return cls(max(4, rounds * busy), output_tokens)
+
+
+class RequestSource:
+    """Draws loads from `code.jsonl` and `prose.jsonl`.
+
+    Raises:
+        UserError: a file is missing or is not what it should be.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, vocab_size: int, seed: int) -> None:
+        self._texts = {kind: read_texts(folder / f"{kind}.jsonl") for kind in ("code", "prose")}
+        self._tokenizer = tokenizer
+        self._allowed = tuple(range(vocab_size // 2, vocab_size))
+        self._seed = seed
+
+    def draw(self, cell: Cell, round_index: int) -> Load:
+        """The load of a round; the same for every policy, another one in every round and cell."""
+        rng = np.random.default_rng((self._seed, zlib.crc32(cell.name.encode()), round_index + 1))
+        shape = Shape.of(cell)
+        kinds = _kinds(cell.workload, shape.requests, rng)
+        requests = tuple(self._request(kind, shape, rng) for kind in kinds)
+        if cell.request_rate is None:
+            return Load(requests, max_in_flight=cell.concurrency)
+        gaps = rng.exponential(1 / cell.request_rate, len(requests))
+        return Load(requests, arrivals=tuple(np.cumsum(gaps).tolist()))
+
+    def text(self) -> list[int]:
+        """Some of the code in tokens, end to end, to measure step times on."""
+        return self._tokenizer.encode("\n".join(self._texts["code"][:PROFILED_TEXTS]), add_special_tokens=False)
+
+    def _request(self, kind: Kind, shape: Shape, rng: np.random.Generator) -> BenchRequest:
+        text = self._text(kind, rng)
+        least, most = PROMPT_TOKENS
+        prompt = self._tokenizer.encode(text, add_special_tokens=False)[: int(rng.integers(least, most + 1))]
+        params = SamplingParams(
+            max_tokens=int(rng.integers(shape.output_tokens * 3 // 4, shape.output_tokens * 5 // 4 + 1)),
+            temperature=UNPREDICTABLE_TEMPERATURE if kind == "unpredictable" else TEMPERATURE,
+            top_p=1.0 if kind == "unpredictable" else TOP_P,
+            seed=int(rng.integers(2**31)),
+            ignore_eos=True,
+            allowed_token_ids=self._allowed if kind == "restricted" else None,
+        )
+        return BenchRequest(tuple(prompt), params)
+
+    def _text(self, kind: Kind, rng: np.random.Generator) -> str:
+        texts = self._texts["prose" if kind in ("prose", "unpredictable") else "code"]
+        text = texts[int(rng.integers(len(texts)))]
+        if kind == "unpredictable":
+            return " ".join(rng.permutation(text.split()))
+        return text
+
+
+def _kinds(workload: str, count: int, rng: np.random.Generator) -> list[Kind]:
+    thirds = [index * 3 // count for index in range(count)]
+    if workload == "shift":
+        order: tuple[Kind, ...] = ("code", "unpredictable", "code")
+        return [order[third] for third in thirds]
+    if workload == "mixed":
+        mixture: tuple[Kind, ...] = ("code", "prose", "restricted")
+        return [mixture[third] for third in rng.permutation(thirds)]
+    kind: Kind = "prose" if workload == "prose" else "code"
+    return [kind] * count
+
+
+def read_texts(path: Path) -> Sequence[str]:
+    try:
+        with path.open(encoding="utf-8") as lines:
+            texts = [str(json.loads(line)["text"]) for line in lines]
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot read the workload ({error.strerror}); name its folder with --workloads"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a workload ({error}); every line must be JSON with a `text`") from error
+    if not texts:
+        raise UserError(f"{path}: no records; every line must be JSON with a `text`")
+    return texts

@@ -1,0 +1,127 @@
+"""The benchmark's pictures as SVG. Rows are those of the results file (`turbospec bench --json`)."""
+
+# matplotlib's own annotations leave parts open.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from turbospec_bench.cell import Cell, Row
+from turbospec_bench.policy_names import fixed_length
+from turbospec_bench.reports.pictures import COLOURS, FIXED, INK, TITLE, new_figure, styled, svg_of
+from turbospec_bench.reports.rows import policy_name
+
+
+@styled
+def throughput(cells: Mapping[Cell, Sequence[Row]]) -> str:
+    """Tokens/s of every policy as a ratio to off, one line a cell; bars are 95 % intervals."""
+    figure, (axes,) = new_figure(8.0, 1.3 + 0.34 * len(cells), 1)
+    labelled: set[str] = set()
+    for place, rows in enumerate(cells.values()):
+        for row in rows:
+            if row["policy"] == "off" or row["emit"] == "after_draft" or row["policy"].startswith("transformers-"):
+                continue
+            ratio = row["ratio_to_off"]["output_throughput"]
+            fixed = fixed_length(row["policy"]) is not None
+            label = "fixed K" if fixed else row["policy"]
+            style: dict[str, Any] = {"color": COLOURS.get(row["policy"], FIXED), "zorder": 2 if fixed else 3}
+            if not fixed:
+                axes.plot([ratio["low"], ratio["high"]], [place, place], linewidth=1.5, **style)
+            axes.plot(
+                ratio["value"],
+                place,
+                marker="|" if fixed else "o",
+                markersize=6 if row["policy"] == "adaptive" or fixed else 5,
+                markeredgewidth=1.5,
+                linestyle="none",
+                label=label if label not in labelled else None,
+                **style,
+            )
+            labelled.add(label)
+    axes.axvline(1, color=INK, linewidth=0.8, linestyle="--")
+    axes.set_yticks(range(len(cells)), [cell.name for cell in cells])
+    axes.invert_yaxis()
+    axes.set_xlabel("output tokens/s ÷ off")
+    axes.grid(axis="x", alpha=0.25)
+    if labelled:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return svg_of(figure)
+
+
+@styled
+def latency(rows: Sequence[Row]) -> str:
+    """Mean TPOT, and mean and P99 TTFT, by policy in one cell."""
+    figure, (left, right) = new_figure(8.0, 1.0 + 0.26 * len(rows), 2, sharey=True)
+    places = np.arange(len(rows))
+    colours = [COLOURS.get(row["policy"], FIXED) for row in rows]
+    left.barh(places, [row["mean_tpot_ms"] for row in rows], color=colours, height=0.65)
+    right.barh(places, [row["mean_ttft_ms"] for row in rows], color=colours, height=0.65)
+    right.plot([row["p99_ttft_ms"] for row in rows], places, linestyle="none", marker="|", markersize=10, color=INK)
+    left.set_yticks(places, [policy_name(row) for row in rows])
+    left.invert_yaxis()
+    for axes, title in ((left, "mean TPOT, ms"), (right, "mean TTFT (bar) and P99 (line), ms")):
+        axes.set_title(title, **TITLE)
+        axes.grid(axis="x", alpha=0.25)
+    return svg_of(figure)
+
+
+@styled
+def timeline(rows: Sequence[Row]) -> str | None:
+    """Draft length and acceptance over one run, for the policies that change their mind; None where none does."""
+    shown = [row for row in rows if row["policy"] in COLOURS and row["emit"] != "after_draft" and row.get("timeline")]
+    if not shown:
+        return None
+    figure, (left, right) = new_figure(8.0, 2.6, 2)
+    for row in shown:
+        series = {name: np.array([_number(value) for value in values]) for name, values in row["timeline"].items()}
+        for axes, name in ((left, "draft_length"), (right, "acceptance")):
+            axes.plot(series["seconds"], series[name], color=COLOURS[row["policy"]], linewidth=1.4, label=row["policy"])
+    right.set_ylim(0, 1)
+    for axes, title in ((left, "K: draft tokens a decoding request"), (right, "accepted share of draft tokens")):
+        axes.set_title(title, **TITLE)
+        axes.set_xlabel("seconds")
+        axes.grid(alpha=0.25)
+    right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return svg_of(figure)
+
+
+@styled
+def step_time(rows: Sequence[Row]) -> str | None:
+    """Predicted against measured time of single steps; None where no policy predicts."""
+    figure, (axes,) = new_figure(5.2, 3.8, 1)
+    extent: list[float] = []
+    for policy, colour in COLOURS.items():
+        steps = [row["step_times"] for row in rows if row["policy"] == policy and row.get("step_times")]
+        predicted = np.array([value for step in steps for value in step["predicted_ms"]])
+        measured = np.array([value for step in steps for value in step["measured_ms"]])
+        if not len(predicted):
+            continue
+        error = float(np.median(np.abs(predicted / measured - 1)))
+        axes.plot(
+            predicted,
+            measured,
+            linestyle="none",
+            marker=".",
+            markersize=4,
+            alpha=0.5,
+            color=colour,
+            label=f"{policy}: median error {error:.0%}",
+        )
+        extent += [*np.percentile(predicted, [0.5, 99.5]), *np.percentile(measured, [0.5, 99.5])]
+    if not extent:
+        return None
+    ends = (max(min(extent), 1e-3) * 0.8, max(extent) * 1.25)
+    axes.plot(ends, ends, color=INK, linewidth=0.8, linestyle="--")
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="predicted step time, ms", ylabel="measured, ms")
+    axes.grid(alpha=0.25)
+    axes.legend(loc="upper left")
+    return svg_of(figure)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,43 @@
+"""Rows of the benchmark's results in words: how policies are called, and what a table shows of them."""
+
+from __future__ import annotations
+
+from turbospec_bench.cell import Row
+
+COLUMNS = (
+    "policy",
+    "tokens/s",
+    "÷ off [95 %]",
+    "TPOT ms",
+    "TTFT ms",
+    "P99 TTFT ms",
+    "K",
+    "accepted length",
+    "draft time",
+    "controller",
+)
+
+
+def policy_name(row: Row) -> str:
+    return f"{row['policy']}:after_draft" if row["emit"] == "after_draft" else row["policy"]
+
+
+def table_line(row: Row) -> list[str]:
+    """One value for each of `COLUMNS`: medians over the rounds, and the ratio to off with its interval."""
+    ratio = row["ratio_to_off"]["output_throughput"]
+    return [
+        policy_name(row),
+        f"{row['output_throughput']:.0f}",
+        f"{ratio['value']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]",
+        f"{row['mean_tpot_ms']:.2f}",
+        f"{row['mean_ttft_ms']:.1f}",
+        f"{row['p99_ttft_ms']:.1f}",
+        _optional(row.get("mean_draft_length"), ".2f"),
+        _optional(row.get("mean_accepted_length"), ".2f"),
+        _optional(row.get("draft_time_share"), ".0%"),
+        _optional(row.get("controller_time_share"), ".1%"),
+    ]
+
+
+def _optional(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)

@@ -1,0 +1,113 @@
+"""The results file: one row per cell and policy, with the medians, their spread and every round's own figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turbospec.errors import UserError
+from turbospec.files.results_file import save
+from turbospec_bench.cell import Cell, Row
+from turbospec_bench.contender import Run
+from turbospec_bench.policy_names import OFF
+from turbospec_bench.stats import paired_ratio
+from turbospec_bench.table import Entry
+
+RATIOS = ("output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "mean_e2el_ms")
+"""Figures that a row also gives as ratios to `off`."""
+
+
+@dataclass(slots=True)
+class Results:
+    """A results file and what is in it."""
+
+    path: Path
+    meta: dict[str, Any]
+    """How it was measured, for the reader and for `--resume`."""
+    rows: list[Row] = field(default_factory=list[Row])
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        """Read what `save` wrote.
+
+        Raises:
+            UserError: the file is missing or is not a results file.
+        """
+        try:
+            document = json.loads(path.read_text())
+            return cls(path, document["meta"], document["rows"])
+        except OSError as error:
+            raise UserError(f"{path}: cannot read the results ({error.strerror})") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: not a file that `turbospec bench --json` wrote ({error})") from error
+
+    def save(self) -> None:
+        """Write the file at once, so that an interruption leaves either the old one or the new one."""
+        save(self.path, self.meta, self.rows)
+
+    def of_cell(self, cell: Cell) -> list[Row]:
+        return [row for row in self.rows if Cell.of(row) == cell]
+
+    def has(self, cell: Cell, entries: Sequence[Entry], rounds: int) -> bool:
+        """Whether every entry of a cell has at least so many rounds."""
+        finished = {(row["policy"], row["emit"]) for row in self.of_cell(cell) if row["rounds"] >= rounds}
+        return all((entry.name, entry.emit) in finished for entry in entries)
+
+    def put(self, cell: Cell, entries: Sequence[Entry], rounds: Sequence[Sequence[Run]]) -> None:
+        """Replace a cell's rows with those of its counted rounds; `off` must be among the entries."""
+        self.rows = [row for row in self.rows if Cell.of(row) != cell]
+        baseline = next(place for place, entry in enumerate(entries) if entry.policy == OFF)
+        off = [runs[baseline].figures for runs in rounds]
+        for place, entry in enumerate(entries):
+            self.rows.append(_row(cell, entry, [runs[place] for runs in rounds], off))
+
+    def collect(
+        self,
+        cell: Cell,
+        entries: Sequence[Entry],
+        rounds: Iterable[Sequence[Run]],
+        enough: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """Play a cell's rounds and save what came of them; what there is when they are interrupted is kept.
+
+        Args:
+            enough: whether so many rounds will do.
+        """
+        played: list[Sequence[Run]] = []
+        try:
+            for runs in rounds:
+                played.append(runs)
+                if enough(len(played)):
+                    break
+        finally:
+            if played:
+                self.put(cell, entries, played)
+                self.save()
+
+
+def _row(cell: Cell, entry: Entry, runs: Sequence[Run], off: Sequence[dict[str, float]]) -> Row:
+    """One row.
+
+    Each figure is the median over rounds; `spread` has its lower and upper quartile, `ratio_to_off` the median paired
+    ratio with its 95 % interval, `round_figures` what each round measured. The timeline is the last round's.
+    """
+    figures = {name: np.array([run.figures[name] for run in runs]) for name in runs[0].figures}
+    return {
+        **cell.fields,
+        "policy": entry.name,
+        "emit": entry.emit,
+        "rounds": len(runs),
+        **{name: float(np.median(values)) for name, values in figures.items()},
+        "spread": {name: np.percentile(values, [25, 75]).tolist() for name, values in figures.items()},
+        "ratio_to_off": {
+            name: asdict(paired_ratio(figures[name].tolist(), [round_figures[name] for round_figures in off]))
+            for name in RATIOS
+        },
+        "round_figures": {name: values.tolist() for name, values in figures.items()},
+        **runs[-1].record,
+    }

@@ -1,0 +1,96 @@
+"""Our end of the client that runs `vllm bench serve`."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from turbospec.errors import UserError
+from turbospec_bench.vllm.cores import bind
+from turbospec_bench.vllm.server import last_line
+
+COMMAND = (sys.executable, "-m", "turbospec_bench.vllm.client")
+RUN_SECONDS = 900.0
+"""Longest a run may take, and the client's imports."""
+POLL_SECONDS = 1.0
+
+
+class BenchClient:
+    """A client process; leaving the context ends it."""
+
+    def __init__(self, log: Path) -> None:
+        """Start it, and wait until it is ready.
+
+        Raises:
+            UserError: vLLM or what its client needs is not installed.
+        """
+        self._log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as output:
+            # Like the servers, not for Ctrl-C to end: it ends when its stdin does.
+            self._process = subprocess.Popen(
+                COMMAND,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                bufsize=0,
+                start_new_session=True,
+            )
+        try:
+            self._answer(lambda: None)
+        except BaseException:
+            self._end()
+            raise
+
+    def __enter__(self) -> BenchClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def bind(self, cores: Collection[int]) -> None:
+        """Bind it to these cores, if there are any."""
+        if cores:
+            bind(self._process.pid, cores)
+
+    def run(self, arguments: Sequence[str], check: Callable[[], None] = lambda: None) -> None:
+        """One `vllm bench serve`.
+
+        Args:
+            check: called while it runs; what it raises ends the wait.
+
+        Raises:
+            UserError: it failed, or does not end.
+        """
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # that it has ended is found out below
+            self._process.stdin.write(json.dumps([*arguments]).encode() + b"\n")
+        self._answer(check)
+
+    def _answer(self, check: Callable[[], None]) -> None:
+        assert self._process.stdout is not None
+        waited = 0.0
+        while not select.select([self._process.stdout], [], [], POLL_SECONDS)[0]:
+            check()
+            waited += POLL_SECONDS
+            if waited >= RUN_SECONDS:
+                raise UserError(f"`vllm bench serve` did not end within {RUN_SECONDS:.0f} s; its log is {self._log}")
+        line = self._process.stdout.readline()
+        if not line:
+            raise UserError(f"`vllm bench serve` ended: {last_line(self._log)} (all of it in {self._log})")
+        answer = json.loads(line)
+        if "error" in answer:
+            check()
+            raise UserError(f"`vllm bench serve` failed: {answer['error']} (its log is {self._log})")
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()

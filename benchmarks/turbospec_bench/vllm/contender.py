@@ -1,0 +1,70 @@
+"""A server that competes."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turbospec.errors import UserError
+from turbospec_bench.contender import Run
+from turbospec_bench.table import Entry
+from turbospec_bench.text_quality import text_figures
+from turbospec_bench.vllm.client_process import BenchClient
+from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record, host_share
+from turbospec_bench.vllm.loads import Tokenizer, VllmLoad
+from turbospec_bench.vllm.server import Server
+from turbospec_bench.vllm.table import is_turbospec
+
+IDLE_SECONDS = 1.2
+"""Before a run: a worker of vLLM looks for work without a pause for a second after its last (`SpinCondition` there),
+and on CPUs all servers' workers are bound to the same core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What is needed to put a server under load."""
+
+    client: BenchClient
+    model: str
+    """As the servers call it: the target's path."""
+    tokenizer: Tokenizer
+    scratch: Path
+    """Folder for results of `vllm bench serve`."""
+
+    def serve(self, server: Server, load: VllmLoad) -> dict[str, Any]:
+        """What `vllm bench serve` saved of a run, after all servers have fallen asleep.
+
+        Raises:
+            UserError: the server ended, the run failed, or not all of its requests were served.
+        """
+        path = self.scratch / "result.json"
+        arguments = ("--backend", "vllm", "--base-url", server.url, "--model", self.model, "--disable-tqdm")
+        where = ("--result-dir", str(self.scratch), "--result-filename", path.name)
+        time.sleep(IDLE_SECONDS)
+        self.client.run((*arguments, *load.arguments, *OPTIONS, *where), server.check)
+        document = json.loads(path.read_text())
+        if document["completed"] != load.requests:
+            server.check()
+            why = next((error.strip().splitlines()[-1] for error in document["errors"] if error.strip()), "unsaid why")
+            served = f"{document['completed']} of {load.requests} requests"
+            raise UserError(f"vLLM ({server.name}) served {served}: {why}; its log is {server.log}")
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class VllmContender:
+    entry: Entry
+    server: Server
+    bench: Bench
+
+    def serve(self, load: VllmLoad) -> Run:
+        before = self.server.metrics() if is_turbospec(self.entry) else ""
+        document = self.bench.serve(self.server, load)
+        texts = [self.bench.tokenizer.encode(text, add_special_tokens=False) for text in document["generated_texts"]]
+        figures = bench_figures(document) | text_figures(texts)
+        if before:
+            figures |= host_share(before, self.server.metrics())
+        return Run(figures, bench_record(document))

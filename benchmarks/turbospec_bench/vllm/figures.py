@@ -1,0 +1,70 @@
+"""Figures of a run, from what `vllm bench serve` saved of it, under the names that the embedded engine's have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from turbospec_bench.metrics import PERCENTILES
+
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+STATISTICS = ("mean", "median", "std", *(f"p{percentile}" for percentile in PERCENTILES))
+COUNTS = ("duration", "completed", "failed", "total_input_tokens", "total_output_tokens")
+THROUGHPUTS = ("request_throughput", "output_throughput", "total_token_throughput")
+
+OPTIONS = (
+    *("--percentile-metrics", ",".join(LATENCIES), "--metric-percentiles", ",".join(map(str, PERCENTILES))),
+    *("--save-result", "--save-detailed"),
+)
+"""Of `vllm bench serve`, for all that is read here."""
+
+
+def bench_figures(document: Mapping[str, Any]) -> dict[str, float]:
+    """Figures of a result; a KeyError is a result of something else.
+
+    vLLM counts drafts, not the steps of requests that had none. Each step of a decoding request gives its accepted
+    tokens and one more, which tells the steps from the tokens; it is a little too few where a draft's end came after
+    the end of its request.
+    """
+    names = (*COUNTS, *THROUGHPUTS, *(f"{statistic}_{name}_ms" for statistic in STATISTICS for name in LATENCIES))
+    figures = {name: float(document[name]) for name in names}
+    # Absent where no draft was verified.
+    drafts, drafted, accepted = (
+        float(document.get(f"spec_decode_{name}", 0)) for name in ("num_drafts", "draft_tokens", "accepted_tokens")
+    )
+    decode_rows = max(drafts, figures["total_output_tokens"] - figures["completed"] - accepted)
+    return figures | {
+        "mean_accepted_length": 1.0 + accepted / max(1.0, drafts),
+        "mean_draft_length": drafted / max(1.0, decode_rows),
+        "acceptance_rate": accepted / drafted if drafted else math.nan,
+    }
+
+
+def host_share(before: str, after: str) -> dict[str, float]:
+    """TurboSpec's share of the steps' duration between two readings of a server's `/metrics`; empty without TurboSpec.
+
+    They are up to a second old, both of them as a whole.
+    """
+    then, now = _host_seconds(before), _host_seconds(after)
+    if now["engine"] <= then["engine"]:
+        return {}
+    return {"controller_time_share": (now["host"] - then["host"]) / (now["engine"] - then["engine"])}
+
+
+def _host_seconds(metrics: str) -> dict[str, float]:
+    seconds = {"engine": 0.0, "host": 0.0}
+    samples = [sample for family in text_string_to_metric_families(metrics) for sample in family.samples]
+    for sample in samples:
+        for name in seconds:
+            if sample.name == f"turbospec_{name}_seconds_total":
+                seconds[name] = sample.value
+    return seconds
+
+
+def bench_record(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row has of its last run besides figures: for each position, the share of drafts accepted up to there."""
+    rates = document.get("spec_decode_per_position_acceptance_rates", [])
+    return {"acceptance_by_position": [round(float(rate), 4) for rate in rates]}

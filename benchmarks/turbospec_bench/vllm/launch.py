@@ -1,0 +1,71 @@
+"""How the server of each competitor is started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from turbospec_bench.embedded.pairs import TARGET
+from turbospec_bench.policy_names import OFF, fixed_length
+from turbospec_bench.table import Entry
+from turbospec_bench.vllm.speculation import MAX_DRAFT, Lengths, speculative_config
+from turbospec_bench.vllm.table import BATCH_TABLE
+
+MAX_MODEL_LEN = 512
+KV_CACHE_BYTES_A_REQUEST = 12 * 2**20
+"""Room for a request of that length with the repository's models. vLLM's gigabyte at the least is seven gigabytes for
+the servers of a drafter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Arguments of `vllm serve`, without its port, and what its environment has besides ours."""
+
+    name: str
+    """For its log and for errors."""
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def server_name(drafter: str, entry: Entry) -> str:
+    """`off` has one server for all drafters, every other competitor one for each."""
+    return OFF if entry.policy == OFF else f"{drafter}-{entry.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """What all servers of a benchmark have in common."""
+
+    models: Path
+    dtype: str
+    max_num_seqs: int
+
+    @property
+    def target(self) -> str:
+        return str((self.models / TARGET).resolve())
+
+    def of(self, drafter: str, entry: Entry, lengths: Lengths | None = None) -> Launch:
+        """The server of a competitor; `lengths` is the table of `vllm-table`."""
+        # Without the prefix cache, so that no server has an advantage from prompts that it has seen before: a prompt
+        # may be drawn again in a later round, and `off` lives through the runs of all drafters.
+        common = (
+            *(self.target, "--dtype", self.dtype, "--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager"),
+            *("--max-num-seqs", str(self.max_num_seqs), "--no-enable-prefix-caching"),
+            *("--kv-cache-memory-bytes", str(self.max_num_seqs * KV_CACHE_BYTES_A_REQUEST)),
+        )
+        name = server_name(drafter, entry)
+        if entry.policy == OFF:
+            return Launch(name, common)
+        environment: dict[str, str] = {}
+        if entry.policy == BATCH_TABLE:
+            assert lengths is not None
+            longest = max(1, *(length for _, _, length in lengths))
+            config = speculative_config(drafter, self.models, longest, lengths)
+        elif length := fixed_length(entry.policy):
+            config = speculative_config(drafter, self.models, length)
+        else:
+            config = speculative_config(drafter, self.models, MAX_DRAFT)
+            environment["TURBOSPEC_POLICY"] = entry.policy
+        return Launch(name, (*common, "--speculative-config", json.dumps(config)), environment)

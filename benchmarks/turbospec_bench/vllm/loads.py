@@ -1,0 +1,111 @@
+"""The requests of a round, as a dataset and options of `vllm bench serve`.
+
+Every request is greedy, so that all competitors write the same text, ignores the end of text and has a number of
+output tokens of its own.
+
+`text`    beginnings of held-out code and prose, half and half, in shuffled order.
+`random`  vLLM's own random tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from transformers import AutoTokenizer
+
+from turbospec.errors import UserError
+from turbospec_bench.cell import Cell
+from turbospec_bench.embedded.workloads import PROMPT_TOKENS, Shape, read_texts
+from turbospec_bench.vllm.table import TEXT
+
+LENGTH_VARIATION = 0.25
+"""Outputs are this much longer or shorter than their mean; random prompts too."""
+
+
+class Tokenizer(Protocol):
+    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
+    def decode(self, token_ids: list[int]) -> str: ...
+
+
+def load_tokenizer(target: str) -> Tokenizer:
+    """The target's tokenizer.
+
+    Raises:
+        UserError: there is none.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(target, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{target}: no target checkpoint; name the folder of the models with --models") from error
+
+
+def shape_of(cell: Cell) -> Shape:
+    """Some seconds of load on two cores."""
+    busy = cell.concurrency or 1
+    return Shape(6, 128) if busy < 4 else Shape(4 * busy, 96) if busy < 16 else Shape(2 * busy, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class VllmLoad:
+    requests: int
+    arguments: tuple[str, ...]
+    """Of `vllm bench serve`: what is sent and how, but not where to."""
+
+
+class LoadSource:
+    """Draws loads; those of text come from `code.jsonl` and `prose.jsonl`.
+
+    Raises:
+        UserError: a file is missing or is not what it should be.
+    """
+
+    def __init__(self, workloads: Path, tokenizer: Tokenizer, scratch: Path, seed: int) -> None:
+        """`scratch` is a folder for datasets."""
+        self._texts = [read_texts(workloads / f"{kind}.jsonl") for kind in ("code", "prose")]
+        self._tokenizer = tokenizer
+        self._scratch = scratch
+        self._seed = seed
+
+    def draw(self, cell: Cell, number: int) -> VllmLoad:
+        """The load of a cell's round, counted from the first uncounted one; the same for every competitor."""
+        rng = np.random.default_rng((self._seed, zlib.crc32(cell.name.encode()), number))
+        shape = shape_of(cell)
+        dataset = self._text(shape, rng) if cell.workload == TEXT else _random(shape, int(rng.integers(2**31)))
+        return VllmLoad(
+            shape.requests,
+            (
+                *dataset,
+                *("--num-prompts", str(shape.requests), "--max-concurrency", str(cell.concurrency)),
+                *("--request-rate", "inf", "--temperature", "0", "--ignore-eos"),
+                # A server that was idle while others were measured is slow at first.
+                *("--num-warmups", str(cell.concurrency)),
+            ),
+        )
+
+    def _text(self, shape: Shape, rng: np.random.Generator) -> tuple[str, ...]:
+        least, most = (round(shape.output_tokens * (1 + sign * LENGTH_VARIATION)) for sign in (-1, 1))
+        lines: list[str] = []
+        for kind in rng.permutation(np.arange(shape.requests) % len(self._texts)):
+            texts = self._texts[kind]
+            tokens = self._tokenizer.encode(texts[int(rng.integers(len(texts)))], add_special_tokens=False)
+            prompt = self._tokenizer.decode(tokens[: int(rng.integers(PROMPT_TOKENS[0], PROMPT_TOKENS[1] + 1))])
+            lines.append(json.dumps({"prompt": prompt, "output_tokens": int(rng.integers(least, most + 1))}) + "\n")
+        path = self._scratch / "requests.jsonl"
+        path.write_text("".join(lines), encoding="utf-8")
+        return (
+            *("--dataset-name", "custom", "--dataset-path", str(path), "--custom-output-len", "-1"),
+            *("--skip-chat-template", "--disable-shuffle"),
+        )
+
+
+def _random(shape: Shape, seed: int) -> tuple[str, ...]:
+    return (
+        *("--dataset-name", "random", "--random-input-len", str(sum(PROMPT_TOKENS) // 2)),
+        *("--random-output-len", str(shape.output_tokens), "--random-range-ratio", str(LENGTH_VARIATION)),
+        *("--seed", str(seed)),
+    )

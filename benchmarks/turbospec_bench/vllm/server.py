@@ -1,0 +1,125 @@
+"""One `vllm serve`, from its start to its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.request import urlopen
+
+from turbospec.errors import UserError
+from turbospec_bench.vllm.launch import Launch
+
+HOST = "127.0.0.1"
+START_SECONDS = 600.0
+"""Longest wait for a server that is starting; two start at a time, on a busy machine."""
+HEALTH_SECONDS = 5.0
+STOP_SECONDS = 20.0
+TIDY_SECONDS = 3.0
+"""For the processes that tidy up after a server that has ended."""
+POLL_SECONDS = 0.05
+DEFAULTS = {"HF_HUB_OFFLINE": "1"}
+"""The models are on disk; the user's environment goes before."""
+TURBOSPEC_POLICY = "TURBOSPEC_POLICY"
+
+
+class Server:
+    """A server of ours and its log. Whoever makes one stops it."""
+
+    def __init__(self, command: Sequence[str], launch: Launch, logs: Path) -> None:
+        self.name = launch.name
+        self.log = logs / f"{launch.name}.log"
+        port = _free_port()
+        self.url = f"http://{HOST}:{port}"
+        self._late_at = time.monotonic() + START_SECONDS
+        logs.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as output:
+            # A process group of its own: Ctrl-C reaches us alone, and its children end with it.
+            self._process = subprocess.Popen(
+                [*command, "serve", *launch.arguments, "--host", HOST, "--port", str(port)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_environment(launch.environment),
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of its first process."""
+        return self._process.pid
+
+    def is_ready(self) -> bool:
+        """Whether it answers.
+
+        Raises:
+            UserError: it ended, or takes too long to start.
+        """
+        self.check()
+        try:
+            with urlopen(f"{self.url}/health", timeout=HEALTH_SECONDS):
+                return True
+        except OSError:
+            if time.monotonic() < self._late_at:
+                return False
+        raise UserError(f"vLLM ({self.name}) does not answer after {START_SECONDS:.0f} s: {self._said()}")
+
+    def metrics(self) -> str:
+        """What its `/metrics` says.
+
+        Raises:
+            UserError: it does not answer.
+        """
+        try:
+            with urlopen(f"{self.url}/metrics", timeout=HEALTH_SECONDS) as answer:
+                return answer.read().decode()
+        except OSError as error:
+            raise UserError(f"vLLM ({self.name}) does not show its metrics: {error}") from error
+
+    def check(self) -> None:
+        """Raise a UserError if the server has ended."""
+        if (status := self._process.poll()) is not None:
+            raise UserError(f"vLLM ({self.name}) ended with status {status}: {self._said()}")
+
+    def _said(self) -> str:
+        return f"{last_line(self.log)} (all of it in {self.log})"
+
+    def ask_to_stop(self) -> None:
+        # Only the first of its processes: it ends the others, and they leave nothing behind in shared memory.
+        self._process.terminate()
+
+    def wait_for_stop(self) -> None:
+        """Wait for its end, and end by force what is left of its processes."""
+        try:
+            with suppress(subprocess.TimeoutExpired, ProcessLookupError):
+                self._process.wait(STOP_SECONDS)
+                late_at = time.monotonic() + TIDY_SECONDS
+                while time.monotonic() < late_at:
+                    os.killpg(self._process.pid, 0)
+                    time.sleep(POLL_SECONDS)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "its log is empty"
+
+
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
+    """Ours, except that TurboSpec is in no server but those that are to have it."""
+    ours = {name: value for name, value in os.environ.items() if name != TURBOSPEC_POLICY}
+    return DEFAULTS | ours | dict(own)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from turbospec.hosts.vllm.scheduler.drafter_cache import DrafterCache
+from turbospec.hosts.vllm.scheduler.requests import KnownRequest
+from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, Missed
+
+
+class Steps:
+    """Steps over the same requests, by name."""
+
+    def __init__(
+        self, names: str, *, kept_tokens: int = 64, max_batched_tokens: int = 64, prefix_caching: bool = False
+    ) -> None:
+        self.cache = DrafterCache(kept_tokens, max_batched_tokens, prefix_caching=prefix_caching)
+        self.known = {name: KnownRequest(number, None, 0) for number, name in enumerate(names)}
+        self.lengths = np.zeros(0, np.int64)
+
+    def step(
+        self,
+        drafted: dict[str, int] | None = None,
+        prompts: dict[str, int] | None = None,
+        resumed: str = "",
+        *,
+        unfinished: bool = False,
+        drafter_fits: bool = True,
+        **lengths: int,
+    ) -> DrafterOrders:
+        """One in which `drafted` are verified, `prompts` computed, and `lengths` wanted."""
+        drafted, prompts = drafted or {}, prompts or {}
+        scheduled = {name: prompts.get(name, 1 + drafted.get(name, 0)) for name in self.known}
+        self.lengths = np.array([lengths.get(name, 0) for name in self.known])
+        known = list(self.known.values())
+        return self.cache.orders(
+            known,
+            list(self.known),
+            scheduled,
+            drafted,
+            set(resumed),
+            self.lengths,
+            unfinished=unfinished,
+            drafter_fits=drafter_fits,
+        )
+
+    @property
+    def missed(self) -> list[int]:
+        return [request.missed_tokens for request in self.known.values()]
+
+    def can_draft(self, name: str) -> bool:
+        return self.cache.can_draft(self.known[name])
+
+
+def test_a_step_that_drafts_nothing_needs_no_drafter() -> None:
+    steps = Steps("ab")
+    assert steps.step() == DrafterOrders(0, 0, skip=True)
+    assert steps.step(prompts={"b": 9}) == DrafterOrders(1, 0, skip=True)
+    assert steps.missed == [2, 10]
+
+
+def test_who_drafts_is_caught_up_and_the_others_go_on_missing() -> None:
+    steps = Steps("ab")
+    steps.step()
+    assert steps.step(a=3) == DrafterOrders(1, 0, keep={"b"}, catch_up={"a": Missed(1, since=0)})
+    assert steps.missed == [0, 2]
+    # Rejected drafts go through the drafter with what was accepted: nobody knows yet how many.
+    assert steps.step(drafted={"a": 3}) == DrafterOrders(2, 0, keep={"b"})
+    assert steps.missed == [0, 3]
+    assert steps.step(b=1) == DrafterOrders(3, 0, catch_up={"b": Missed(3, since=0)})
+    steps.step()
+    assert steps.step(a=1) == DrafterOrders(4, 0, keep={"b"}, catch_up={"a": Missed(1, since=3)})
+
+
+def test_a_prompt_that_others_may_share_is_caught_up_when_its_first_token_has_left() -> None:
+    steps = Steps("ab", prefix_caching=True)
+    assert steps.step(prompts={"b": 20}).skip
+    assert steps.step() == DrafterOrders(1, 0, keep={"a"}, catch_up={"b": Missed(20, since=0)})
+    assert steps.missed == [2, 0]
+    assert steps.step().skip
+
+
+def test_a_prompt_too_long_to_be_caught_up_goes_through_the_drafter() -> None:
+    steps = Steps("ab")
+    assert steps.step(prompts={"b": 40}) == DrafterOrders(0, 0)
+    assert steps.missed == [0, 0]
+    steps.step()
+    assert steps.step(prompts={"b": 40}) == DrafterOrders(1, 0, keep={"a", "b"})
+    assert steps.missed == [2, 41]
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_a_prompt_in_parts_goes_through_the_drafter_part_by_part(prefix_caching: bool) -> None:
+    steps = Steps("ab", prefix_caching=prefix_caching)
+    assert steps.step(prompts={"b": 20}, unfinished=True) == DrafterOrders(0, 0)
+    assert steps.step(prompts={"b": 60}, unfinished=True) == DrafterOrders(0, 0)
+    assert steps.step(prompts={"b": 10}).skip
+    assert steps.missed == [1, 10]
+    assert steps.can_draft("b")
+
+
+def test_who_lacks_more_than_there_may_be_room_for_drafts_no_more_and_bars_nobody() -> None:
+    steps = Steps("ab", kept_tokens=1000, max_batched_tokens=16)
+    for _ in range(8):
+        steps.step()
+    assert steps.can_draft("a")
+    steps.step()
+    assert not steps.can_draft("a")
+
+
+def test_a_prompt_for_which_there_was_no_room_in_time_is_given_up() -> None:
+    steps = Steps("ab", kept_tokens=1000, max_batched_tokens=16, prefix_caching=True)
+    assert steps.step(prompts={"a": 8}).skip
+    assert steps.step(prompts={"b": 7}).keep == {"a", "b"}
+    assert steps.missed == [9, 8]
+    assert steps.step() == DrafterOrders(2, 0, keep={"a"}, catch_up={"b": Missed(8, since=0)})
+    assert steps.step().skip
+    assert steps.cache.idle(list(steps.known.values())) is not None
+
+
+def test_what_vllm_gives_the_drafter_no_chance_to_see_is_missed() -> None:
+    steps = Steps("ab", prefix_caching=True)
+    steps.step(prompts={"b": 20})
+    assert steps.step(drafter_fits=False).skip
+    assert steps.missed == [2, 21]
+    steps.step(a=2)
+    assert steps.missed == [0, 0]
+    # What follows drafts goes by unseen, as it does without TurboSpec.
+    assert steps.step(drafted={"a": 2}, drafter_fits=False) == DrafterOrders(2, 0)
+
+
+def test_a_prompt_that_others_may_share_goes_through_the_drafter_if_it_has_no_later_step() -> None:
+    steps = Steps("ab", prefix_caching=True)
+    steps.known["b"].one_token = True
+    assert steps.step(prompts={"b": 20}) == DrafterOrders(0, 0)
+    steps = Steps("ab")
+    steps.known["b"].one_token = True
+    assert steps.step(prompts={"b": 20}).skip
+
+
+def test_who_starts_anew_owes_nothing() -> None:
+    steps = Steps("ab", prefix_caching=True)
+    steps.step(prompts={"b": 20})
+    steps.step(resumed="b", prompts={"b": 40})
+    assert steps.missed == [2, 0]
+    assert steps.step().skip
+    assert steps.cache.idle(list(steps.known.values())) is not None
+
+
+def test_prompts_do_not_push_one_another_out() -> None:
+    steps = Steps("abc")
+    assert steps.step(prompts={"a": 20, "b": 20}) == DrafterOrders(0, 0)
+    # Of a step that others draft in, no more is kept than what somebody misses.
+    steps.step()
+    steps.step(b=1)
+    assert steps.step(prompts={"b": 61}).keep == {"a", "c"}
+    assert steps.can_draft("a")
+
+
+def test_no_more_is_caught_up_than_the_buffers_hold() -> None:
+    steps = Steps("abc", max_batched_tokens=10)
+    for _ in range(3):
+        steps.step()
+    orders = steps.step(a=2, b=2, c=2)
+    assert orders.catch_up == {"a": Missed(3, since=0)}
+    assert steps.lengths.tolist() == [2, 0, 0]
+    assert steps.missed == [0, 4, 4]
+
+
+def test_who_lacks_what_is_no_longer_kept_cannot_draft() -> None:
+    steps = Steps("ab", kept_tokens=4)
+    steps.step(drafted={"b": 1})  # what follows drafts goes through the drafter
+    assert steps.missed == [0, 0]
+    steps.step()
+    steps.step()
+    assert steps.can_draft("a")
+    steps.step()
+    assert not steps.can_draft("a")
+    orders = steps.step(a=1)
+    assert orders.catch_up == {}
+    assert orders.oldest == 1
+    assert steps.lengths.tolist() == [0, 0]
+    steps.step(resumed="a", prompts={"a": 9})
+    assert steps.missed[0] == 0
+    assert steps.can_draft("a")

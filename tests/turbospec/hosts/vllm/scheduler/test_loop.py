@@ -1,0 +1,494 @@
+"""The loop against a scheduler's bookkeeping as vLLM's is, without vLLM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turbospec.hosts.vllm.scheduler.loop import Verified, VllmLoop
+from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
+from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
+from turbospec.interface import IntArray, Phase, StepOutcome, StepPlan, StepView
+
+LIMITS = EngineLimits(max_draft=5, max_model_len=100, max_batched_tokens=64, parallel_drafter=False)
+ON_DEMAND = replace(LIMITS, kept_tokens=8)
+
+
+@dataclass
+class Request:
+    request_id: str
+    num_prompt_tokens: int = 4
+    max_tokens: int = 40
+    num_computed_tokens: int = 0
+    num_output_placeholders: int = 0
+    num_output_tokens: int = 0
+    sampling_params: Any = None
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt_tokens + self.num_output_tokens
+
+
+@dataclass
+class Recorder:
+    """Drafts what it is told, capped by the limits, and keeps what it sees."""
+
+    lengths: list[int] = field(default_factory=list)
+    steps: int = 1
+    """That a plan is good for."""
+    views: list[StepView] = field(default_factory=list)
+    outcomes: list[StepOutcome] = field(default_factory=list)
+
+    def plan(self, view: StepView) -> StepPlan:
+        self.views.append(view)
+        wanted = self.lengths.pop(0) if self.lengths else 0
+        return StepPlan(np.minimum(np.full(view.size, wanted), view.draft_limits), steps=self.steps)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        self.outcomes.append(outcome)
+
+
+class FakeEngine:
+    """Schedules all its requests each step; `step` is one of vLLM's, sync."""
+
+    def __init__(self, controller: Recorder, limits: EngineLimits = LIMITS) -> None:
+        self.loop = VllmLoop(controller, limits)
+        self.drafts: dict[str, int] = {}
+        self.orders: DrafterOrders | None = None
+        self.began = 0.0
+
+    def schedule(self, requests: list[Request], chunk: int = 64) -> tuple[IntArray, dict[str, int]]:
+        verified = {r.request_id: self.drafts.get(r.request_id, 0) for r in requests}
+        scheduled = {
+            r.request_id: min(r.num_tokens + verified[r.request_id] - r.num_computed_tokens, chunk) for r in requests
+        }
+        drafted = {name: length for name, length in verified.items() if length}
+        idle, self.orders = self.loop.idle(scheduled, self.began)
+        if idle:
+            lengths = np.zeros(len(requests), np.int64)
+        else:
+            lengths, self.orders = self.loop.plan(requests, scheduled, drafted, (), Queue(), self.began)
+        for request, length in zip(requests, lengths.tolist(), strict=True):
+            request.num_computed_tokens += scheduled[request.request_id]
+            self.drafts[request.request_id] = length
+        return lengths, verified
+
+    def finish(
+        self, requests: list[Request], verified: dict[str, int], accepted: dict[str, int], *, ahead: bool = False
+    ) -> None:
+        done: dict[str, Verified] = {}
+        for request in requests:
+            name = request.request_id
+            if request.num_computed_tokens < request.num_tokens:
+                done[name] = Verified(0, 0, 0)
+                continue
+            kept = min(accepted.get(name, 0), verified[name])
+            request.num_output_tokens += kept + 1
+            request.num_computed_tokens = request.num_tokens - 1
+            done[name] = Verified(verified[name], kept, kept + 1)
+        self.loop.finish(lambda: done)
+        if not ahead:
+            self.loop.settle(Queue())
+
+    def step(self, requests: list[Request], accepted: dict[str, int] | None = None, *, ahead: bool = False) -> IntArray:
+        """`ahead`: what came of the step before is settled, and the next one planned, while this one runs."""
+        lengths, verified = self.schedule(requests)
+        if ahead:
+            self.loop.settle(Queue())
+            self.loop.plan_ahead(requests, Queue())
+        self.finish(requests, verified, accepted or {}, ahead=ahead)
+        return lengths
+
+
+def test_a_plan_is_closed_by_the_step_that_verifies_its_drafts() -> None:
+    controller = Recorder(lengths=[3, 2, 0])
+    engine, a, b = FakeEngine(controller), Request("a"), Request("b")
+    engine.step([a, b])
+    assert controller.outcomes == []
+    engine.step([a, b], accepted={"a": 3, "b": 1})
+    (outcome,) = controller.outcomes
+    assert outcome.step == controller.views[0].step
+    assert outcome.drafted.tolist() == [3, 3]
+    assert outcome.accepted.tolist() == [3, 1]
+    assert outcome.emitted.tolist() == [4, 2]
+    assert outcome.tokens_batched == 8
+    assert outcome.draft_rows.tolist() == [2, 2]  # the first position comes with the pass of every step
+    engine.step([a, b])
+    assert controller.outcomes[1].drafted.tolist() == [2, 2]
+
+
+def test_prompts_beside_drafts_are_the_drafters_work_too() -> None:
+    controller = Recorder(lengths=[0, 2, 0])
+    engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
+    engine.step([a])
+    newcomer = Request("b", num_prompt_tokens=30)
+    engine.step([a, newcomer])
+    engine.step([a, newcomer])
+    fed = controller.outcomes[1].catch_up_tokens
+    assert fed >= 30, "its first pass runs over the whole batch"
+
+
+def test_a_prompt_that_completes_is_at_its_first_decode() -> None:
+    controller = Recorder(lengths=[5, 5])
+    engine, long = FakeEngine(controller), Request("a", num_prompt_tokens=80)
+    lengths, verified = engine.schedule([long])
+    engine.finish([long], verified, {})
+    assert controller.views[0].phase.tolist() == [Phase.PREFILL]
+    assert controller.views[0].prefill_tokens == 16
+    assert lengths.tolist() == [0]
+    engine.step([long])
+    assert controller.views[1].phase.tolist() == [Phase.FIRST_DECODE]
+    assert controller.views[1].draft_limits.tolist() == [5]
+    assert controller.views[1].draft_before_emit
+    engine.step([long])
+    assert controller.views[2].phase.tolist() == [Phase.DECODE]
+    assert [outcome.prefill_tokens for outcome in controller.outcomes] == [16, 0]
+
+
+def test_drafts_end_with_the_tokens_left_and_the_model() -> None:
+    controller = Recorder(lengths=[5, 5])
+    engine = FakeEngine(controller)
+    few, full = Request("a", max_tokens=4), Request("b", num_prompt_tokens=95)
+    engine.schedule([few, full], chunk=100)
+    # Of four tokens one comes with the prompt and one with the verify pass; of a hundred places 95 are taken.
+    assert controller.views[0].draft_limits.tolist() == [2, 3]
+    assert controller.views[0].tokens_left.tolist() == [3, 39]
+
+
+def test_an_aborted_request_teaches_nothing() -> None:
+    controller = Recorder(lengths=[2, 2])
+    engine, a, b = FakeEngine(controller), Request("a"), Request("b")
+    engine.step([a, b])
+    engine.step([a], accepted={"a": 1})
+    (outcome,) = controller.outcomes
+    assert outcome.drafted.tolist() == [2, 0]
+    assert outcome.emitted.tolist() == [2, 0]
+    assert outcome.request_ids.tolist() == controller.views[0].request_ids.tolist()
+
+
+def test_what_follows_a_pause_does_not_close_the_plan_before_it() -> None:
+    controller = Recorder(lengths=[2, 2])
+    engine = FakeEngine(controller)
+    engine.step([Request("a")])
+    engine.step([Request("b")])
+    assert controller.outcomes == []
+
+
+def test_steps_that_overlap_are_told_apart() -> None:
+    """Async scheduling: a step is scheduled while the one before runs."""
+    controller = Recorder(lengths=[2, 4, 0])
+    engine, a = FakeEngine(controller), Request("a")
+    _, first = engine.schedule([a])
+    a.num_output_placeholders = 1
+    _, second = engine.schedule([a])
+    assert controller.views[1].phase.tolist() == [Phase.DECODE]
+    # Of 40 tokens one is under way in the first step and one in the second.
+    assert controller.views[1].tokens_left.tolist() == [38]
+    engine.loop.finish(lambda: {"a": Verified(first["a"], 0, 1)})
+    engine.loop.settle(Queue())
+    assert controller.outcomes == []
+    engine.loop.finish(lambda: {"a": Verified(second["a"], 2, 3)})
+    engine.loop.settle(Queue())
+    (outcome,) = controller.outcomes
+    assert (outcome.step, outcome.drafted.tolist(), outcome.accepted.tolist()) == (0, [2], [2])
+
+
+def test_what_a_preempted_request_computes_again_is_prefill() -> None:
+    controller = Recorder()
+    engine, a = FakeEngine(controller), Request("a", num_output_tokens=10)
+    engine.schedule([a], chunk=8)
+    engine.schedule([a], chunk=8)
+    assert [view.phase.tolist() for view in controller.views] == [[Phase.PREFILL], [Phase.DECODE]]
+    assert [step.prefill_tokens for step in engine.loop._steps] == [8, 6]
+
+
+def test_an_acceptance_cut_short_shows_no_failure() -> None:
+    controller = Recorder(lengths=[4])
+    engine, a = FakeEngine(controller), Request("a")
+    engine.step([a])
+    engine.schedule([a])
+    engine.loop.finish(lambda: {"a": Verified(4, 3, 2)})
+    engine.loop.settle(Queue())  # the second token was the end
+    (outcome,) = controller.outcomes
+    assert outcome.truncated.tolist() == [True]
+    assert outcome.accepted.tolist() == [2]
+
+
+def test_times_add_up_to_the_clock() -> None:
+    controller = Recorder(lengths=[0, 3, 1, 2] * 3)
+    engine, a = FakeEngine(controller), Request("a")
+    for _ in range(12):
+        engine.step([a], accepted={"a": 1})
+    for outcome in controller.outcomes:
+        assert outcome.step_seconds == outcome.draft_seconds + outcome.verify_seconds
+        assert outcome.verify_seconds > 0.0
+
+
+def test_a_drafter_on_demand_is_seen_with_what_it_lacks() -> None:
+    controller = Recorder(lengths=[2, 0, 0, 0, 1, 0])
+    engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
+    skipped: list[bool] = []
+    for _ in range(6):
+        engine.step([a])
+        assert engine.orders is not None
+        skipped.append(engine.orders.skip)
+    # The first drafts, the second verifies, and the drafter sees what became of them; the fifth catches up.
+    assert skipped == [False, False, True, True, False, False]
+    assert [view.stale_tokens.tolist() for view in controller.views] == [[0], [0], [0], [1], [2], [0]]
+    assert not any(view.constant_first_pass for view in controller.views)
+    drafting, after, plain, _, caught_up = controller.outcomes
+    assert drafting.draft_rows.tolist() == [1, 1]
+    assert after.draft_rows.tolist() == plain.draft_rows.tolist() == []
+    assert after.draft_seconds == 0.0
+    assert (caught_up.draft_rows.tolist(), caught_up.catch_up_tokens) == ([1], 2)
+
+
+@pytest.mark.parametrize(("limits", "read"), [(ON_DEMAND, [4, 0]), (LIMITS, [0, 0])])
+def test_a_view_tells_what_prompts_a_drafter_on_demand_would_read(limits: EngineLimits, read: list[int]) -> None:
+    controller = Recorder(lengths=[1, 1])
+    engine, a = FakeEngine(controller, limits), Request("a")
+    engine.step([a])
+    engine.step([a])
+    assert [view.drafter_prompt_tokens for view in controller.views] == read
+
+
+def test_who_lacks_too_much_drafts_no_more() -> None:
+    controller = Recorder(lengths=[0] * 6 + [3] * 2)
+    engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
+    for _ in range(8):
+        engine.step([a])
+    # Eight tokens are kept: the prompt's four are the first to go.
+    assert [int(view.draft_limits[0]) for view in controller.views] == [5] * 6 + [0] * 2
+
+
+def test_a_plan_of_no_drafts_may_be_good_for_some_steps() -> None:
+    controller = Recorder(steps=3)
+    engine, a, b = FakeEngine(controller, ON_DEMAND), Request("a"), Request("b")
+    for _ in range(3):
+        engine.step([a])
+    assert [view.step for view in controller.views] == [0]
+    assert [outcome.step for outcome in controller.outcomes] == [0]
+    assert engine.loop.known.get(a).missed_tokens == 4 + 2
+    engine.step([a])
+    engine.step([a, b])  # half of them came after the plan
+    assert [view.step for view in controller.views] == [0, 3, 4]
+    engine.step([a, b])
+    # One on the old plan, and the one that began the next plan and verified for none.
+    assert controller.outcomes[1].unplanned_steps == 2
+    assert controller.outcomes[1].unplanned_tokens == 2
+    assert controller.outcomes[1].unplanned_seconds > 0.0
+    assert controller.outcomes[-1].context_tokens == int(controller.views[-1].context_tokens.sum()) + 2
+
+
+def test_a_plan_of_no_drafts_survives_few_newcomers() -> None:
+    controller = Recorder(steps=6)
+    engine, batch = FakeEngine(controller, ON_DEMAND), [Request(name, num_prompt_tokens=1) for name in "abcdef"]
+    engine.step(batch[:4])
+    engine.step(batch[:5])
+    engine.step(batch[1:5])
+    assert len(controller.views) == 1
+    engine.step(batch[2:])
+    assert len(controller.views) == 2
+
+
+def crowd(controller: Recorder, size: int) -> tuple[FakeEngine, list[Request]]:
+    """An engine that drafts nothing for one request, and that and others that are new."""
+    engine = FakeEngine(controller, replace(ON_DEMAND, kept_tokens=100, late_drafts=True))
+    first = Request("first", num_prompt_tokens=1)
+    engine.step([first], ahead=True)
+    return engine, [first, *(Request(str(number)) for number in range(size - 1))]
+
+
+def test_many_newcomers_to_a_spell_without_drafts_do_not_wait_for_a_plan() -> None:
+    controller = Recorder(lengths=[0, 2, 3], steps=2)
+    engine, batch = crowd(controller, 9)
+    assert engine.step(batch, ahead=True).tolist() == [0] * 9
+    assert [(view.step, view.size) for view in controller.views] == [(0, 1), (2, 9)], "planned for beside the workers"
+    assert engine.step(batch).tolist() == [2] * 9
+
+
+def test_a_few_newcomers_are_planned_for_at_once() -> None:
+    controller = Recorder(lengths=[0, 2], steps=2)
+    engine, batch = crowd(controller, 8)
+    assert engine.step(batch).tolist() == [2] * 8
+
+
+def test_a_crowd_is_planned_for_at_once_where_the_last_plan_drafts() -> None:
+    controller = Recorder(lengths=[0, 0, 1, 2], steps=2)
+    engine, batch = crowd(controller, 9)
+    for _ in range(3):
+        engine.step(batch[:1], ahead=True)
+    assert engine.step(batch).tolist() == [2] * 9
+
+
+def test_crowds_do_not_go_on_for_ever_without_a_plan() -> None:
+    controller = Recorder(steps=2)
+    engine, batch = crowd(controller, 9)
+    for number in range(11):
+        # Part of the last one's prompt is left for the next step, which cannot be planned ahead.
+        engine.step([*batch, Request(f"long {number}", num_prompt_tokens=99)], ahead=True)
+    assert [view.step for view in controller.views] == [0, 5, 11], "the plan of step 5 is good for step 6"
+
+
+def test_a_crowd_is_one_of_newcomers() -> None:
+    controller = Recorder(steps=2)
+    engine, batch = crowd(controller, 9)
+    batch.append(Request("long", num_prompt_tokens=150))
+    for _ in range(2):
+        engine.step(batch, ahead=True)
+    assert [view.step for view in controller.views] == [0, 2], "the long prompt is one that the step before knew"
+
+
+def test_a_prompt_in_parts_goes_through_the_drafter_part_by_part() -> None:
+    engine = FakeEngine(Recorder(), replace(ON_DEMAND, kept_tokens=100))
+    batch = [Request("a"), Request("long", num_prompt_tokens=70)]
+    for skip in (False, True, True):
+        engine.step(batch)
+        assert engine.orders is not None
+        assert engine.orders.skip == skip
+
+
+def test_a_step_too_long_for_the_drafter_is_kept() -> None:
+    engine = FakeEngine(Recorder(), replace(ON_DEMAND, kept_tokens=100))
+    batch = [Request("a"), Request("b", num_prompt_tokens=LIMITS.max_model_len - LIMITS.max_draft + 1)]
+    engine.step(batch)
+    engine.step(batch)  # too long for what may be caught up, too
+    assert engine.orders is not None
+    assert engine.orders.skip
+
+
+def test_a_plan_with_drafts_is_for_one_step() -> None:
+    controller = Recorder(lengths=[2, 2, 2], steps=8)
+    engine, a = FakeEngine(controller), Request("a")
+    for _ in range(3):
+        engine.step([a], accepted={"a": 1})
+    assert len(controller.views) == 3
+
+
+def test_a_step_that_was_planned_ahead_takes_its_plan() -> None:
+    controller = Recorder(lengths=[1, 2, 3, 4])
+    engine, a, b = FakeEngine(controller, ON_DEMAND), Request("a", num_prompt_tokens=1), Request("b")
+    drafted = [engine.step([a, b], accepted={"a": 9}, ahead=True).tolist() for _ in range(3)]
+    assert drafted == [[1, 1], [2, 2], [3, 3]]
+    assert [view.step for view in controller.views] == [0, 1, 2, 3]
+    assert controller.views[1].phase.tolist() == [Phase.DECODE] * 2
+    # Outcomes are a step later than they are without.
+    assert [outcome.step for outcome in controller.outcomes] == [0]
+    assert controller.outcomes[0].accepted.tolist() == [1, 0]
+
+
+def test_a_plan_ahead_is_cut_to_who_and_what_is_left() -> None:
+    controller = Recorder(lengths=[4, 4, 4])
+    engine, a, b = FakeEngine(controller), Request("a", max_tokens=9), Request("b")
+    engine.step([a, b], ahead=True)
+    # Five of nine tokens come at once, which nobody knew when the second step was planned.
+    engine.step([a, b], accepted={"a": 4}, ahead=True)
+    lengths, _ = engine.schedule([a, b])
+    assert lengths.tolist() == [1, 4]
+    assert [view.step for view in controller.views] == [0, 1, 2]
+    engine = FakeEngine(Recorder(lengths=[2, 2]))
+    engine.step([a, b], ahead=True)
+    assert engine.schedule([b])[0].tolist() == [2]
+
+
+def test_a_plan_ahead_gives_way_where_somebody_is_new() -> None:
+    controller = Recorder(lengths=[1, 2, 3])
+    engine, a, b = FakeEngine(controller), Request("a"), Request("b")
+    engine.step([a], ahead=True)
+    assert engine.step([a, b]).tolist() == [3, 3]
+    assert [(view.step, view.size) for view in controller.views] == [(0, 1), (1, 1), (1, 2)]
+
+
+def test_nothing_is_planned_ahead_of_the_rest_of_a_prompt_or_on_a_plan_that_goes_on() -> None:
+    controller = Recorder(lengths=[0, 0])
+    engine, long = FakeEngine(controller), Request("a", num_prompt_tokens=80)
+    engine.schedule([long])
+    engine.loop.plan_ahead([long], Queue())
+    assert len(controller.views) == 1
+    engine = FakeEngine(controller := Recorder(steps=3), ON_DEMAND)
+    a = Request("b")
+    for _ in range(4):
+        engine.step([a], ahead=True)
+    assert [view.step for view in controller.views] == [0, 3]
+
+
+LATE = replace(LIMITS, kept_tokens=64, late_drafts=True)
+
+
+def test_drafts_wait_for_first_tokens_and_for_nothing_else() -> None:
+    engine = FakeEngine(controller := Recorder(lengths=[2, 2, 0, 2, 2]), LATE)
+    a, late = Request("a"), list[bool]()
+    for requests in ([a], [a], [a, Request("b")], [a, Request("c", num_prompt_tokens=80)], [a, Request("d")]):
+        _, verified = engine.schedule(requests)
+        engine.finish([a], verified, {})
+        assert engine.orders is not None
+        late.append(engine.orders.late)
+    # The third drafts nothing; of the fourth's newcomer part of the prompt is left.
+    assert late == [True, False, False, False, True]
+    assert not any(view.draft_before_emit for view in controller.views)
+
+
+def test_late_drafts_are_in_the_time_of_the_step_that_verifies_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([1.0, 3.0, 3.5, 6.0])
+    monkeypatch.setattr("turbospec.hosts.vllm.scheduler.loop.time.perf_counter", lambda: next(clock))
+    engine = FakeEngine(controller := Recorder(lengths=[2, 0, 2, 0]), LATE)
+    a = Request("a")
+    engine.step([a])
+    engine.step([a])
+    (outcome,) = controller.outcomes
+    # The second step has a pass of its own, over what was verified.
+    assert engine.loop._last is not None
+    assert outcome.step_seconds + engine.loop._last.draft_seconds == pytest.approx(3.0 - 1.0)
+    assert outcome.draft_seconds > engine.loop._last.draft_seconds > 0.0
+    assert outcome.draft_rows.tolist() == [1, 1]
+    b = Request("b")
+    engine.step([b])
+    engine.began = 5.5  # nothing ran until then: the drafts had long been made
+    engine.step([b])
+    assert len(controller.outcomes) == 1
+
+
+def test_a_plan_ahead_holds_for_a_few_newcomers_whose_first_tokens_need_not_wait() -> None:
+    for limits, lengths in ((LATE, (0, 2, 2)), (ON_DEMAND, (0, 0, 0))):
+        controller = Recorder(lengths=[*lengths])
+        engine, batch = FakeEngine(controller, limits), [Request(name, num_prompt_tokens=1) for name in "abcd"]
+        engine.step(batch[:3], ahead=True)
+        assert engine.step(batch, ahead=True).tolist() == [lengths[1]] * 4
+        assert [view.size for view in controller.views] == [3, 3, 4]
+        engine.step(batch)
+        engine.loop.settle(Queue())
+        assert controller.outcomes[-1].drafted.tolist() == [lengths[1]] * 3, "the newcomer is in no view yet"
+
+
+def test_a_plan_ahead_of_drafts_gives_way_where_first_tokens_would_wait() -> None:
+    controller = Recorder(lengths=[1, 2, 3, 4])
+    engine, batch = FakeEngine(controller, ON_DEMAND), [Request(name, num_prompt_tokens=1) for name in "abcd"]
+    engine.step(batch[:3], ahead=True)
+    assert engine.step(batch).tolist() == [3] * 4
+    engine = FakeEngine(Recorder(lengths=[1, 2, 3, 4]), LATE)
+    engine.step(batch[:3], ahead=True)
+    lengths, _ = engine.schedule([*batch[:3], Request("e", num_prompt_tokens=80)])
+    assert lengths.tolist() == [3, 3, 3, 0], "part of a prompt is left"
+
+
+def test_nobody_drafts_where_one_is_too_long_for_the_drafter() -> None:
+    controller = Recorder(lengths=[5] * 40)
+    engine = FakeEngine(controller, replace(LIMITS, max_model_len=60))
+    a, b = Request("a", num_prompt_tokens=52), Request("b")
+    assert engine.step([a, b]).tolist() == [5, 5]
+    engine.step([a, b], accepted={"a": 5})
+    assert controller.views[-1].draft_limits.tolist() == [0, 0]
+    engine.step([b])
+    assert controller.views[-1].draft_limits.tolist() == [5]
+
+
+def test_a_plan_made_ahead_is_dropped_where_one_has_become_too_long() -> None:
+    controller = Recorder(lengths=[5] * 40)
+    engine = FakeEngine(controller, replace(LIMITS, max_model_len=60))
+    a, b = Request("a", num_prompt_tokens=50), Request("b")
+    assert engine.step([a, b], ahead=True).tolist() == [5, 5]
+    # With its drafts it has 56 tokens computed, of which the plan for this step could not know.
+    assert engine.step([a, b], ahead=True).tolist() == [0, 0]

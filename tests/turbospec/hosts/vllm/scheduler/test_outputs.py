@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from turbospec.hosts.vllm.scheduler.loop import Verified
+from turbospec.hosts.vllm.scheduler.outputs import Outputs, Scheduled, verified
+
+
+def a_step(
+    drafts: dict[str, list[int]], sampled: dict[str, int], invalid: dict[str, int] | None = None
+) -> tuple[Scheduled, dict[str, int], list[int]]:
+    scheduled = SimpleNamespace(
+        num_scheduled_tokens={name: 1 + len(drafts.get(name, ())) for name in sampled},
+        scheduled_spec_decode_tokens=drafts,
+        num_invalid_spec_tokens=invalid,
+    )
+    return scheduled, {name: row for row, name in enumerate(sampled)}, list(sampled.values())
+
+
+def sent(**tokens: list[int]) -> dict[int, Outputs]:
+    """As two clients get it."""
+    outputs = [SimpleNamespace(request_id=name, new_token_ids=each) for name, each in tokens.items()]
+    return {0: SimpleNamespace(outputs=outputs[::2]), 1: SimpleNamespace(outputs=outputs[1::2])}
+
+
+def test_drafts_are_counted_by_what_the_target_sampled() -> None:
+    step = a_step({"a": [7, 8, 9], "b": [7, -1]}, {"a": 3, "b": 1, "c": 1, "d": 0}, {"b": 1})
+    assert verified(*step, sent(a=[7, 8, 1], b=[2], c=[3])) == {
+        "a": Verified(3, 2, 3), "b": Verified(1, 0, 1), "c": Verified(0, 0, 1), "d": Verified(0, 0, 0),
+    }  # fmt: skip
+
+
+def test_requests_that_were_aborted_are_left_out() -> None:
+    assert verified(*a_step({"a": [7], "b": [7]}, {"a": 2, "b": 2}), sent(a=[7, 1])) == {"a": Verified(1, 1, 2)}
+
+
+def test_a_request_that_ended_sent_less_than_was_sampled() -> None:
+    assert verified(*a_step({"a": [7, 8, 9, 9]}, {"a": 4}), sent(a=[7, 8])) == {"a": Verified(4, 3, 2)}
+
+
+def test_what_vllm_drops_of_a_preempted_request_says_nothing() -> None:
+    """As after its prefix cache was reset: the request computes these tokens again."""
+    step = a_step({"a": [7, 8], "b": [7, 8]}, {"a": 2, "b": 1})
+    assert verified(*step, sent(b=[3])) == {"b": Verified(2, 0, 1)}
+
+
+def test_a_step_that_gave_nothing_says_nothing() -> None:
+    scheduled, _, _ = a_step({"a": [7]}, {"a": 2})
+    assert verified(scheduled, {}, [], sent()) == {}

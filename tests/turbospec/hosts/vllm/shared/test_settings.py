@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from turbospec.errors import UserError
+from turbospec.hosts.vllm.shared.settings import read_settings
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("POLICY", "PROFILE", "TRACE"):
+        monkeypatch.delenv(f"TURBOSPEC_{name}", raising=False)
+
+
+@pytest.mark.parametrize("additional_config", [{}, {"other": 1}, object()])
+def test_nobody_asked(additional_config: object) -> None:
+    assert read_settings(additional_config) is None
+
+
+def test_the_environment_names_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "adaptive")
+    monkeypatch.setenv("TURBOSPEC_TRACE", "steps.jsonl")
+    settings = read_settings({})
+    assert settings is not None
+    assert (settings.policy, settings.trace, settings.profile) == ("adaptive", Path("steps.jsonl"), None)
+
+
+def test_the_configuration_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "adaptive")
+    for given in ("static-3", {"policy": "static-3"}):
+        settings = read_settings({"turbospec": given})
+        assert settings is not None
+        assert settings.policy == "static-3"
+
+
+@pytest.mark.parametrize("given", [{}, {"policy": "adaptive", "polcy": "off"}, "", 3])
+def test_what_is_wrong_is_named(given: object) -> None:
+    with pytest.raises(UserError, match="--additional-config's 'turbospec'"):
+        read_settings({"turbospec": given})
+
+
+def test_a_policy_that_is_not_there_is_named_before_the_server_starts(tmp_path: Path) -> None:
+    settings = read_settings({"turbospec": str(tmp_path / "gone.yaml")})
+    assert settings is not None
+    with pytest.raises(UserError, match=r"gone\.yaml"):
+        settings.check()
+
+
+def test_a_trace_that_cannot_be_written_is_named_before_the_server_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    settings = read_settings({"turbospec": {"policy": "adaptive", "trace": str(tmp_path / "file" / "trace.jsonl")}})
+    assert settings is not None
+    with pytest.raises(UserError, match="cannot write the trace"):
+        settings.check()
+
+
+def test_the_controller_follows_its_file() -> None:
+    settings = read_settings({"turbospec": "static-3"})
+    assert settings is not None
+    settings.check()
+    assert type(settings.controller().policy).__name__ == "ReloadingPolicy"

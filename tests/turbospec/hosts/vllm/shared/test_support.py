@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from turbospec.hosts.vllm.shared.support import SetUp, drafts_late, kept_tokens, may_be_scheduled_by_us, unsupported
+
+SUPPORTED = SetUp((0, 32, 0), "draft_model")
+
+
+@pytest.mark.parametrize("version", [(0, 29, 0), (0, 32, 0), (0, 30, "1rc0")])
+@pytest.mark.parametrize("method", ["draft_model", "eagle3", "ngram"])
+def test_known_versions_and_methods_are_supported(version: tuple[int | str, ...], method: str) -> None:
+    assert unsupported(SetUp(version, method)) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"method": None}, "--speculative-config"),
+        ({"version": (0, 28, 1)}, "vLLM 0.28"),
+        ({"version": (1, 0, 0)}, "vLLM 1.0"),
+        ({"method": "suffix"}, "'suffix'"),
+        ({"parallel_drafting": True}, "parallel_drafting"),
+        ({"data_parallel_size": 2}, "data parallelism"),
+        ({"pipeline_parallel_size": 2}, "pipeline parallelism"),
+        ({"second_model_runner": True}, "VLLM_USE_V2_MODEL_RUNNER=0"),
+    ],
+)
+def test_what_cannot_be_told_a_length_is_said_why(change: dict[str, Any], says: str) -> None:
+    reason = unsupported(replace(SUPPORTED, **change))
+    assert reason is not None
+    assert says in reason
+
+
+def a_worker(**change: Any) -> SimpleNamespace:
+    """vLLM's configuration in a worker, where TurboSpec's scheduler gives orders, but for the changes."""
+    own = {
+        "method": "eagle3",
+        "scheduler_cls": "turbospec.hosts.vllm.scheduler.schedulers.TurboSpecScheduler",
+        "additional_config": {"turbospec": "adaptive"},
+        "is_multimodal_model": False,
+        "use_v2_model_runner": False,
+        "async_scheduling": False,
+        "kv_transfer_config": None,
+        "disable_padded_drafter_batch": False,
+    } | change
+    return SimpleNamespace(
+        speculative_config=own["method"]
+        and SimpleNamespace(method=own["method"], disable_padded_drafter_batch=own["disable_padded_drafter_batch"]),
+        scheduler_config=SimpleNamespace(scheduler_cls=own["scheduler_cls"], async_scheduling=own["async_scheduling"]),
+        model_config=SimpleNamespace(is_multimodal_model=own["is_multimodal_model"]),
+        parallel_config=SimpleNamespace(decode_context_parallel_size=1),
+        additional_config=own["additional_config"],
+        use_v2_model_runner=own["use_v2_model_runner"],
+        kv_transfer_config=own["kv_transfer_config"],
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": None},
+        {"scheduler_cls": None},
+        {"additional_config": {}},
+        {"additional_config": object()},
+        {"use_v2_model_runner": True},
+    ],
+)
+def test_workers_are_left_alone_unless_a_scheduler_gives_orders(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TURBOSPEC_POLICY", raising=False)
+    assert may_be_scheduled_by_us(a_worker())
+    assert not may_be_scheduled_by_us(a_worker(**change))
+
+
+def test_a_worker_hears_of_a_policy_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "adaptive")
+    assert may_be_scheduled_by_us(a_worker(additional_config={}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "ngram"},
+        {"is_multimodal_model": True},
+        {"kv_transfer_config": object()},
+        {"disable_padded_drafter_batch": True},
+    ],
+)
+def test_some_drafters_run_in_every_step(change: dict[str, Any]) -> None:
+    assert kept_tokens(a_worker()) > 0
+    assert kept_tokens(a_worker(**change)) == 0
+
+
+@pytest.mark.parametrize("change", [{"method": "ngram"}, {"async_scheduling": True}, {"kv_transfer_config": object()}])
+def test_some_drafters_cannot_wait_for_the_tokens(change: dict[str, Any]) -> None:
+    assert drafts_late(a_worker())
+    assert not drafts_late(a_worker(**change))

@@ -1,0 +1,154 @@
+"""The latency model: offline fit, online correction, use without a profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.turbospec.factories import make_outcome, make_view
+from turbospec.models.latency import LatencyModel, verify_features
+from turbospec.models.profile import LatencySample
+
+
+def measured(rng: np.random.Generator, requests: int, draft: int, *, slow: float = 1.0, context: int = 200):
+    """A step of an imaginary machine: 6 ms floor, compute-bound beyond 64 tokens, 1.2 ms a draft pass."""
+    tokens = requests * (1 + draft)
+    verify = 6e-3 + 2e-5 * tokens + 6e-5 * max(0, tokens - 64) + 2e-8 * requests * context
+    drafting = 3e-4 + draft * (1.2e-3 + 1.5e-5 * requests) if draft else 0.0
+    noise = rng.lognormal(0.0, 0.03, 2)
+    verify, drafting = slow * verify * noise[0], slow * drafting * noise[1]
+    return LatencySample(
+        draft_rows=(requests,) * draft,
+        draft_context_tokens=requests * context * draft,
+        catch_up_tokens=0,
+        tokens_batched=tokens,
+        prefill_tokens=0,
+        context_tokens=requests * context,
+        draft_seconds=drafting,
+        verify_seconds=verify,
+        step_seconds=drafting + verify + 4e-4 + 1e-5 * requests,
+    )
+
+
+def grid(rng: np.random.Generator) -> list[LatencySample]:
+    return [
+        measured(rng, n, k, context=c) for n in (1, 2, 4, 8, 16, 32) for k in (0, 1, 3, 5, 8, 15) for c in (64, 256)
+    ] * 2
+
+
+def relative_errors(model: LatencyModel, samples: list[LatencySample]) -> np.ndarray:
+    return np.array([model.predict_sample(s) / s.step_seconds - 1.0 for s in samples])
+
+
+def test_offline_fit_predicts_unseen_steps() -> None:
+    rng = np.random.default_rng(0)
+    model = LatencyModel.fit(grid(rng))
+    unseen = [measured(rng, n, k, context=150) for n in (3, 6, 12, 24) for k in (0, 2, 4, 6, 10)]
+    assert np.abs(relative_errors(model, unseen)).mean() < 0.05
+
+
+def test_verify_curve_is_the_model_and_never_decreases() -> None:
+    rng = np.random.default_rng(1)
+    model = LatencyModel.fit(grid(rng))
+    for base in (1, 2, 7, 64, 500):
+        curve = model.verify_curve(base, 120, 900.0, 4)
+        tokens = np.arange(base, base + 121, dtype=float)
+        expected = model.verify.predict(verify_features(tokens, np.full(121, 900.0))) + model.host_seconds(4)
+        assert curve == pytest.approx(expected, rel=1e-9)
+        assert (np.diff(curve) >= 0).all()
+
+
+def test_no_profile_is_needed() -> None:
+    rng = np.random.default_rng(2)
+    model = LatencyModel()
+    assert not model.calibrated
+    for draft in (0, 2, 0, 5, 1, 0, 3, 4, 0, 2) * 3:
+        model.learn(measured(rng, 8, draft), 8)
+    assert model.calibrated
+    later = [measured(rng, 8, k) for k in (0, 1, 2, 4, 6)]
+    assert np.abs(relative_errors(model, later)).mean() < 0.1
+
+
+@pytest.mark.parametrize("slow", [1.6, 0.6])
+def test_a_machine_that_slows_down_or_recovers_is_followed(slow: float) -> None:
+    rng = np.random.default_rng(4)
+    model = LatencyModel.fit(grid(rng))
+    for step in range(200):
+        model.learn(measured(rng, 8, step % 4, slow=slow), 8)
+    later = [measured(rng, 8, k, slow=slow) for k in (0, 1, 2, 3)]
+    assert np.abs(relative_errors(model, later)).mean() < 0.08
+
+
+def test_the_pace_is_that_of_plain_steps_since_the_last_draft() -> None:
+    rng = np.random.default_rng(5)
+    model = LatencyModel()
+    assert model.pace == 1.0
+    for draft in (0, 2, 0, 5, 1, 0, 3, 4) * 4:
+        model.learn(measured(rng, 4, draft, slow=3.0), 4)
+    assert model.pace == pytest.approx(1.0, abs=0.1)
+    for _ in range(100):
+        model.learn(measured(rng, 4, 0), 4)
+    assert model.pace == pytest.approx(1 / 3, rel=0.1)
+    model.learn(measured(rng, 4, 1), 4)
+    assert model.pace == 1.0
+
+
+def test_forgotten_draft_costs_are_learnt_anew() -> None:
+    rng = np.random.default_rng(6)
+    model = LatencyModel.fit(grid(rng))
+    plain = model.verify_curve(4, 8, 800.0, 4)
+    model.forget_draft_costs()
+    assert not model.calibrated
+    assert model.verify_curve(4, 8, 800.0, 4) == pytest.approx(plain)
+    for draft in (0, 2, 0, 5, 1, 0, 3, 4):
+        model.learn(measured(rng, 4, draft, slow=0.2), 4)
+    assert model.calibrated
+    start, each_pass, row = model.draft_costs(200.0)
+    assert start + 3 * each_pass + 12 * row == pytest.approx(0.2 * (3e-4 + 3 * 1.26e-3), rel=0.2)
+
+
+def test_one_large_step_does_not_spoil_what_is_known_of_small_ones() -> None:
+    """As when a hundred new prompts come at once, to a model that has learnt from short steps alone."""
+    rng = np.random.default_rng(9)
+    model = LatencyModel()
+    for step in range(150):
+        model.learn(measured(rng, 100, (0, 1, 1, 1)[step % 4]), 100)
+    usual = [measured(rng, 100, k) for k in (0, 1)] * 8
+    before = np.abs(relative_errors(model, usual)).mean()
+    for tokens in (246, 968, 340):
+        # Compute-bound twice as soon, and a prompt's tokens dearer, than the model has any notion of.
+        verify = 6e-3 + 1.2e-4 * tokens
+        model.learn(replace(usual[0], tokens_batched=tokens, verify_seconds=verify, step_seconds=verify + 1e-3), 100)
+    assert np.abs(relative_errors(model, usual)).mean() < before + 0.05
+
+
+def test_steps_on_an_old_plan_are_learnt_from() -> None:
+    rng = np.random.default_rng(7)
+    model, view = LatencyModel.fit(grid(rng)), make_view(8)
+    outcome = make_outcome(view, 0, 0, draft_seconds=0.0, verify_seconds=0.0, step_seconds=0.0)
+    for _ in range(300):
+        model.learn(replace(outcome, unplanned_steps=10, unplanned_tokens=80, unplanned_seconds=0.1), 8)
+    assert model.verify_curve(8, 0, 0.0, 8)[0] == pytest.approx(0.01, rel=0.1)
+
+
+def test_a_stall_hardly_moves_the_model() -> None:
+    rng = np.random.default_rng(5)
+    model = LatencyModel.fit(grid(rng))
+    for _ in range(100):
+        model.learn(measured(rng, 8, 3), 8)
+    usual = measured(rng, 8, 3)
+    before = model.predict_sample(usual)
+    model.learn(measured(rng, 8, 3, slow=50.0), 8)
+    assert model.predict_sample(usual) == pytest.approx(before, rel=0.05)
+
+
+def test_a_repeated_step_does_not_erase_the_others() -> None:
+    rng = np.random.default_rng(6)
+    model = LatencyModel.fit(grid(rng))
+    rare = [measured(rng, 32, 8), measured(rng, 1, 15), measured(rng, 16, 1)]
+    before = np.abs(relative_errors(model, rare)).mean()
+    for _ in range(5000):
+        model.learn(measured(rng, 8, 0), 8)
+    assert np.abs(relative_errors(model, rare)).mean() < before + 0.05

@@ -1,0 +1,109 @@
+"""The logistic model: what it learns, of whom, and how fast it believes it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from turbospec.models.logistic import LogisticModel, between, effect, learn, learn_spread
+
+
+def a_model(features: int = 3, capacity: int = 512, memory: float = 2000.0) -> LogisticModel:
+    return LogisticModel(np.full(features, 0.5), capacity, memory=memory, request_memory=200.0)
+
+
+def observe(model: LogisticModel, row: int, feature: int, hit: float, class_id: int = 0) -> float:
+    return learn(model.terms, class_id, row, feature, hit, between(model.terms), model.memory, model.request_memory)
+
+
+def probability(model: LogisticModel, row: int, feature: int) -> float:
+    terms = model.terms
+    x = (
+        terms.prior[feature]
+        + terms.level[0]
+        + terms.offsets[0, feature]
+        + effect(terms.requests, row, between(model.terms))[0]
+    )
+    return float(1.0 / (1.0 + np.exp(-x)))
+
+
+def serve(model: LogisticModel, truth: np.ndarray, rng: np.random.Generator, steps: int) -> None:
+    """`truth[row, feature]`: each step, each row's features are tried in turn until one fails."""
+    for _ in range(steps):
+        for row, chances in enumerate(truth):
+            for feature, chance in enumerate(chances):
+                hit = rng.random() < chance
+                observe(model, row, feature, float(hit))
+                if not hit:
+                    break
+            learn_spread(model.terms, row, between(model.terms))
+
+
+def test_follows_the_frequency_of_each_feature() -> None:
+    truth = np.array([[0.9, 0.5, 0.2]])
+    model = a_model()
+    serve(model, truth, np.random.default_rng(0), 3000)
+    assert [probability(model, 0, f) for f in range(3)] == pytest.approx(truth[0], abs=0.1)
+
+
+def test_easy_requests_do_not_make_deep_features_look_easy() -> None:
+    # Half of the requests always succeed at 0.9, half at 0.1: feature 3 is seen almost only on the former.
+    truth = np.repeat([[0.9] * 3, [0.1] * 3], 8, axis=0)
+    model = a_model(memory=500.0)
+    serve(model, truth, np.random.default_rng(1), 60)
+    for feature in range(3):
+        assert probability(model, 0, feature) == pytest.approx(0.9, abs=0.07)
+        assert probability(model, 8, feature) == pytest.approx(0.1, abs=0.1)
+
+
+def test_learns_how_much_requests_differ() -> None:
+    rng = np.random.default_rng(2)
+    alike, unlike = a_model(), a_model()
+    serve(alike, np.full((16, 3), 0.7), rng, 60)
+    serve(unlike, np.repeat([[0.95] * 3, [0.05] * 3], 8, axis=0), rng, 60)
+    assert between(alike.terms) < 0.4
+    assert between(unlike.terms) > 3.0
+
+
+def test_what_is_known_of_a_request_counts_for_it_alone() -> None:
+    model = a_model()
+    for _ in range(40):
+        observe(model, 1, 0, 0.0)
+        observe(model, 2, 0, 1.0)
+    assert probability(model, 1, 0) < 0.25
+    assert probability(model, 2, 0) > 0.75
+    assert probability(model, 3, 0) == pytest.approx(0.5, abs=0.15)
+
+
+def test_probabilities_stay_proper_whatever_is_seen() -> None:
+    model = a_model()
+    for hit in [1.0] * 5000 + [0.0] * 5000:
+        expected = observe(model, 0, 0, hit)
+        assert 0.0 < expected < 1.0
+    terms = model.terms
+    assert (terms.offsets[1] > 0.0).all()
+    assert terms.level[1] > 0.0
+    assert terms.requests[0, 1] >= 0.0
+    assert probability(model, 0, 0) < 0.1
+
+
+def test_reset_grows_the_state_and_keeps_the_others() -> None:
+    model = a_model(capacity=4)
+    observe(model, 0, 0, 1.0)
+    observe(model, 1, 0, 1.0)
+    kept = model.terms.requests[0].copy()
+    model.reset(np.array([1]), 8)
+    assert model.terms.requests.shape == (8, 2)
+    assert model.terms.requests[0].tolist() == kept.tolist()
+    assert not model.terms.requests[1:].any()
+
+
+def test_forgetting_draws_towards_the_prior_and_opens_to_change() -> None:
+    kept, opened = a_model(), a_model()
+    for model in (kept, opened):
+        for request in range(300):
+            observe(model, request, 0, 1.0)
+    before = probability(kept, 400, 0)
+    opened.forget()
+    assert 0.5 < probability(opened, 400, 0) < before
+    assert opened.terms.level[1] > kept.terms.level[1]

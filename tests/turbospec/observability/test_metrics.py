@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tests.turbospec.factories import make_outcome, make_view
+from turbospec.controller import ControllerStats
+from turbospec.hosts.vllm.shared import metrics_file
+from turbospec.hosts.vllm.shared.metrics_file import MetricsFileReader, MetricsFileWriter
+from turbospec.interface import StepPlan
+from turbospec.observability.metrics import HostSeconds, StepMetrics
+
+
+def counted() -> StepMetrics:
+    """Two steps: a plan of 3 and 1 of which 2 and 1 were accepted, and a probe that nothing was promised of."""
+    metrics = StepMetrics(ControllerStats(decision_seconds=0.5, guard_trips=2), HostSeconds(steps=2.0, ours=0.02))
+    view = make_view(2, max_draft=4)
+    plan = StepPlan(np.array([3, 1]), predicted_tokens=4.5, predicted_seconds=0.02)
+    metrics.on_step(view, plan, make_outcome(view, [3, 1], [2, 1]), 0.1)
+    view = make_view(2, step=1, max_draft=4)
+    metrics.on_step(view, StepPlan(np.array([1, 0]), probe=True), make_outcome(view, [1, 0], [0, 0]), 0.1)
+    return metrics
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(name, labels)
+
+
+def registered(metrics: StepMetrics) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    return registry
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("turbospec_steps_total", 2),
+        ("turbospec_emitted_tokens_total", 7),
+        ("turbospec_draft_length", 0.5),
+        ("turbospec_longest_draft", 1),
+        ("turbospec_predicted_tokens_total", 4.5),
+        ("turbospec_predicted_step_tokens_total", 5),
+        ("turbospec_predicted_step_seconds_total", 0.01),
+        ("turbospec_probe_steps_total", 1),
+        ("turbospec_probe_seconds_total", 0.002),
+        ("turbospec_decision_seconds_total", 0.5),
+        ("turbospec_guard_trips_total", 2),
+        ("turbospec_engine_seconds_total", 2.0),
+        ("turbospec_host_seconds_total", 0.02),
+    ],
+)
+def test_steps_are_counted(name: str, expected: float) -> None:
+    assert value(registered(counted()), name) == pytest.approx(expected)
+
+
+def test_acceptance_is_counted_by_position() -> None:
+    registry = registered(counted())
+    drafted = [value(registry, "turbospec_drafted_per_position_total", position=str(j)) for j in range(4)]
+    accepted = [value(registry, "turbospec_accepted_per_position_total", position=str(j)) for j in range(4)]
+    assert drafted == [3, 1, 1, 0]
+    assert accepted == [2, 1, 0, 0]
+
+
+def test_steps_on_an_old_plan_are_counted_with_the_next() -> None:
+    metrics, view = counted(), make_view(2)
+    outcome = make_outcome(view, 0, 0, unplanned_steps=5, unplanned_tokens=10, unplanned_seconds=0.05)
+    metrics.on_step(view, StepPlan(np.zeros(2, np.int64)), outcome, 0.0)
+    registry = registered(metrics)
+    assert value(registry, "turbospec_steps_total") == 2 + 6
+    assert value(registry, "turbospec_emitted_tokens_total") == 7 + 12
+    assert value(registry, "turbospec_step_seconds_total") == pytest.approx(0.08)
+
+
+def test_another_process_shows_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_file, "EVERY_SECONDS", 0.01)
+    metrics, path, there = counted(), tmp_path / "metrics.prom", CollectorRegistry()
+    there.register(MetricsFileReader(path))
+    assert generate_latest(there) == b""
+    writer, view = MetricsFileWriter(path, metrics), make_view(1)
+    writer.on_step(view, StepPlan(np.array([0])), make_outcome(view, 0, 0), 0.0)
+    late_at = time.monotonic() + 10
+    while not path.exists() and time.monotonic() < late_at:
+        time.sleep(0.01)
+    for family in registered(metrics).collect():
+        for sample in family.samples:
+            assert there.get_sample_value(sample.name, sample.labels) == sample.value
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    dashboard = json.loads((Path(__file__).parents[3] / "dashboards" / "grafana-vllm.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    expressions.append(dashboard["templating"]["list"][1]["query"]["query"])
+    asked = set(re.findall(r"turbospec_\w+", " ".join(expressions)))
+    offered = {sample.name for family in counted().collect() for sample in family.samples}
+    assert asked
+    assert asked <= offered

@@ -1,0 +1,21 @@
+"""The bounded memory of plans in flight."""
+
+from __future__ import annotations
+
+from turbospec.runtime.open_plans import OpenPlans
+
+
+def test_gives_back_what_was_put_once() -> None:
+    plans = OpenPlans[str]()
+    plans.put(3, "three")
+    assert plans.pop(3) == "three"
+    assert plans.pop(3) is None
+
+
+def test_forgets_the_oldest_when_outcomes_never_come() -> None:
+    plans = OpenPlans[int]()
+    for step in range(1000):
+        plans.put(step, step)
+    assert len(plans) == OpenPlans.CAPACITY
+    assert plans.pop(0) is None
+    assert plans.pop(999) == 999

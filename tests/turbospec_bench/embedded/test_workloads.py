@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from turbospec import UserError
+from turbospec_bench.cell import Cell
+from turbospec_bench.embedded.workloads import PROMPT_TOKENS, RequestSource, Shape
+
+VOCABULARY = 64
+
+
+class CharacterTokenizer:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [ord(character) % VOCABULARY for character in text]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for kind in ("code", "prose"):
+        records = [{"id": str(number), "source": kind, "text": f"{kind} {number} " * 60} for number in range(5)]
+        (tmp_path / f"{kind}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    return tmp_path
+
+
+def source(folder: Path, seed: int = 0) -> RequestSource:
+    return RequestSource(folder, CharacterTokenizer(), VOCABULARY, seed)
+
+
+def test_a_round_is_the_same_for_everyone_and_different_from_the_next(folder: Path) -> None:
+    cell = Cell("code", "good", 8)
+
+    assert source(folder).draw(cell, 0) == source(folder).draw(cell, 0)
+    assert source(folder).draw(cell, 0) != source(folder).draw(cell, 1)
+    assert source(folder).draw(cell, 0) != source(folder, seed=1).draw(cell, 0)
+
+
+def test_requests_fit_their_shape(folder: Path) -> None:
+    cell = Cell("prose", "good", 32)
+    load = source(folder).draw(cell, 0)
+    shape = Shape.of(cell)
+
+    assert len(load.requests) == shape.requests >= 32
+    assert load.max_in_flight == 32
+    assert all(PROMPT_TOKENS[0] <= len(request.prompt) <= PROMPT_TOKENS[1] for request in load.requests)
+    assert all(request.params.ignore_eos for request in load.requests)
+    assert len({request.params.seed for request in load.requests}) == len(load.requests)
+
+
+def test_a_third_of_mixed_requests_is_restricted(folder: Path) -> None:
+    load = source(folder).draw(Cell("mixed", "good", 32), 0)
+    restricted = [request for request in load.requests if request.params.allowed_token_ids is not None]
+
+    assert len(restricted) / len(load.requests) == pytest.approx(1 / 3, abs=0.02)
+    assert {request.params.service_class for request in load.requests} == {"default"}
+
+
+def test_shift_goes_to_other_text_and_comes_back(folder: Path) -> None:
+    load = source(folder).draw(Cell("shift", "good", 8), 0)
+    unpredictable = [request.params.temperature != load.requests[0].params.temperature for request in load.requests]
+    third = len(load.requests) // 3
+
+    assert unpredictable == [False] * third + [True] * third + [False] * third
+
+
+def test_poisson_arrivals_rise_at_about_the_rate(folder: Path) -> None:
+    load = source(folder).draw(Cell("code", "good", request_rate=4.0), 0)
+
+    assert load.max_in_flight is None
+    assert load.arrivals is not None
+    assert list(load.arrivals) == sorted(load.arrivals)
+    assert len(load.arrivals) / load.arrivals[-1] == pytest.approx(4.0, rel=0.7)
+
+
+@pytest.mark.parametrize(("content", "words"), [(None, "cannot read"), ("{}", "not a workload"), ("", "no records")])
+def test_a_bad_file_is_named(folder: Path, content: str | None, words: str) -> None:
+    path = folder / "prose.jsonl"
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+
+    with pytest.raises(UserError, match=rf"prose\.jsonl: .*{words}"):
+        source(folder)

@@ -1,0 +1,170 @@
+"""`turbospec bench` from arguments to files, on tiny models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from turbospec import UserError
+from turbospec.cli.bench import app
+from turbospec.models.profile import Profile
+from turbospec.observability.trace import read_trace
+from turbospec_bench.cell import Cell
+from turbospec_bench.embedded import profiles
+from turbospec_bench.embedded.contender import EngineContender
+from turbospec_bench.embedded.workloads import Shape
+from turbospec_bench.trace_folder import TraceFolder
+
+FIELDS = {
+    *("workload", "drafter", "policy", "concurrency", "request_rate", "emit", "rounds"),
+    *("output_throughput", "request_throughput", "total_output_tokens", "completed", "failed", "duration"),
+    *(
+        f"{kind}_{name}_ms"
+        for kind in ("mean", "median", "p50", "p95", "p99")
+        for name in ("ttft", "tpot", "itl", "e2el")
+    ),
+    *("mean_accepted_length", "mean_draft_length", "draft_time_share", "controller_time_share"),
+    *("distinct_2", "distinct_4", "loop_share"),
+}
+
+
+@pytest.fixture
+def arguments(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Options of a small bench that keeps everything it writes in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Shape, "of", classmethod(lambda cls, cell: Shape(6, 8)))
+    monkeypatch.setattr(profiles, "MAX_SECONDS", 0.5)
+    return ["--models", str(tiny / "models"), "--workloads", str(tiny / "workloads"), "--threads", "1"]
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_rows_report_and_pictures(arguments: list[str], tmp_path: Path) -> None:
+    selection = ["--workload", "mixed", "--drafter", "good", "--concurrency", "4", "--rounds", "2"]
+    policies = ["--policy", "static-2", "--policy", "adaptive", "--policy", "static-3:after_draft"]
+
+    done = invoke(*arguments, *selection, *policies, "--json", "out.json", "--pictures", "pictures")
+
+    assert done.exit_code == 0
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document.keys() == {"meta", "rows"}
+    assert [(row["policy"], row["emit"]) for row in document["rows"]] == [
+        ("off", "before_draft"),
+        ("static-2", "before_draft"),
+        ("adaptive", "before_draft"),
+        ("static-3", "after_draft"),
+    ]
+    for row in document["rows"]:
+        assert row.keys() >= FIELDS
+        assert (row["completed"], row["failed"], row["rounds"]) == (6, 0, 2)
+    assert len({row["total_output_tokens"] for row in document["rows"]}) == 1
+    assert document["rows"][1]["mean_draft_length"] > 1
+    assert (tmp_path / "pictures/latency-mixed-good-c4.svg").is_file()
+    assert len(list((tmp_path / ".cache/turbospec").glob("profile-good-*.json"))) == 1
+    assert "mixed/good/c4" in done.stdout
+    assert "out.html" in done.stdout
+
+
+def test_what_a_policy_is_stands_in_its_file_not_in_its_name(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "off-hours.yaml").write_text("version: 1\npolicy: adaptive\n")
+    (tmp_path / "static-mine.yaml").write_text("version: 1\npolicy: static\ndraft_length: 2\n")
+    command = [*arguments, "--workload", "code", "--drafter", "n-gram", "--concurrency", "2", "--rounds", "2"]
+
+    assert invoke(*command, "--policy", "static-mine.yaml", "--json", "fixed.json").exit_code == 0
+    assert not (tmp_path / ".cache/turbospec").exists()  # no step times for a policy that never predicts
+    assert invoke(*command, "--policy", "off-hours.yaml", "--json", "varying.json").exit_code == 0
+    assert len(list((tmp_path / ".cache/turbospec").glob("profile-*.json"))) == 1
+    rows = json.loads((tmp_path / "varying.json").read_text())["rows"]
+    assert [row["policy"] for row in rows] == ["off", "off-hours"]
+
+
+def test_traces_of_counted_runs_and_the_step_times_that_go_with_them(arguments: list[str], tmp_path: Path) -> None:
+    selection = ["--workload", "code", "--drafter", "good", "--concurrency", "2", "--rounds", "2"]
+
+    done = invoke(*arguments, *selection, "--policy", "static-2", "--traces", "kept", "--json", "out.json")
+
+    assert done.exit_code == 0
+    folder = TraceFolder(tmp_path / "kept")
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    for row in rows:
+        for index in range(2):
+            steps = list(read_trace(folder.trace(Cell.of(row), row["policy"], row["emit"], index + 1)))
+            emitted = sum(sum(step.emitted) for step in steps)
+            assert emitted == row["round_figures"]["total_output_tokens"][index]
+    assert len(list((tmp_path / "kept").rglob("*.jsonl"))) == 2 * len(rows)  # the warm-up has none
+    measured = Profile.load(folder.profile("good"))
+    assert measured.samples
+    assert (measured.meta["temperature"], measured.meta["top_p"]) == (0.8, 0.95)  # as the load is
+    assert not (tmp_path / ".cache").exists()
+
+
+def test_poisson_arrivals_with_the_ngram_drafter(arguments: list[str], tmp_path: Path) -> None:
+    selection = ["--workload", "code", "--drafter", "n-gram", "--request-rate", "200", "--rounds", "1"]
+
+    assert invoke(*arguments, *selection, "--policy", "static-3", "--json", "out.json").exit_code == 0
+
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert {row["request_rate"] for row in rows} == {200}
+    assert {row["concurrency"] for row in rows} == {None}
+
+
+def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [*arguments, "--workload", "code", "--drafter", "weak", "--policy", "static-1", "--rounds", "1"]
+    command += ["--concurrency", "1", "--concurrency", "2"]
+    serve, served = EngineContender.serve, []
+
+    def interrupted(self: EngineContender, load: object) -> object:
+        served.append(load)
+        if len(served) == 6:  # in the second cell, after its warm-up round
+            raise KeyboardInterrupt
+        return serve(self, load)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(EngineContender, "serve", interrupted)
+    stopped = invoke(*command, "--json", "out.json")
+    monkeypatch.setattr(EngineContender, "serve", serve)
+
+    assert stopped.exit_code == 130
+    assert "1 of 2 cells are finished" in stopped.stderr
+    first = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert {row["concurrency"] for row in first} == {1}
+
+    assert invoke(*command, "--resume", "out.json").exit_code == 0
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert rows[:2] == first
+    assert [row["concurrency"] for row in rows] == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--workload", "poetry"], "no workload 'poetry'"),
+        (["--policy", "adaptiv"], "did you mean `adaptive`"),
+        (["--policy", "adaptive", "--policy", "mine/adaptive.yaml"], "both be called 'adaptive'"),
+        (["--policy", "absent.yaml"], "absent.yaml: no such policy file"),
+        (["--quick", "--workload", "code"], "--quick has cells of its own"),
+        (["--resume", "absent.json"], "absent.json: cannot read the results"),
+        (["--workloads", "absent"], "code.jsonl: cannot read the workload"),
+        (["--models", "absent"], "no target checkpoint"),
+        (["--traces", "taken"], "taken: cannot keep traces there"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], tmp_path: Path, extra: list[str], words: str) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(UserError, match=words) as refusal:
+        invoke(*arguments, *extra)
+
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_controllers_own_cost() -> None:
+    done = invoke("controller", "--policy", "static-3", "--policy", "adaptive", "--requests", "32", "--steps", "20")
+
+    assert done.exit_code == 0
+    assert "adaptive" in done.stdout

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from turbospec import UserError
+from turbospec_bench.cell import Cell, by_cell
+from turbospec_bench.contender import Run
+from turbospec_bench.results import RATIOS, Results
+from turbospec_bench.table import Entry
+
+CELL = Cell("code", "good", 8)
+ENTRIES = (Entry("off"), Entry("mine/fancy.yaml", "after_draft"))
+
+
+def run(throughput: float, extra: float = 1.0) -> Run:
+    return Run(dict.fromkeys(RATIOS, 10.0) | {"output_throughput": throughput, "acceptance_rate": extra}, {})
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    made = Results(tmp_path / "new" / "results.json", {"seed": 3})
+    made.put(CELL, ENTRIES, [[run(100), run(150)], [run(200), run(260)], [run(110, math.nan), run(143)]])
+    return made
+
+
+def test_rows_hold_medians_spread_ratios_and_rounds(results: Results) -> None:
+    off, fancy = results.rows
+
+    assert (fancy["policy"], fancy["emit"], fancy["rounds"]) == ("fancy", "after_draft", 3)
+    assert (fancy["concurrency"], fancy["request_rate"]) == (8, "inf")
+    assert fancy["output_throughput"] == 150
+    assert fancy["ratio_to_off"]["output_throughput"]["value"] == pytest.approx(1.3)
+    assert fancy["round_figures"]["output_throughput"] == [150, 260, 143]
+    assert fancy["spread"]["output_throughput"] == [146.5, 205.0]
+    assert off["ratio_to_off"]["output_throughput"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_a_saved_file_is_strict_json_and_loads_again(results: Results) -> None:
+    results.save()
+
+    document = json.loads(results.path.read_text(), parse_constant=lambda name: pytest.fail(name))
+    loaded = Results.load(results.path)
+
+    assert set(document) == {"meta", "rows"}
+    assert loaded.rows[0]["acceptance_rate"] is None
+    assert loaded.meta == {"seed": 3}
+    assert list(by_cell(loaded.rows)) == [CELL]
+    assert list(results.path.parent.iterdir()) == [results.path]
+
+
+def test_a_cell_is_finished_with_all_policies_and_rounds(results: Results) -> None:
+    assert results.has(CELL, ENTRIES, rounds=3)
+    assert not results.has(CELL, ENTRIES, rounds=4)
+    assert not results.has(CELL, (*ENTRIES, Entry("adaptive")), rounds=3)
+    assert not results.has(Cell("code", "good", 1), ENTRIES, rounds=1)
+
+
+def test_putting_a_cell_again_replaces_it(results: Results) -> None:
+    results.put(CELL, ENTRIES, [[run(1), run(2)]])
+
+    assert [row["rounds"] for row in results.rows] == [1, 1]
+
+
+@pytest.mark.parametrize("content", [None, "[]", "{", '{"meta": {}}'])
+def test_a_bad_file_is_refused_by_name(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "results.json"
+    if content is not None:
+        path.write_text(content)
+
+    with pytest.raises(UserError, match=r"results\.json: "):
+        Results.load(path)

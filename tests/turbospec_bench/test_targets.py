@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from turbospec_bench.cell import Cell
+from turbospec_bench.contender import Run
+from turbospec_bench.results import RATIOS, Results
+from turbospec_bench.stats import Ratio
+from turbospec_bench.table import Entry
+from turbospec_bench.targets import Verdict, best_fixed_line, judge
+
+TENS = dict.fromkeys(RATIOS, 10.0) | {"controller_time_share": 0.002}
+ALONE, BUSY = Cell("code", "good", 1), Cell("code", "good", 32)
+PEERS = ("ema-tiers", "goodput")
+NAMES = ("best fixed", "overall", "mismatched", "first token", "varying", "yardsticks", "controller", "order")
+
+
+def verdicts(*cells: tuple[Cell, dict[str, dict[str, float]]], rounds: int = 4) -> dict[str, Verdict]:
+    """Judge rows in which the named figures are given and all others are 10, the same in every round."""
+    results = Results(Path(), {})
+    for cell, policies in cells:
+        runs = [Run(TENS | figures, {}) for figures in policies.values()]
+        results.put(cell, [Entry.parse(name) for name in policies], [runs] * rounds)
+    return dict(zip(NAMES, judge(results.rows), strict=True))
+
+
+def tokens(value: float) -> dict[str, float]:
+    return {"output_throughput": value}
+
+
+def against(value: float, **rivals: float) -> dict[str, dict[str, float]]:
+    """Rows of a cell: adaptive at `value`, off, a fixed K and the peers at 10 unless given."""
+    given = {"off": 10.0, "static-3": 10.0} | dict.fromkeys(PEERS, 10.0)
+    given |= {name.replace("_", "-"): figure for name, figure in rivals.items()}
+    return {name: tokens(figure) for name, figure in given.items()} | {"adaptive": tokens(value)}
+
+
+def test_all_met() -> None:
+    judged = verdicts(
+        (ALONE, against(15, static_3=14, transformers_heuristic=9)),
+        (BUSY, against(9.8)),
+        (Cell("code", "mismatched", 8), against(9.9, static_3=4)),
+        (Cell("shift", "good", 8), against(11)),
+    )
+
+    met = {name: verdict.met for name, verdict in judged.items()}
+    assert met == dict.fromkeys(NAMES, True) | {"order": None}
+
+
+def test_one_bad_cell_misses_and_is_named() -> None:
+    judged = verdicts((ALONE, against(20)), (BUSY, against(9.6) | {"adaptive": tokens(9.6) | {"p99_ttft_ms": 11.0}}))
+
+    for name in ("best fixed", "first token"):
+        assert judged[name].met is False
+        assert "code/good/c32" in judged[name].figures
+    assert judged["overall"].met is True
+
+
+@pytest.mark.parametrize(
+    ("rounds", "met", "within_noise"),
+    [
+        ((0.99, 1.01, 1.0, 1.02), True, False),
+        ((0.95, 0.98, 0.94, 1.02), False, True),
+        ((0.95, 0.98, 0.99, 1.02), True, True),
+        ((0.95, 0.96, 0.94, 0.95), False, False),
+    ],
+)
+def test_an_interval_across_the_bar_is_said_and_changes_no_verdict(
+    rounds: tuple[float, ...], met: bool, within_noise: bool
+) -> None:
+    cell, entries = Cell("code", "mismatched", 8), (Entry("off"), Entry("adaptive"))
+    runs = [[Run(TENS | tokens(10 * share), {}) for share in (1, own)] for own in rounds]
+    results = Results(Path(), {})
+    results.put(cell, entries, runs)
+
+    verdict = dict(zip(NAMES, judge(results.rows), strict=True))["mismatched"]
+
+    assert (verdict.met, verdict.within_noise) == (met, within_noise)
+    assert verdict.document()["within_noise"] is within_noise
+
+
+def test_one_cell_surely_beyond_the_bar_is_no_noise_whatever_the_others_are() -> None:
+    ratio = {"sure": Ratio(0.9, 0.8, 0.95), "open": Ratio(1.01, 0.9, 1.1), "fine": Ratio(1.2, 1.1, 1.3)}
+
+    def judged(*names: str) -> tuple[bool | None, bool]:
+        verdict = Verdict.of("bar", [(ratio[name], lambda value: value > 1) for name in names], "")
+        return verdict.met, verdict.within_noise
+
+    assert judged("fine") == (True, False)
+    assert judged("fine", "open") == (True, True)
+    assert judged("fine", "open", "sure") == (False, False)
+
+
+def test_off_is_among_the_fixed() -> None:
+    judged = verdicts((BUSY, against(9, static_3=5)))
+
+    assert judged["best fixed"].met is False
+
+
+def test_a_policy_ahead_over_the_whole_table_misses() -> None:
+    judged = verdicts((ALONE, against(10, goodput=11)), (BUSY, against(10)))
+
+    assert judged["overall"].met is False
+    assert "goodput 0.953" in judged["overall"].figures
+
+
+@pytest.mark.parametrize("figures", [tokens(9.7), tokens(10) | {"mean_tpot_ms": 10.3}])
+def test_a_hopeless_drafter_may_cost_next_to_nothing(figures: dict[str, float]) -> None:
+    judged = verdicts((Cell("code", "mismatched", 8), {"off": tokens(10), "adaptive": figures}))
+
+    assert judged["mismatched"].met is False
+
+
+def test_where_nothing_fixed_is_right_adaptive_must_lead_every_cell() -> None:
+    cells = [Cell("mixed", "good", concurrency) for concurrency in (1, 8)]
+    judged = verdicts((cells[0], against(11)), (cells[1], against(11, ema_tiers=12)))
+
+    assert judged["varying"].met is False
+    assert "mixed/good/c8 (ema-tiers) 0.917" in judged["varying"].figures
+
+
+def test_transformers_may_not_be_faster() -> None:
+    assert verdicts((ALONE, against(10, transformers_constant=11)))["yardsticks"].met is False
+
+
+def test_a_greedy_controller_misses() -> None:
+    judged = verdicts((ALONE, {"off": tokens(10), "adaptive": tokens(10) | {"controller_time_share": 0.03}}))
+
+    assert judged["controller"].met is False
+
+
+def test_a_users_file_is_no_fixed_length_by_its_name() -> None:
+    rivals = against(10.5) | {"off-hours": tokens(30), "static-mine": tokens(30), "transformers-mine": tokens(30)}
+    judged = verdicts((ALONE, rivals), (Cell("mixed", "good", 8), rivals))
+
+    assert [judged[name].met for name in ("best fixed", "overall", "varying", "yardsticks")] == [True, True, True, None]
+
+
+def test_what_was_not_measured_is_not_judged() -> None:
+    assert all(verdict.met is None for verdict in verdicts((ALONE, {"off": tokens(10)})).values())
+    assert (
+        verdicts((ALONE, {"off": tokens(10), "static-1": tokens(9), "adaptive": tokens(9)}), rounds=1)["best fixed"].met
+        is None
+    )
+
+
+def test_emitting_after_the_draft_is_judged_by_itself() -> None:
+    after = {"mean_ttft_ms": 20.0, "p99_ttft_ms": 30.0, "mean_tpot_ms": 6.0}
+    judged = verdicts((ALONE, {"off": tokens(10), "static-15:after_draft": after, "adaptive:after_draft": tokens(1)}))
+
+    assert judged["order"].met is True
+    assert judged["overall"].met is None
+
+
+def test_the_line_of_a_cell_names_the_best_fixed() -> None:
+    results = Results(Path(), {})
+    names = ("off", "static-1", "static-5", "adaptive")
+    runs = [Run(dict.fromkeys(RATIOS, 10.0) | tokens(value), {}) for value in (10, 12, 15, 18)]
+    results.put(ALONE, [Entry(name) for name in names], [runs] * 2)
+
+    line = best_fixed_line(results.rows)
+
+    assert line is not None
+    assert "static-5; adaptive × 1.200" in line

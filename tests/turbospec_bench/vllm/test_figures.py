@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.turbospec_bench.vllm.fake_vllm import result
+from turbospec_bench.metrics import RequestRecord, summarise
+from turbospec_bench.recorder import StepTotals
+from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record
+
+DRAFTED = {
+    "spec_decode_num_drafts": 40,
+    "spec_decode_draft_tokens": 120,
+    "spec_decode_accepted_tokens": 60,
+    "spec_decode_per_position_acceptance_rates": [0.9, 0.4, 0.2],
+}
+
+
+def test_names_are_those_of_the_embedded_engine() -> None:
+    known = summarise([RequestRecord(0.0, 5, [1.0, 2.0], [1, 2])], 2.0).keys() | StepTotals().figures().keys()
+
+    assert known - bench_figures(result(2, 50.0)).keys() == {"draft_time_share", "controller_time_share"}
+    assert "50,95,99" in OPTIONS
+
+
+def test_draft_lengths_count_the_steps_without_a_draft() -> None:
+    figures = bench_figures(result(2, 50.0, **DRAFTED))  # 102 tokens, 2 of them first ones: 40 steps of drafts' 60
+
+    assert figures["output_throughput"] == 50
+    assert figures["mean_accepted_length"] == pytest.approx(1 + 60 / 40)
+    assert figures["acceptance_rate"] == pytest.approx(0.5)
+    assert figures["mean_draft_length"] == pytest.approx(120 / 40)
+    assert bench_figures(result(4, 50.0, **DRAFTED))["mean_draft_length"] == pytest.approx(120 / 140)
+    assert bench_record(result(2, 50.0, **DRAFTED)) == {"acceptance_by_position": [0.9, 0.4, 0.2]}
+
+
+def test_nothing_drafted() -> None:
+    figures = bench_figures(result(2, 50.0))
+
+    assert (figures["mean_draft_length"], figures["mean_accepted_length"]) == (0, 1)
+    assert math.isnan(figures["acceptance_rate"])
+    assert bench_record(result(2, 50.0)) == {"acceptance_by_position": []}

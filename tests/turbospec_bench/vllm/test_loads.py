@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from turbospec import UserError
+from turbospec_bench.cell import Cell
+from turbospec_bench.vllm.loads import LoadSource, VllmLoad, load_tokenizer, shape_of
+
+CELL = Cell("text", "good", 8)
+
+
+@pytest.fixture
+def source(tiny: Path, tmp_path: Path) -> LoadSource:
+    return LoadSource(tiny / "workloads", load_tokenizer(str(tiny / "models" / "target")), tmp_path, seed=3)
+
+
+def option(load: VllmLoad, name: str) -> str:
+    return load.arguments[load.arguments.index(name) + 1]
+
+
+def requests(load: VllmLoad) -> list[dict[str, object]]:
+    return [json.loads(line) for line in Path(option(load, "--dataset-path")).read_text().splitlines()]
+
+
+def test_half_is_code_and_every_output_has_a_length_of_its_own(source: LoadSource) -> None:
+    load = source.draw(CELL, 0)
+    drawn = requests(load)
+    shape = shape_of(CELL)
+
+    assert len(drawn) == load.requests == int(option(load, "--num-prompts")) == shape.requests
+    assert sum("c o d e" in str(request["prompt"]) for request in drawn) == shape.requests // 2
+    lengths = [int(str(request["output_tokens"])) for request in drawn]
+    assert shape.output_tokens * 3 // 4 <= min(lengths) < max(lengths) <= shape.output_tokens * 5 // 4
+    assert option(load, "--custom-output-len") == "-1"
+    assert option(load, "--max-concurrency") == option(load, "--num-warmups") == "8"
+
+
+def test_a_round_is_always_the_same_and_no_two_are(source: LoadSource) -> None:
+    first, again, second, other = (
+        requests(source.draw(cell, number))
+        for cell, number in ((CELL, 0), (CELL, 0), (CELL, 1), (Cell("text", "good", 9), 0))
+    )
+
+    assert first == again
+    assert first != second
+    assert first[:5] != other[:5]
+
+
+def test_random_requests_are_vllms_own(source: LoadSource) -> None:
+    loads = [source.draw(Cell("random", "good", 1), number) for number in (0, 0, 1)]
+
+    assert option(loads[0], "--dataset-name") == "random"
+    assert loads[0] == loads[1]
+    assert option(loads[0], "--seed") != option(loads[2], "--seed")
+
+
+def test_no_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no target checkpoint; name the folder of the models with --models"):
+        load_tokenizer(str(tmp_path))

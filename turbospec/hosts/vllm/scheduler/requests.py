@@ -1,0 +1,123 @@
+"""What is kept of vLLM's requests: numbers for their names, and what they asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from turbospec.models.logistic import MAX_CLASSES
+
+log = logging.getLogger("turbospec")
+
+MAX_DRAFT_ARG = "turbospec_max_draft"
+CLASS_ARG = "turbospec_class"
+
+
+class SamplingParams(Protocol):
+    @property
+    def extra_args(self) -> dict[str, Any] | None: ...
+
+
+class VllmRequest(Protocol):
+    """The part of `vllm.v1.request.Request` that is read."""
+
+    request_id: str
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    num_output_placeholders: int
+    max_tokens: int
+    sampling_params: SamplingParams | None
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def num_output_tokens(self) -> int: ...
+
+
+def is_unfinished(request: VllmRequest, computed: int) -> bool:
+    """Whether, with so many tokens computed, a part of its prompt is left, or of what it computes again after a
+    preemption."""
+    return computed < request.num_tokens + request.num_output_placeholders
+
+
+@dataclass(slots=True)
+class KnownRequest:
+    """A request as the controller knows it."""
+
+    number: int
+    """Never used again."""
+    max_draft: int | None
+    """Longest draft that the request allows; None for no limit of its own."""
+    class_id: int
+    one_token: bool = False
+    """Whether its first token is its last."""
+    missed_tokens: int = 0
+    """Tokens in a row that its drafter's cache lacks."""
+    missed_since: int = 0
+    """Number of the kept step that has the first of them."""
+    owes_prompt: bool = False
+    """Whether they hold part of a prompt that other requests may come to share."""
+
+
+class KnownRequests:
+    """Requests by their names in vLLM, from their first step until they are finished."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, KnownRequest] = {}
+        self._classes: dict[str, int] = {}
+        self._next_number = 0
+        self._complained: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, request: VllmRequest) -> KnownRequest:
+        known = self._known.get(request.request_id)
+        if known is None:
+            known = self._known[request.request_id] = self._register(request)
+        return known
+
+    def forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._known.pop(name, None)
+
+    def _register(self, request: VllmRequest) -> KnownRequest:
+        params = request.sampling_params
+        args = (params.extra_args if params is not None else None) or {}
+        number, self._next_number = self._next_number, self._next_number + 1
+        return KnownRequest(number, self._max_draft(args), self._class_id(args), request.max_tokens <= 1)
+
+    def _max_draft(self, args: Mapping[str, Any]) -> int | None:
+        value = args.get(MAX_DRAFT_ARG)
+        if value is None:
+            return None
+        try:
+            length = int(value)
+            whole = length >= 0 and length == float(value)
+        except (TypeError, ValueError, OverflowError):
+            length, whole = 0, False
+        if not whole:
+            self._complain(MAX_DRAFT_ARG, f"{value!r} is not a whole number from 0; it is not heeded")
+            return None
+        return length
+
+    def _class_id(self, args: Mapping[str, Any]) -> int:
+        value = args.get(CLASS_ARG)
+        if value is None:
+            return 0
+        name = str(value)
+        if name not in self._classes:
+            if len(self._classes) == MAX_CLASSES - 1:
+                self._complain(CLASS_ARG, f"{name!r} is beyond the {MAX_CLASSES - 1} told apart; served as if unnamed")
+                return 0
+            self._classes[name] = len(self._classes) + 1
+        return self._classes[name]
+
+    def _complain(self, argument: str, text: str) -> None:
+        """Once for each argument: a client that is wrong is wrong with every request."""
+        if argument not in self._complained:
+            self._complained.add(argument)
+            log.warning("%s: %s", argument, text)

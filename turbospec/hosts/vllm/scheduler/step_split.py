@@ -1,0 +1,101 @@
+"""What part of a step's time its drafting took, learnt from whole steps.
+
+A scheduler sees when a step was given to the device and when its tokens came back, and nothing in between. Steps that
+verify and draft different numbers of tokens tell the two apart: one regression over both parts, of which each step's
+time is then shared out in proportion.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from turbospec.interface import FloatArray
+from turbospec.models.latency import LatencyModel, step_features
+from turbospec.models.online_regression import OnlineRegression, learn_online
+from turbospec.runtime.kernels import compiled
+
+MOST_DRAFTING = 0.95
+"""Of a step's time: the target's pass is never free, whatever the first few steps seem to say."""
+
+
+class Passes(NamedTuple):
+    """Drafter passes, without those that every step has."""
+
+    number: int = 0
+    rows: int = 0
+    """Draft tokens that they make, wanted or not: to sample one is most of what a token costs a small drafter."""
+    other_tokens: int = 0
+    """That the first of them takes besides: verified drafts, prompts and what it had missed."""
+    catch_up_tokens: int = 0
+    """Of these, prompts and what it had missed."""
+
+
+NO_PASSES = Passes()
+
+
+class StepSplit:
+    """Shares out step times between the target's pass and the drafter's passes."""
+
+    def __init__(self) -> None:
+        verify = LatencyModel().verify
+        passes = np.array([1.5e-3, 2e-5, 1e-5])
+        size, verify_size = len(verify.weights) + len(passes), len(verify.weights)
+        variance = np.zeros((size, size))
+        variance[:verify_size, :verify_size] = verify.covariance
+        variance[verify_size:, verify_size:] = np.diag(np.array([1e-2, 1e-4, 1e-4]) ** 2)
+        self._model = OnlineRegression(np.concatenate([verify.weights, passes]), variance)
+        self._verify_size = verify_size
+        self.draft_seconds(0.0, 1, 0, NO_PASSES, NO_PASSES)  # teaches nothing; compiled now, and not in the first step
+
+    def draft_seconds(
+        self, step_seconds: float, tokens: int, context_tokens: int, late: Passes, own: Passes
+    ) -> tuple[float, float]:
+        """Learn from one step and share out its time.
+
+        Args:
+            step_seconds: the whole step.
+            tokens: in the target's pass.
+            context_tokens: KV tokens that it attends to.
+            late: passes for the step before that ran in this one's time.
+            own: those for this step that did.
+
+        Returns:
+            Seconds of the late passes and of its own, 0 where there were none; the rest is the target's, sampling and
+            host work included.
+        """
+        model = self._model
+        return _learn_and_share_out(
+            model.weights, model.covariance, model.noise, model.forgetting, self._verify_size, step_seconds,
+            float(tokens), float(context_tokens), np.array([late[:3], own[:3]], np.float64),
+        )  # fmt: skip
+
+
+@compiled
+def _learn_and_share_out(
+    weights: FloatArray,
+    covariance: FloatArray,
+    noise: FloatArray,
+    forgetting: float,
+    verify_size: int,
+    step_seconds: float,
+    tokens: float,
+    context_tokens: float,
+    passes: FloatArray,
+) -> tuple[float, float]:
+    row = np.zeros(len(weights))
+    row[:verify_size] = step_features(tokens, context_tokens)
+    row[verify_size:] = passes[0] + passes[1]
+    if step_seconds > 0.0:
+        learn_online(weights, covariance, noise, row, step_seconds, forgetting)
+    if row[verify_size] == 0.0:
+        return 0.0, 0.0
+    verify = (row[:verify_size] * weights[:verify_size]).sum()
+    late = max((passes[0] * weights[verify_size:]).sum(), 0.0)
+    own = max((passes[1] * weights[verify_size:]).sum(), 0.0)
+    draft = late + own
+    if draft == 0.0 or verify + draft <= 0.0:
+        return 0.0, 0.0
+    seconds = step_seconds * min(draft / (verify + draft), MOST_DRAFTING)
+    return seconds * late / draft, seconds * own / draft

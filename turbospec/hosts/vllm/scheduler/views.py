@@ -1,0 +1,130 @@
+"""What the controller is shown of a step of vLLM's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from turbospec.hosts.vllm.scheduler.drafter_cache import DrafterCache
+from turbospec.hosts.vllm.scheduler.requests import KnownRequest, VllmRequest
+from turbospec.interface import Phase, StepView
+
+
+@dataclass(slots=True, frozen=True)
+class EngineLimits:
+    """What does not change while the server runs."""
+
+    max_draft: int
+    max_model_len: int
+    """Of the target or the drafter, whichever is shorter."""
+    max_batched_tokens: int
+    parallel_drafter: bool
+    kept_tokens: int = 0
+    """Tokens kept for drafters that are to be caught up; 0 where the drafter runs in every step."""
+    prefix_caching: bool = False
+    late_drafts: bool = False
+    """Whether the drafter can wait until a step's tokens have left, as it does where there are first tokens."""
+
+
+@dataclass(slots=True, frozen=True)
+class Queue:
+    """The requests that wait, as a step is scheduled."""
+
+    requests: int = 0
+    waiting_seconds: float = 0.0
+    """How long the first of them has waited; 0 where it has been served before."""
+    admitted: int = 0
+    """Those for whom there is a place; they wait for room in a step."""
+
+
+class Views:
+    """Builds views.
+
+    Args:
+        limits: of the engine.
+        cache: the drafter's; None where it runs in every step.
+    """
+
+    def __init__(self, limits: EngineLimits, cache: DrafterCache | None) -> None:
+        self._limits = limits
+        self._cache = cache
+
+    def of_step(
+        self,
+        step: int,
+        requests: Sequence[VllmRequest],
+        known: Sequence[KnownRequest],
+        num_scheduled: Mapping[str, int],
+        queue: Queue,
+        running: int = 0,
+    ) -> tuple[StepView, int]:
+        """The batch as it will stand when this step's tokens are sampled, and the prompt tokens in the step.
+
+        `running` is the number of steps that run and of which vLLM itself keeps no count (`num_output_placeholders`).
+        """
+        limits = self._limits
+        told: list[tuple[int, ...]] = []
+        prefill_tokens = prompt_left = longest = 0
+        for request, asked in zip(requests, known, strict=True):
+            computed = request.num_computed_tokens + num_scheduled[request.request_id]
+            known_tokens = request.num_tokens + request.num_output_placeholders
+            missing = known_tokens - computed
+            if request.num_computed_tokens < max(known_tokens - 1, request.num_prompt_tokens):
+                # A prompt, or what a preempted request has to compute again.
+                prefill_tokens += num_scheduled[request.request_id]
+            # Of a step that still runs, and of this one, at least a token each is emitted before drafts are made.
+            emitted = request.num_output_tokens + (request.num_output_placeholders > 0) + running
+            left = request.max_tokens - emitted - 1
+            limit = 0
+            if missing > 0:
+                phase = Phase.PREFILL
+                prompt_left += missing
+            else:
+                phase = Phase.DECODE if emitted else Phase.FIRST_DECODE
+                limit = self.draft_limit(asked, computed, left)
+            longest = max(longest, computed)
+            told.append((asked.number, phase, computed, emitted + 1, left, limit, asked.class_id, asked.missed_tokens))
+        rows = np.array(told, np.int64).T.copy() if told else np.zeros((8, 0), np.int64)
+        if not self.drafts_fit(longest):
+            rows[5] = 0
+        view = StepView(
+            step=step,
+            now=time.monotonic(),
+            request_ids=rows[0],
+            phase=rows[1],
+            context_tokens=rows[2],
+            emitted_tokens=rows[3],
+            tokens_left=rows[4],
+            stale_tokens=rows[7],
+            class_ids=rows[6],
+            draft_limits=rows[5],
+            max_draft=limits.max_draft,
+            waiting_requests=queue.requests,
+            waiting_seconds=queue.waiting_seconds,
+            admitted_requests=queue.admitted,
+            prefill_tokens=min(prompt_left, limits.max_batched_tokens),
+            draft_before_emit=not limits.late_drafts,
+            parallel_drafter=limits.parallel_drafter,
+            batch_drafter=True,
+            constant_first_pass=self._cache is None,
+            prompts_are_owed=self._cache is None or limits.prefix_caching,
+            drafter_prompt_tokens=0 if self._cache is None else prefill_tokens,
+        )
+        return view, prefill_tokens
+
+    def drafts_fit(self, longest: int) -> bool:
+        """Whether vLLM drafts at all in a batch whose longest request has so many tokens computed: one that is too long
+        for the longest draft has it make up drafts of zeros for everybody."""
+        return longest + self._limits.max_draft <= self._limits.max_model_len
+
+    def draft_limit(self, asked: KnownRequest, computed: int, left: int) -> int:
+        """Longest draft of a request with so many tokens computed, and so many left to emit after its next one."""
+        if self._cache is not None and not self._cache.can_draft(asked):
+            return 0
+        limit = min(self._limits.max_draft, left - 1, self._limits.max_model_len - computed - 2)
+        if asked.max_draft is not None:
+            limit = min(limit, asked.max_draft)
+        return max(limit, 0)

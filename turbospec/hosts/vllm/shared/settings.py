@@ -1,0 +1,81 @@
+"""What the user of a vLLM server said: the policy, and where its trace goes.
+
+From the environment (`TURBOSPEC_POLICY`, `TURBOSPEC_PROFILE`, `TURBOSPEC_TRACE`), or from vLLM's `--additional-config`:
+`{"turbospec": "adaptive"}` or `{"turbospec": {"policy": "adaptive", "trace": "trace.jsonl"}}`, which comes first.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from turbospec.controller import Controller
+from turbospec.errors import UserError
+from turbospec.hosts.vllm.shared.support import ADDITIONAL_CONFIG_KEY, is_asked_for, settings_in
+from turbospec.models.profile import Profile
+from turbospec.observability.trace import check_writable
+from turbospec.policy import load_controller
+from turbospec.policy.load import find_policy
+from turbospec.policy.schema import read_policy
+
+ENVIRONMENT = "TURBOSPEC_"
+
+
+class Settings(BaseModel):
+    """What TurboSpec is to do in a server."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: str = Field(min_length=1, description="A policy's file, or the name of a shipped one.")
+    profile: Path | None = Field(default=None, description="Step times measured on this server, if there are any.")
+    trace: Path | None = Field(default=None, description="File for the decision trace; none by default.")
+
+    def check(self) -> None:
+        """Read the files, and see whether the trace can be written, without building anything.
+
+        Raises:
+            UserError: one is missing or wrong.
+        """
+        read_policy(find_policy(self.policy))
+        if self.profile is not None:
+            Profile.load(self.profile)
+        if self.trace is not None:
+            check_writable(self.trace)
+
+    def controller(self) -> Controller:
+        """The controller, following its policy's file.
+
+        Raises:
+            UserError: as `check`, or the policy cannot use the profile.
+        """
+        profile = Profile.load(self.profile) if self.profile is not None else None
+        return load_controller(self.policy, profile=profile, reload=True)
+
+
+def read_settings(additional_config: object) -> Settings | None:
+    """The settings of a server; None where TurboSpec was not asked for.
+
+    Args:
+        additional_config: vLLM's, whatever its type.
+
+    Raises:
+        UserError: they are wrong.
+    """
+    if not is_asked_for(additional_config):
+        return None
+    given = settings_in(additional_config)
+    where = f"--additional-config's {ADDITIONAL_CONFIG_KEY!r}"
+    if given is None:
+        variables = {name: ENVIRONMENT + name.upper() for name in Settings.model_fields}
+        given = {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
+        where = "the environment's TURBOSPEC_ variables"
+    elif isinstance(given, str):
+        given = {"policy": given}
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "value"
+        raise UserError(f"{where}: {field}: {first['msg']}") from None

@@ -1,0 +1,132 @@
+"""What a run of steps amounts to: the figures of `turbospec trace` and of `turbospec generate`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from turbospec.interface import FloatArray, IntArray, Phase
+from turbospec.observability.trace import TraceStep
+
+NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
+
+
+class Summary:
+    """Adds up steps, one `add` each."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        """Those on an old plan included, as in all that follows."""
+        self.unplanned_steps = 0
+        self.requests: set[int] = set()
+        self.emitted_tokens = 0
+        self.drafted_tokens = 0
+        self.accepted_tokens = 0
+        self.drafts = 0
+        """Requests times steps in which something was drafted for them."""
+        self.draft_lengths: Counter[int] = Counter()
+        """How often a decoding request had so many draft tokens verified in a step."""
+        self.seconds = dict.fromkeys(("draft", "verify", "controller", "step", "probe"), 0.0)
+        self.probes = 0
+        self.fallbacks = 0
+        self.reasons: Counter[str] = Counter()
+        self._tried: IntArray = np.zeros(0, np.int64)
+        self._accepted: IntArray = np.zeros(0, np.int64)
+        self._predictions: list[tuple[float, float]] = []
+
+    def add(self, step: TraceStep) -> None:
+        """Count one more step, and those before it that ran on an old plan."""
+        self.steps += 1 + step.unplanned_steps
+        self.unplanned_steps += step.unplanned_steps
+        self.requests.update(step.request_ids)
+        self.emitted_tokens += sum(step.emitted) + step.unplanned_tokens
+        self.drafted_tokens += sum(step.drafted)
+        self.accepted_tokens += sum(step.accepted)
+        self.drafts += sum(length > 0 for length in step.drafted)
+        self.draft_lengths.update(
+            drafted for drafted, phase in zip(step.drafted, step.phase, strict=True) if phase != Phase.PREFILL
+        )
+        if step.unplanned_tokens:
+            # One for every request and step without drafts.
+            self.draft_lengths[0] += step.unplanned_tokens
+        self.seconds["draft"] += step.draft_seconds
+        self.seconds["verify"] += step.verify_seconds + step.unplanned_seconds
+        self.seconds["controller"] += step.decision_seconds
+        self.seconds["step"] += step.step_seconds + step.unplanned_seconds
+        self.seconds["probe"] += step.step_seconds * step.probe
+        self.probes += step.probe
+        self.fallbacks += step.reason.startswith("guard:")
+        self.reasons[NUMBER.sub("#", step.reason) or "(none)"] += 1
+        self._count_positions(step)
+        if step.predicted_seconds is not None and step.step_seconds > 0:
+            self._predictions.append((step.predicted_seconds, step.step_seconds))
+
+    @property
+    def mean_draft_length(self) -> float:
+        """Draft tokens verified a decoding request and step."""
+        return _ratio(self.drafted_tokens, self.draft_lengths.total())
+
+    @property
+    def accepted_length(self) -> float:
+        """Tokens that a drafted step emits for a request: the accepted ones and the target's own."""
+        return 1 + _ratio(self.accepted_tokens, self.drafts)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted over verified draft tokens."""
+        return _ratio(self.accepted_tokens, self.drafted_tokens)
+
+    def acceptance(self) -> FloatArray:
+        """Acceptance at each position given that all before it were accepted; NaN where never observed.
+
+        A draft says nothing of the positions after its first rejection, nor of the one after a truncation.
+        """
+        with np.errstate(invalid="ignore"):
+            return self._accepted / self._tried
+
+    def prediction_errors(self) -> FloatArray:
+        """Predicted over measured step time, less 1, of every step that was predicted."""
+        pairs = np.array(self._predictions).reshape(-1, 2)
+        return pairs[:, 0] / pairs[:, 1] - 1
+
+    def document(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        errors = self.prediction_errors()
+        return {
+            "steps": self.steps,
+            "unplanned_steps": self.unplanned_steps,
+            "requests": len(self.requests),
+            "emitted_tokens": self.emitted_tokens,
+            "drafted_tokens": self.drafted_tokens,
+            "accepted_tokens": self.accepted_tokens,
+            "mean_draft_length": self.mean_draft_length,
+            "acceptance_rate": self.acceptance_rate,
+            "accepted_length": self.accepted_length,
+            "draft_lengths": {str(length): times for length, times in sorted(self.draft_lengths.items())},
+            "acceptance": [None if np.isnan(rate) else float(rate) for rate in self.acceptance()],
+            "observations": self._tried.tolist(),
+            "seconds": {name: seconds for name, seconds in self.seconds.items() if name != "probe"},
+            "predicted_steps": len(errors),
+            "prediction_error_median": float(np.median(np.abs(errors))) if len(errors) else None,
+            "prediction_bias": float(np.median(errors)) if len(errors) else None,
+            "probe_steps": self.probes,
+            "probe_time_share": _ratio(self.seconds["probe"], self.seconds["step"]),
+            "guard_fallbacks": self.fallbacks,
+            "reasons": dict(self.reasons.most_common()),
+        }
+
+    def _count_positions(self, step: TraceStep) -> None:
+        deepest = max(step.drafted, default=0)
+        if deepest > len(self._tried):
+            grow = (0, deepest - len(self._tried))
+            self._tried, self._accepted = np.pad(self._tried, grow), np.pad(self._accepted, grow)
+        for drafted, accepted, truncated in zip(step.drafted, step.accepted, step.truncated, strict=True):
+            self._accepted[:accepted] += 1
+            self._tried[: accepted if truncated else min(accepted + 1, drafted)] += 1
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,57 @@
+"""Compiles what `adaptive` runs in every step before the first step has to wait for it."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from turbospec.interface import Phase, StepOutcome, StepView
+from turbospec.models.confidence import SurvivalGate
+from turbospec.models.drafter import MIN_CONFIDENCE_OBSERVATIONS
+from turbospec.models.latency import LatencyModel
+from turbospec.policy.adaptive.policy import AdaptiveConfig, AdaptivePolicy
+
+
+@functools.cache
+def compile_kernels() -> None:
+    """Seconds on a first run, then cached on disk."""
+    policy = AdaptivePolicy(AdaptiveConfig(version=1, policy="adaptive"), LatencyModel())
+    policy.latency.fitted = True
+    ones = np.ones(2, np.int64)
+    for step in range(3):
+        if policy.models is not None and step == 2:
+            policy.models.calibration.observations = MIN_CONFIDENCE_OBSERVATIONS
+        view = StepView(
+            step=step,
+            now=float(step),
+            request_ids=np.arange(2) + step,  # others each time: a plan is not to be held
+            phase=ones * Phase.DECODE,
+            context_tokens=ones * 100,
+            emitted_tokens=ones,
+            tokens_left=ones * 50,
+            stale_tokens=ones * 2,
+            class_ids=ones * 0,
+            draft_limits=ones * 4,
+            max_draft=4,
+        )
+        policy.plan(view)
+        policy.observe(
+            StepOutcome(
+                step=step,
+                request_ids=view.request_ids,
+                drafted=ones,
+                accepted=ones,
+                emitted=ones + 1,
+                truncated=np.zeros(2, np.bool_),
+                proposed=ones,
+                confidence=np.full((2, 1), 0.5),
+                draft_rows=np.array([2]),
+                tokens_batched=4,
+                draft_seconds=1e-3,
+                verify_seconds=1e-3,
+                step_seconds=3e-3,
+            )
+        )
+    gate = SurvivalGate(np.full(13, 0.5), np.ones(2), np.full((2, 4), 0.5), ones * 4, np.zeros(3))
+    gate.advance(np.arange(2), np.full(2, 0.5))
