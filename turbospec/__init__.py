@@ -1,6 +1,9 @@
-"""TurboSpec: a closed-loop controller for speculative decoding."""
+"""TurboSpec: a closed-loop controller for speculative decoding.
+
+The names below are the contract between an engine, the controller and a policy. Importing them needs numpy alone.
+"""
 
 from turbospec.errors import UserError
-from turbospec.interface import DraftGate, Phase, StepController, StepOutcome, StepPlan, StepView
+from turbospec.interface import DraftGate, Phase, Policy, StepOutcome, StepPlan, StepView
 
-__all__ = ["DraftGate", "Phase", "StepController", "StepOutcome", "StepPlan", "StepView", "UserError"]
+__all__ = ["DraftGate", "Phase", "Policy", "StepOutcome", "StepPlan", "StepView", "UserError"]

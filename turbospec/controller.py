@@ -16,7 +16,7 @@ from turbospec.interface import (
     DraftGate,
     FloatArray,
     IntArray,
-    StepController,
+    Policy,
     StepOutcome,
     StepPlan,
     StepView,
@@ -98,7 +98,7 @@ class Controller:
     """Plans among which a second slow one is a fault: a policy may decide for a few steps at a time."""
 
     def __init__(
-        self, policy: StepController, *, guard: GuardConfig | None = None, listeners: Sequence[StepListener] = ()
+        self, policy: Policy, *, guard: GuardConfig | None = None, listeners: Sequence[StepListener] = ()
     ) -> None:
         self.policy = policy
         self.guard = guard or GuardConfig()

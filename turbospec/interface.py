@@ -51,7 +51,7 @@ class StepView:
     """Tokens emitted so far."""
     tokens_left: IntArray
     """Tokens that the request may still emit (its max_tokens less what it emitted)."""
-    stale_tokens: IntArray
+    drafter_lag_tokens: IntArray
     """Tokens that the drafter's KV cache has missed beyond the ones any step feeds it; to be caught up on drafting."""
     class_ids: IntArray
     """Service class, an integer from 0 to 15 given by the engine; 0 where the user named none. The models keep 16."""
@@ -75,13 +75,13 @@ class StepView:
     """True where one pass drafts all positions (P-EAGLE, n-gram), False where each position costs a pass."""
     batch_drafter: bool = False
     """True where each drafter pass runs over the whole batch, up to the longest draft, as vLLM's do."""
-    constant_first_pass: bool = False
+    first_pass_every_step: bool = False
     """True where the drafter's first pass runs in every step, drafts or not, so that its cache never lacks anything.
     It is then part of the step, and only further passes are reported as drafting."""
-    prompts_are_owed: bool = False
+    drafter_always_prefills: bool = False
     """True where the drafter reads every prompt whether or not the request drafts, because other requests may count on
     its part of the prefix cache. Elsewhere that is part of what drafting costs."""
-    drafter_prompt_tokens: int = 0
+    drafter_prefill_tokens: int = 0
     """Prompt tokens that the first drafter pass computes now if there is one, and later if there is none: those of the
     step, where it runs over the target's whole batch."""
 
@@ -91,7 +91,7 @@ class StepView:
         return len(self.request_ids)
 
     @property
-    def prompts_wait(self) -> bool:
+    def prefill_pending(self) -> bool:
         """Whether prompts that are left, or are to come in the next step, wait for this step to end."""
         return self.prefill_tokens > 0 or self.admitted_requests > 0
 
@@ -179,22 +179,32 @@ class StepOutcome:
     """The target's pass with sampling; prefill chunks ride in it."""
     step_seconds: float = 0.0
     """The whole step, planning and host work included."""
-    unplanned_steps: int = 0
+    reused_plan_steps: int = 0
     """Steps since the last outcome that ran on a plan of no drafts made before, and have no outcome of their own."""
-    unplanned_tokens: int = 0
+    reused_plan_tokens: int = 0
     """What they emitted."""
-    unplanned_seconds: float = 0.0
+    reused_plan_seconds: float = 0.0
     """What they took."""
     waiting_requests: int = 0
     failures: int = 0
     """Requests that this step lost to an error."""
 
 
-class StepController(Protocol):
-    """What an engine drives. Implemented by `turbospec.Controller`."""
+class Policy(Protocol):
+    """Chooses draft lengths. What `PolicyConfig.build` returns and what engines drive.
+
+    A policy sees no engine, only views and outcomes. It may raise; `turbospec.controller.Controller`, itself a policy,
+    wraps another one, never raises and falls back to K = 0. `plan` and `observe` together should stay below 1 % of a
+    step's time.
+    """
 
     def plan(self, view: StepView) -> StepPlan:
-        """Choose a step's draft lengths. A second plan of the same step stands in for the first."""
+        """Choose a step's draft lengths, each from 0 to its row's draft limit.
+
+        A second call for the same step replaces the first plan.
+        """
         ...
 
-    def observe(self, outcome: StepOutcome) -> None: ...
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learn from a finished step. Outcomes may come steps later, and never for a step that the engine dropped."""
+        ...

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from turbospec.files.results_file import ALL_AT_ONCE
+
 Row = Mapping[str, Any]
 """One cell and policy of a results file (`turbospec bench --json`)."""
-
-ALL_AT_ONCE = "inf"
-"""What a row has for a request rate where all requests are ready at the start, as in `vllm bench serve`."""
 
 
 @dataclass(frozen=True, slots=True)

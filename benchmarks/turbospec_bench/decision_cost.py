@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turbospec.interface import FloatArray, Phase, StepController, StepOutcome, StepPlan, StepView
+from turbospec.interface import FloatArray, Phase, Policy, StepOutcome, StepPlan, StepView
 
 ACCEPTANCE = (0.3, 0.9)
 """Range of the requests' true acceptance probabilities."""
@@ -31,7 +31,7 @@ class DecisionCost:
 
 
 def measure_decisions(
-    controller: StepController, *, requests: int = 256, max_draft: int = 15, steps: int = 500, seed: int = 0
+    controller: Policy, *, requests: int = 256, max_draft: int = 15, steps: int = 500, seed: int = 0
 ) -> DecisionCost:
     """Time `plan` and `observe` over steps of a server whose requests differ in acceptance and come and go."""
     rng = np.random.default_rng(seed)
@@ -78,7 +78,7 @@ class _Traffic:
             context_tokens=CONTEXT_TOKENS + self._emitted,
             emitted_tokens=self._emitted.copy(),
             tokens_left=np.full(count, CONTEXT_TOKENS),
-            stale_tokens=np.zeros(count, np.int64),
+            drafter_lag_tokens=np.zeros(count, np.int64),
             class_ids=np.zeros(count, np.int64),
             draft_limits=np.full(count, self._max_draft),
             max_draft=self._max_draft,

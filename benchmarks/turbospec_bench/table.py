@@ -17,6 +17,8 @@ Pairings = Sequence[tuple[str, str]]
 """Workloads with their drafters: the cells of a table, but for the load."""
 
 ADAPTIVE = "adaptive"
+TARGET = "target"
+"""Folder of the target, among those of its drafters."""
 AFTER_DRAFT_SUFFIX = ":after_draft"
 TRANSFORMERS_PREFIX = "transformers-"
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from turbospec import Phase, StepController, UserError
+from turbospec import Phase, Policy, UserError
 from turbospec_engine import sizing
 from turbospec_engine.admission import Admission
 from turbospec_engine.blocks import BlockAllocator
@@ -34,7 +34,7 @@ class Engine:
         UserError: the checkpoints or the configuration do not fit together.
     """
 
-    def __init__(self, config: EngineConfig, controller: StepController, *, models: Models | None = None) -> None:
+    def __init__(self, config: EngineConfig, controller: Policy, *, models: Models | None = None) -> None:
         self.config = config
         self.controller = controller
         self.models = models or Models.load(config)

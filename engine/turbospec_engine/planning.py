@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from turbospec import Phase, StepController, StepPlan, StepView, UserError
+from turbospec import Phase, Policy, StepPlan, StepView, UserError
 from turbospec.interface import IntArray
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.draft import Draft
@@ -26,7 +26,7 @@ class StepPlanner:
         self._drafter = drafter
         self._next_step = 0
 
-    def plan(self, controller: StepController) -> PlannedStep:
+    def plan(self, controller: Policy) -> PlannedStep:
         """Schedule a batch, ask `controller` for its draft lengths, and draft.
 
         Raises:
@@ -72,7 +72,9 @@ class StepPlanner:
             context_tokens=np.array([request.computed for request in requests], np.int64),
             emitted_tokens=np.array([request.emitted for request in requests], np.int64),
             tokens_left=np.array([request.tokens_left for request in requests], np.int64),
-            stale_tokens=np.array([drafter.stale_tokens(request) if drafter else 0 for request in requests], np.int64),
+            drafter_lag_tokens=np.array(
+                [drafter.lag_tokens(request) if drafter else 0 for request in requests], np.int64
+            ),
             class_ids=np.array([request.class_id for request in requests], np.int64),
             draft_limits=np.array([self._draft_limit(request) for request in requests], np.int64),
             max_draft=self._config.max_draft if drafter else 0,

@@ -31,10 +31,10 @@ def is_prefilling(request: Record) -> bool:
 
 
 @compiled
-def stale_tokens(engine: Records, request: Record) -> int:
+def drafter_lag_tokens(engine: Records, request: Record) -> int:
     """Tokens that the drafter missed beyond those that any pass feeds it."""
     state = engine[0]
-    if state.constant_first_pass:
+    if state.first_pass_every_step:
         return 0
     ordinary = ORDINARY_TOKENS
     if state.batch_drafter and state.draft_before_emit:
@@ -47,7 +47,7 @@ def stale_tokens(engine: Records, request: Record) -> int:
 def first_pass_seconds(engine: Records, times: Records, requests: Records, slots: IntArray) -> float:
     """The pass that is part of every step, where there is one."""
     state, cost = engine[0], times[0]
-    if not state.constant_first_pass or len(slots) == 0:
+    if not state.first_pass_every_step or len(slots) == 0:
         return 0.0
     fed, context = 0, 0
     for slot in slots:
@@ -80,7 +80,7 @@ def draft(
     if longest == 0:
         return 0.0, np.zeros(0, np.int64), 0, 0
     size = len(slots)
-    first = 1 if state.constant_first_pass else 0
+    first = 1 if state.first_pass_every_step else 0
     passes = 1 if state.parallel_drafter else longest - first
     rows = np.zeros(passes, np.int64)
     read, fed = 0, 0
@@ -88,7 +88,7 @@ def draft(
         request, length = requests[slots[i]], lengths[i]
         known = known_tokens(request)
         request.drafts = length
-        in_batch = state.batch_drafter and stale_tokens(engine, request) == 0
+        in_batch = state.batch_drafter and drafter_lag_tokens(engine, request) == 0
         if length > 0 or in_batch:
             fed += max(known - request.draft_computed - ORDINARY_TOKENS, 0)
             request.draft_computed = known
@@ -102,7 +102,7 @@ def draft(
             elif number + first < reach:
                 rows[number] += 1
                 read += known + number + first
-    if state.parallel_drafter and state.constant_first_pass:
+    if state.parallel_drafter and state.first_pass_every_step:
         # All is drafted in the pass that runs anyway.
         return 0.0, rows, 0, 0
     computed = rows.sum()

@@ -97,7 +97,7 @@ class SimulatedEngine:
             context_tokens=context,
             emitted_tokens=emitted,
             tokens_left=left,
-            stale_tokens=stale,
+            drafter_lag_tokens=stale,
             class_ids=classes,
             draft_limits=limits,
             max_draft=state.max_draft,
@@ -107,7 +107,7 @@ class SimulatedEngine:
             draft_before_emit=state.draft_before_emit,
             parallel_drafter=state.parallel_drafter,
             batch_drafter=state.batch_drafter,
-            constant_first_pass=state.constant_first_pass,
+            first_pass_every_step=state.first_pass_every_step,
         )
 
     def _step_drafting_first(self, size: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from turbospec.policy.config import Settings
+from turbospec.files.settings import Settings
 from turbospec_sim.limits import Count
 
 GIGA, TERA = 1e9, 1e12

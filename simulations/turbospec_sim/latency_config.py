@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
+from turbospec.files.settings import Settings
+from turbospec.files.suggestions import nearest
 from turbospec.interface import FloatArray
 from turbospec.models.profile import Profile
-from turbospec.policy.config import Settings
-from turbospec.policy.schema import nearest
 from turbospec_sim.hardware import GIGA, GPUS, MODELS, TERA, Gpu, ModelShape
 from turbospec_sim.limits import MOST, Count
 from turbospec_sim.profile_fit import fitted_coefficients

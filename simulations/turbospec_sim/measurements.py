@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from turbospec.errors import UserError
-from turbospec.policy.schema import nearest
+from turbospec.files.suggestions import nearest
 from turbospec_sim.workload.files import csv_rows, json_lines
 
 _STATISTICS = ("mean", "median", "p50", "p95", "p99")

@@ -8,8 +8,9 @@ import numpy as np
 
 from turbospec.interface import FloatArray, IntArray, StepOutcome, StepPlan, StepView
 from turbospec.models.acceptance import survival
+from turbospec.models.decode_rate import DecodeRate
 from turbospec.planning.exact import StepCosts
-from turbospec.planning.price import TimePrice, best_rate
+from turbospec.planning.objective import best_rate
 from turbospec.planning.problem import Batch, StepProblem, fixed_lengths
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.records import Records
@@ -29,7 +30,7 @@ class OraclePolicy:
     def __init__(self, state: EngineState) -> None:
         self._state = state
         self._times = state.times.record
-        self._price = TimePrice()
+        self._price = DecodeRate()
         self._decoding: dict[int, int] = {}
 
     def plan(self, view: StepView) -> StepPlan:
@@ -46,8 +47,8 @@ class OraclePolicy:
         costs = self._costs(view, batch)
         catch_up: FloatArray | None = None
         charges: FloatArray | None = None
-        if batch.stale_tokens:
-            catch_up = view.stale_tokens.astype(np.float64) * state.times.catch_up_token
+        if batch.drafter_lag_tokens:
+            catch_up = view.drafter_lag_tokens.astype(np.float64) * state.times.catch_up_token
             # Each step earns its share of what catching up is good for: all that the request still has to emit.
             charges = catch_up * (1.0 + conditional[:, 0]) / np.maximum(view.tokens_left, 1)
         rate = self._price.rate(batch.decoding)
@@ -75,7 +76,7 @@ class OraclePolicy:
         mean_context = context / size
         row = times.draft_row + times.draft_kv_token * mean_context
         if view.parallel_drafter:
-            if view.constant_first_pass:
+            if view.first_pass_every_step:
                 return StepCosts(verify)
             start = times.draft_start + times.draft_pass + times.draft_kv_token * context
             if view.batch_drafter:
@@ -83,7 +84,7 @@ class OraclePolicy:
             return StepCosts(verify, start, draft_token=times.draft_row)
         if view.batch_drafter:
             whole_batch = times.draft_pass + row * size
-            return StepCosts(verify, -whole_batch if view.constant_first_pass else times.draft_start, whole_batch)
+            return StepCosts(verify, -whole_batch if view.first_pass_every_step else times.draft_start, whole_batch)
         return StepCosts(verify, times.draft_start, times.draft_pass, row)
 
 

@@ -68,7 +68,7 @@ ENGINE = np.dtype(
         ("draft_before_emit", "i8"),
         ("parallel_drafter", "i8"),
         ("batch_drafter", "i8"),
-        ("constant_first_pass", "i8"),
+        ("first_pass_every_step", "i8"),
         ("drafter_warm", "i8"),  # it has drafted before
         ("closed_loop", "i8"),  # a finished request makes its client send the next one
         ("seed", "i8"),

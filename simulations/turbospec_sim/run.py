@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from turbospec.controller import Controller, GuardConfig, StepListener
-from turbospec.interface import StepController
+from turbospec.files.results_file import ALL_AT_ONCE
+from turbospec.interface import Policy
 from turbospec.policy import PolicyConfig, find_policy, read_policy
 from turbospec.policy.static import StaticPolicy
-from turbospec_bench.cell import ALL_AT_ONCE
 from turbospec_sim.engine import SimulatedEngine
 from turbospec_sim.metrics import judged, summarise
 from turbospec_sim.oracle import OraclePolicy
@@ -83,7 +83,7 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
 
 
 def serve(
-    state: EngineState, policy: StepController, guard: GuardConfig, listeners: Sequence[StepListener] = ()
+    state: EngineState, policy: Policy, guard: GuardConfig, listeners: Sequence[StepListener] = ()
 ) -> tuple[dict[str, Any], int]:
     """Serve all requests of a state.
 
@@ -106,7 +106,7 @@ def check_policy(name: str) -> None:
         read_policy(find_policy(name))
 
 
-def _policy(run: Run, state: EngineState) -> tuple[StepController, GuardConfig]:
+def _policy(run: Run, state: EngineState) -> tuple[Policy, GuardConfig]:
     if run.draft_length is not None:
         return StaticPolicy(run.draft_length), GuardConfig()
     if run.policy == ORACLE:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from turbospec.policy.config import Settings
+from turbospec.files.settings import Settings
 from turbospec_sim.latency_config import Latency
 from turbospec_sim.limits import MOST, MOST_CACHED, MOST_PLACES, MOST_SEED, Count
 from turbospec_sim.records import ENGINE, Records
@@ -61,7 +61,7 @@ class Drafter(Settings):
     """Whether each token of a draft takes a pass, or one pass makes them all."""
     batch: bool = True
     """Whether each pass runs over the whole batch, up to the longest draft, as vLLM's does."""
-    constant_first_pass: bool = False
+    first_pass_every_step: bool = False
     """Whether the first pass runs in every step, drafts or not, as vLLM's does without TurboSpec's scheduler."""
 
 
@@ -113,6 +113,6 @@ def engine_record(server: Server, drafter: Drafter, seed: int = 0) -> Records:
     engine["draft_before_emit"] = server.emit == "after_draft"
     engine["parallel_drafter"] = drafter.kind == "parallel"
     engine["batch_drafter"] = drafter.batch
-    engine["constant_first_pass"] = drafter.constant_first_pass and drafter.max_draft > 0
+    engine["first_pass_every_step"] = drafter.first_pass_every_step and drafter.max_draft > 0
     engine["seed"] = seed
     return engine

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from turbospec.errors import UserError
-from turbospec.policy.schema import nearest
+from turbospec.files.suggestions import nearest
 from turbospec_sim.scenario import Scenario
 
 DERIVED = "latency."

@@ -12,8 +12,8 @@ from pydantic_core import ErrorDetails
 
 from turbospec.errors import UserError
 from turbospec.files.shipped import find_file, shipped_files
+from turbospec.files.suggestions import nearest
 from turbospec.files.yaml_source import YamlSource
-from turbospec.policy.schema import nearest
 from turbospec_sim.scenario import Scenario
 
 Location = list[str | int]

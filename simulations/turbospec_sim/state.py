@@ -48,7 +48,7 @@ class EngineState:
     draft_before_emit: bool = field(init=False)
     parallel_drafter: bool = field(init=False)
     batch_drafter: bool = field(init=False)
-    constant_first_pass: bool = field(init=False)
+    first_pass_every_step: bool = field(init=False)
 
     def __post_init__(self) -> None:
         engine, texts = self.engine, self.texts
@@ -68,7 +68,7 @@ class EngineState:
             engine, self.totals, self.times.record, self.times.curve, self.times.padding, self.gaps, self.requests,
             self.queues, self.offered, texts.classes, texts.rates, texts.lines, texts.values, self.batch,
         )  # fmt: skip
-        for name in ("draft_before_emit", "parallel_drafter", "batch_drafter", "constant_first_pass"):
+        for name in ("draft_before_emit", "parallel_drafter", "batch_drafter", "first_pass_every_step"):
             setattr(self, name, bool(engine[name][0]))
         self.max_draft = int(engine["max_draft"][0])
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from turbospec.interface import IntArray, Phase
 from turbospec.runtime.kernels import compiled
-from turbospec_sim.drafting import is_prefilling, stale_tokens
+from turbospec_sim.drafting import drafter_lag_tokens, is_prefilling
 from turbospec_sim.records import PREEMPTED, SLOT, TOKENS, Records
 
 PREFILL, FIRST_DECODE, DECODE = Phase.PREFILL.value, Phase.FIRST_DECODE.value, Phase.DECODE.value
@@ -50,7 +50,7 @@ def view_columns(engine: Records, requests: Records, batch: IntArray, size: int)
         columns[3, rows] = request.computed
         columns[4, rows] = request.emitted
         columns[5, rows] = left
-        columns[6, rows] = stale_tokens(engine, request)
+        columns[6, rows] = drafter_lag_tokens(engine, request)
         columns[7, rows] = request.told_class
         columns[8, rows] = max(limit, 0)
         rows += 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.turbospec_engine.harness import DEVICE, RandomPlans, Reference
-from turbospec.interface import StepController, StepOutcome, StepPlan, StepView
+from turbospec.interface import Policy, StepOutcome, StepPlan, StepView
 from turbospec.policy import load_controller
 from turbospec_engine import Engine, EngineConfig, SamplingParams
 
@@ -39,7 +39,7 @@ def reference() -> Reference:
     return Reference(REPOSITORY / "models" / "target")
 
 
-def outputs_of(drafter: str, controller: StepController, prompts: list[list[int]]) -> list[tuple[int, ...]]:
+def outputs_of(drafter: str, controller: Policy, prompts: list[list[int]]) -> list[tuple[int, ...]]:
     config = EngineConfig(
         REPOSITORY / "models" / "target",
         drafter="ngram" if drafter == "ngram" else REPOSITORY / "models" / drafter,

@@ -19,7 +19,7 @@ def make_view(n: int = 4, *, step: int = 0, max_draft: int = 15, **overrides: An
         "context_tokens": np.full(n, 100),
         "emitted_tokens": np.full(n, 10),
         "tokens_left": np.full(n, 100),
-        "stale_tokens": np.zeros(n, np.int64),
+        "drafter_lag_tokens": np.zeros(n, np.int64),
         "class_ids": np.zeros(n, np.int64),
         "draft_limits": np.full(n, max_draft),
         "max_draft": max_draft,

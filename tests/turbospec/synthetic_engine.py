@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from turbospec.interface import Phase, StepController, StepOutcome, StepPlan, StepView
+from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
 
 MAX_DRAFT = 15
 PROMPT_TOKENS = 120
@@ -118,7 +118,7 @@ class SyntheticEngine:
     requests: int = 0
     now: float = 0.0
 
-    def serve(self, policy: StepController, guess: Guess, requests: int, seed: int = 0) -> Served:
+    def serve(self, policy: Policy, guess: Guess, requests: int, seed: int = 0) -> Served:
         rng = np.random.default_rng(seed)
         served = Served()
         waiting = deque(range(self.requests, self.requests + requests))
@@ -153,7 +153,7 @@ class SyntheticEngine:
             context_tokens=column([request.computed for request in running]),
             emitted_tokens=column([request.emitted for request in running]),
             tokens_left=left,
-            stale_tokens=column([request.stale for request in running]),
+            drafter_lag_tokens=column([request.stale for request in running]),
             class_ids=np.zeros(len(running), np.int64),
             draft_limits=np.where(phase == Phase.PREFILL, 0, np.clip(left - 1, 0, MAX_DRAFT)),
             max_draft=MAX_DRAFT,

@@ -28,7 +28,7 @@ def a_view(step: int = 0, limits: tuple[int, ...] = LIMITS) -> StepView:
         context_tokens=np.full(n, 40),
         emitted_tokens=np.full(n, 3),
         tokens_left=np.full(n, 60),
-        stale_tokens=np.zeros(n, np.int64),
+        drafter_lag_tokens=np.zeros(n, np.int64),
         class_ids=np.zeros(n, np.int64),
         draft_limits=np.array(limits, np.int64),
         max_draft=7,

@@ -15,7 +15,7 @@ from turbospec.observability.trace import read_trace
 from turbospec_bench.cell import Cell
 from turbospec_bench.embedded import profiles
 from turbospec_bench.embedded.contender import EngineContender
-from turbospec_bench.embedded.workloads import Shape
+from turbospec_bench.texts import Shape
 from turbospec_bench.trace_folder import TraceFolder
 
 FIELDS = {

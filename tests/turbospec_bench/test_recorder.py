@@ -20,7 +20,7 @@ def step(number: int, drafted: list[int], accepted: list[int]) -> tuple[StepView
         context_tokens=zeros,
         emitted_tokens=zeros,
         tokens_left=zeros,
-        stale_tokens=zeros,
+        drafter_lag_tokens=zeros,
         class_ids=zeros,
         draft_limits=zeros,
         max_draft=15,

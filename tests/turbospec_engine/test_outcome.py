@@ -59,7 +59,7 @@ def test_every_field(emit: str, llama: Pair, monkeypatch: pytest.MonkeyPatch) ->
             assert outcome.confidence.shape == (view.size, outcome.proposed.max())
             assert (np.isfinite(outcome.confidence).sum(1) == outcome.proposed).all()
             drafting = outcome.proposed > 0
-            assert outcome.catch_up_tokens == view.stale_tokens[drafting].sum()
+            assert outcome.catch_up_tokens == view.drafter_lag_tokens[drafting].sum()
             contexts = view.context_tokens + 1
             assert outcome.draft_context_tokens == sum(
                 int((contexts[outcome.proposed > depth] + depth).sum()) for depth in range(len(rows))
@@ -83,11 +83,11 @@ def test_off_runs_no_drafter_and_resuming_catches_up(llama: Pair, monkeypatch: p
     plans.longest = 2
     engine.step()
     # 20 prompt tokens and 5 emitted ones in the first pass, of which the last two are ordinary.
-    assert plans.views[-1].stale_tokens.tolist() == [23]
+    assert plans.views[-1].drafter_lag_tokens.tolist() == [23]
     assert plans.outcomes[-1].catch_up_tokens == 23
     assert drafter.passes == [25, 1]
     engine.step()
-    assert plans.views[-1].stale_tokens.tolist() == [0]
+    assert plans.views[-1].drafter_lag_tokens.tolist() == [0]
     assert drafter.passes[2] in (1, 2)
 
 

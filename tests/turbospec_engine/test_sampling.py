@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.turbospec_engine.harness import DEVICE, FixedPlans, Pair, RandomPlans, Reference, build, perturbed
 from turbospec import StepPlan, StepView
-from turbospec.models.confidence import CENTRES, SurvivalGate
+from turbospec.models.confidence import CENTRES
+from turbospec.planning.gate import SurvivalGate
 from turbospec_engine import Engine, SamplingParams
 from turbospec_engine.drafter import draft_model
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from turbospec.controller import Controller, GuardConfig
-from turbospec.interface import StepController, StepOutcome, StepPlan, StepView
+from turbospec.interface import Policy, StepOutcome, StepPlan, StepView
 from turbospec_sim.engine import SimulatedEngine
 from turbospec_sim.scenario import Scenario
 from turbospec_sim.state import EngineState
@@ -82,7 +82,7 @@ def state_of(made: Scenario, seed: int = 0) -> EngineState:
     )
 
 
-def serve(state: EngineState, policy: StepController, *listeners: Any) -> SimulatedEngine:
+def serve(state: EngineState, policy: Policy, *listeners: Any) -> SimulatedEngine:
     """Serve a state's requests to the end."""
     controller = Controller(policy, guard=GuardConfig(max_decision_seconds=math.inf), listeners=listeners)
     engine = SimulatedEngine(state, controller)

@@ -21,9 +21,9 @@ ORDERS = ("before_draft", "after_draft")
 DRAFTERS = (
     {"kind": "sequential", "batch": True, "max_draft": 5},
     {"kind": "sequential", "batch": False, "max_draft": 5},
-    {"kind": "sequential", "batch": True, "max_draft": 5, "constant_first_pass": True},
+    {"kind": "sequential", "batch": True, "max_draft": 5, "first_pass_every_step": True},
     {"kind": "parallel", "batch": True, "max_draft": 5},
-    {"kind": "parallel", "batch": False, "max_draft": 5, "constant_first_pass": True},
+    {"kind": "parallel", "batch": False, "max_draft": 5, "first_pass_every_step": True},
 )
 
 

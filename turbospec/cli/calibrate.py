@@ -126,7 +126,7 @@ def _cases(
 
 
 def _coefficient(text: str, read: Mapping[str, Scenario]) -> Coefficient:
-    from turbospec.policy.schema import nearest
+    from turbospec.files.suggestions import nearest
     from turbospec_sim.calibration import Coefficient
 
     name, colon, fields = text.rpartition(":")

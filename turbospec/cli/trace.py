@@ -46,8 +46,8 @@ def _show_totals(summary: Summary) -> None:
     step = summary.seconds["step"]
     errors = summary.prediction_errors()
     totals.add_row("steps", f"{summary.steps:,}")
-    if summary.unplanned_steps:
-        totals.add_row("  of these on an old plan", f"{summary.unplanned_steps:,}")
+    if summary.reused_plan_steps:
+        totals.add_row("  of these on an old plan", f"{summary.reused_plan_steps:,}")
     totals.add_row("requests", f"{len(summary.requests):,}")
     totals.add_row("tokens emitted", f"{summary.emitted_tokens:,}")
     totals.add_row("tokens drafted", f"{summary.drafted_tokens:,}")

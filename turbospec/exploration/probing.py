@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from turbospec.interface import BoolArray, FloatArray, IntArray
-from turbospec.planning.price import load_bucket
+from turbospec.models.decode_rate import load_bucket
 
 SURPRISE = 1.2
 """Standard deviations by which probes must on average exceed what was expected of them to be followed up."""

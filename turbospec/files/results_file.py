@@ -12,6 +12,8 @@ import numpy as np
 
 from turbospec.files.whole_file import write_whole
 
+ALL_AT_ONCE = "inf"
+"""The request rate of a row whose requests are all ready at the start, as `vllm bench serve` writes it."""
 DIGITS = 6
 """Significant ones of a figure that is not whole; a run tells no more."""
 

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from turbospec.errors import UserError
-from turbospec.policy.schema import nearest
+from turbospec.files.suggestions import nearest
 
 
 def shipped_files(package: str, folder: str) -> dict[str, Path]:

@@ -9,14 +9,13 @@ import numpy as np
 from turbospec.interface import IntArray, StepOutcome
 from turbospec.models.acceptance import AcceptanceModel
 from turbospec.models.confidence import ConfidenceCalibration
-from turbospec.planning.stopping import StoppingValues
 
 MIN_CONFIDENCE_OBSERVATIONS = 64
 """Verified tokens after which the drafter's confidence is trusted to end drafts."""
 
 
 class DrafterModels:
-    """Acceptance by position, acceptance by confidence, and what starting a draft is worth.
+    """Acceptance by position and acceptance by confidence.
 
     Args:
         max_draft: the engine's K, at least 1.
@@ -25,7 +24,6 @@ class DrafterModels:
     def __init__(self, max_draft: int) -> None:
         self.acceptance = AcceptanceModel(max_draft)
         self.calibration = ConfidenceCalibration(self.acceptance.slots.capacity)
-        self.stopping = StoppingValues(self.calibration)
 
     @property
     def capacity(self) -> int:

@@ -170,13 +170,13 @@ class LatencyModel:
             step.step_seconds - step.draft_seconds - step.verify_seconds,
         )  # fmt: skip
         self.verify_observations += 1
-        if isinstance(step, StepOutcome) and step.unplanned_steps:
+        if isinstance(step, StepOutcome) and step.reused_plan_steps:
             tokens, seconds = (
-                step.unplanned_tokens / step.unplanned_steps,
-                step.unplanned_seconds / step.unplanned_steps,
+                step.reused_plan_tokens / step.reused_plan_steps,
+                step.reused_plan_seconds / step.reused_plan_steps,
             )
             verify.learn(step_features(tokens, float(step.context_tokens)), seconds - self.host_seconds(requests))
-        # Drafts may come without a pass of their own: see `StepView.constant_first_pass`.
+        # Drafts may come without a pass of their own: see `StepView.first_pass_every_step`.
         if rows or (isinstance(step, StepOutcome) and step.drafted.any()):
             self.draft_observations += 1
             plain = step_features(float(requests), float(step.context_tokens))

@@ -147,18 +147,22 @@ def learn(
     shrink = 1.0 / (1.0 + w * variance)
     step = (hit - p) * shrink
 
-    # However often a request is observed, what it has in common with the others it tells once: of its n-th observation
-    # 1 / (1 + n·w·spread) is news of them. (To take the terms for independent is wrong here; exactly it would be the
-    # square of that, which follows a server of few long requests too slowly.) Without this all requests would be taken
-    # to be like those that were drafted for most.
-    news = request_variance / spread
-    level[0] += news * level[1] * step
-    level[1] = min((level[1] - news * level[1] * level[1] * w * shrink) * (1.0 + news / memory), LEVEL_VARIANCE)
+    # A request's n-th observation moves the shared terms by 1 / (1 + n·w·spread) only: the more is known of the request
+    # itself, the less its next observation says of the others. Without this weight all requests would be estimated as
+    # those that draft most. (The exact weight is the square, which follows a server of few long requests too slowly.)
+    shared_term_weight = request_variance / spread
+    level[0] += shared_term_weight * level[1] * step
+    level[1] = min(
+        (level[1] - shared_term_weight * level[1] * level[1] * w * shrink) * (1.0 + shared_term_weight / memory),
+        LEVEL_VARIANCE,
+    )
     own = offsets[1, feature]
-    offsets[0, feature] += news * own * step
-    offsets[1, feature] = min((own - news * own * own * w * shrink) * (1.0 + news / memory), OFFSET_VARIANCE)
+    offsets[0, feature] += shared_term_weight * own * step
+    offsets[1, feature] = min(
+        (own - shared_term_weight * own * own * w * shrink) * (1.0 + shared_term_weight / memory), OFFSET_VARIANCE
+    )
     for natural, row_of, mean, own, part, keep in (
-        (classes, class_id, of_class, class_variance, news, memory),
+        (classes, class_id, of_class, class_variance, shared_term_weight, memory),
         (requests, row, of_request, request_variance, 1.0, request_memory),
     ):
         gained = part * w / (1.0 + w * (variance - own))

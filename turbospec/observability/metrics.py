@@ -67,9 +67,9 @@ class StepMetrics(Collector):
             self._drafted += _at_least(outcome.drafted, positions)
             self._accepted += _at_least(outcome.accepted, positions)
         emitted = int(outcome.emitted.sum())
-        self._steps += 1 + outcome.unplanned_steps
-        self._emitted += emitted + outcome.unplanned_tokens
-        self._seconds += outcome.step_seconds + outcome.unplanned_seconds
+        self._steps += 1 + outcome.reused_plan_steps
+        self._emitted += emitted + outcome.reused_plan_tokens
+        self._seconds += outcome.step_seconds + outcome.reused_plan_seconds
         self._draft_seconds += outcome.draft_seconds
         if plan.probe:
             self._probe_steps += 1

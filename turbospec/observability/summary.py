@@ -20,7 +20,7 @@ class Summary:
     def __init__(self) -> None:
         self.steps = 0
         """Those on an old plan included, as in all that follows."""
-        self.unplanned_steps = 0
+        self.reused_plan_steps = 0
         self.requests: set[int] = set()
         self.emitted_tokens = 0
         self.drafted_tokens = 0
@@ -39,23 +39,23 @@ class Summary:
 
     def add(self, step: TraceStep) -> None:
         """Count one more step, and those before it that ran on an old plan."""
-        self.steps += 1 + step.unplanned_steps
-        self.unplanned_steps += step.unplanned_steps
+        self.steps += 1 + step.reused_plan_steps
+        self.reused_plan_steps += step.reused_plan_steps
         self.requests.update(step.request_ids)
-        self.emitted_tokens += sum(step.emitted) + step.unplanned_tokens
+        self.emitted_tokens += sum(step.emitted) + step.reused_plan_tokens
         self.drafted_tokens += sum(step.drafted)
         self.accepted_tokens += sum(step.accepted)
         self.drafts += sum(length > 0 for length in step.drafted)
         self.draft_lengths.update(
             drafted for drafted, phase in zip(step.drafted, step.phase, strict=True) if phase != Phase.PREFILL
         )
-        if step.unplanned_tokens:
+        if step.reused_plan_tokens:
             # One for every request and step without drafts.
-            self.draft_lengths[0] += step.unplanned_tokens
+            self.draft_lengths[0] += step.reused_plan_tokens
         self.seconds["draft"] += step.draft_seconds
-        self.seconds["verify"] += step.verify_seconds + step.unplanned_seconds
+        self.seconds["verify"] += step.verify_seconds + step.reused_plan_seconds
         self.seconds["controller"] += step.decision_seconds
-        self.seconds["step"] += step.step_seconds + step.unplanned_seconds
+        self.seconds["step"] += step.step_seconds + step.reused_plan_seconds
         self.seconds["probe"] += step.step_seconds * step.probe
         self.probes += step.probe
         self.fallbacks += step.reason.startswith("guard:")
@@ -97,7 +97,7 @@ class Summary:
         errors = self.prediction_errors()
         return {
             "steps": self.steps,
-            "unplanned_steps": self.unplanned_steps,
+            "reused_plan_steps": self.reused_plan_steps,
             "requests": len(self.requests),
             "emitted_tokens": self.emitted_tokens,
             "drafted_tokens": self.drafted_tokens,

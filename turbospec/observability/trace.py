@@ -1,6 +1,6 @@
 """The decision trace: what the controller saw, chose and got, one line of JSON a step.
 
-    {"format": 1, "step": 812, "now": 40.117, "planned": [5, 0, 3], "accepted": [4, 0, 1], "reason": "…", …}
+    {"format": 2, "step": 812, "now": 40.117, "planned": [5, 0, 3], "accepted": [4, 0, 1], "reason": "…", …}
 
 `TraceStep` is the format: its fields are the keys of a line. Arrays have one entry a request, in the same order.
 """
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TextIO
+from typing import Annotated, Any, Literal, Self, TextIO
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 
 from turbospec.errors import UserError
 from turbospec.interface import StepOutcome, StepPlan, StepView
@@ -23,11 +23,17 @@ from turbospec.interface import StepOutcome, StepPlan, StepView
 log = logging.getLogger("turbospec")
 
 
+def _renamed(name: str, before: str) -> Any:
+    """A field that is written as `name`, and read under the name that it had in format 1 too."""
+    return Field(validation_alias=AliasChoices(name, before))
+
+
 @dataclass(slots=True, frozen=True)
 class TraceStep:
     """One step. Names and units are those of `StepView`, `StepPlan` and `StepOutcome`, seconds and tokens."""
 
-    format: Literal[1]
+    format: Literal[1, 2]
+    """2; in format 1 the drafter's KV lag and the steps that reuse a plan had other names."""
     step: int
     now: float
     request_ids: list[int]
@@ -36,7 +42,7 @@ class TraceStep:
     context_tokens: list[int]
     emitted_tokens: list[int]
     tokens_left: list[int]
-    stale_tokens: list[int]
+    drafter_lag_tokens: Annotated[list[int], _renamed("drafter_lag_tokens", "stale_tokens")]
     draft_limits: list[int]
     planned: list[int]
     """The plan's draft lengths."""
@@ -67,15 +73,16 @@ class TraceStep:
     """What planning and learning cost."""
     probe: bool
     reason: str
-    unplanned_steps: int = 0
-    """Steps on an old plan of no drafts since the line before; traces of earlier versions have none of the three."""
-    unplanned_tokens: int = 0
-    unplanned_seconds: float = 0.0
+    reused_plan_steps: Annotated[int, _renamed("reused_plan_steps", "unplanned_steps")] = 0
+    """Steps since the line before that reused a plan without drafts; the oldest traces have none of these three."""
+    reused_plan_tokens: Annotated[int, _renamed("reused_plan_tokens", "unplanned_tokens")] = 0
+    reused_plan_seconds: Annotated[float, _renamed("reused_plan_seconds", "unplanned_seconds")] = 0.0
 
     def __post_init__(self) -> None:
         rows = (
-            self.phase, self.class_ids, self.context_tokens, self.emitted_tokens, self.tokens_left, self.stale_tokens,
-            self.draft_limits, self.planned, self.proposed, self.drafted, self.accepted, self.emitted, self.truncated,
+            self.phase, self.class_ids, self.context_tokens, self.emitted_tokens, self.tokens_left,
+            self.drafter_lag_tokens, self.draft_limits, self.planned, self.proposed, self.drafted, self.accepted,
+            self.emitted, self.truncated,
         )  # fmt: skip
         if any(len(row) != len(self.request_ids) for row in rows):
             raise ValueError("arrays of different lengths")
@@ -83,7 +90,7 @@ class TraceStep:
     @classmethod
     def from_step(cls, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> TraceStep:
         return cls(
-            format=1,
+            format=2,
             step=view.step,
             now=_rounded(view.now),
             request_ids=view.request_ids.tolist(),
@@ -92,7 +99,7 @@ class TraceStep:
             context_tokens=view.context_tokens.tolist(),
             emitted_tokens=view.emitted_tokens.tolist(),
             tokens_left=view.tokens_left.tolist(),
-            stale_tokens=view.stale_tokens.tolist(),
+            drafter_lag_tokens=view.drafter_lag_tokens.tolist(),
             draft_limits=view.draft_limits.tolist(),
             planned=plan.draft_lengths.tolist(),
             proposed=outcome.proposed.tolist(),
@@ -119,9 +126,9 @@ class TraceStep:
             decision_seconds=_rounded(decision_seconds),
             probe=plan.probe,
             reason=plan.reason,
-            unplanned_steps=outcome.unplanned_steps,
-            unplanned_tokens=outcome.unplanned_tokens,
-            unplanned_seconds=_rounded(outcome.unplanned_seconds),
+            reused_plan_steps=outcome.reused_plan_steps,
+            reused_plan_tokens=outcome.reused_plan_tokens,
+            reused_plan_seconds=_rounded(outcome.reused_plan_seconds),
         )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turbospec.interface import StepOutcome, StepPlan
-from turbospec.planning.price import BUCKETS, load_bucket
+from turbospec.models.decode_rate import BUCKETS, load_bucket
 from turbospec.planning.problem import StepProblem
 
 STALL = 2.0
@@ -92,7 +92,7 @@ class PlanBias:
         ratio, drafting = outcome.step_seconds / plan.predicted_seconds, bool(plan.draft_lengths.any())
         load = self._loads[_number(decoding, prefilling)]
         # While nothing is drafted only the sums fade: what was held against drafting is forgiven in time.
-        faded = self._keep ** (1 + outcome.unplanned_steps)
+        faded = self._keep ** (1 + outcome.reused_plan_steps)
         load.missing_tokens *= faded
         load.slower *= faded
         if not drafting:
@@ -102,11 +102,12 @@ class PlanBias:
             load.pairs *= self._keep
             promised = (plan.predicted_tokens / decoding - 1.0) * decoded
             load.missing_tokens += promised - int(outcome.accepted.sum())
-        steps = outcome.unplanned_steps
-        if steps and load.drafting is False and load_bucket(outcome.unplanned_tokens // steps) == load_bucket(decoding):
-            # Plain steps on an old plan, quicker than those that were planned for.
-            unplanned = min(outcome.unplanned_seconds / (steps * load.promised), STALL)
-            load.pace += (1.0 - (1.0 - PACE) ** steps) * (unplanned - load.pace)
+        steps = outcome.reused_plan_steps
+        same_load = steps and load_bucket(outcome.reused_plan_tokens // steps) == load_bucket(decoding)
+        if same_load and load.drafting is False:
+            # Steps that reuse a plan are quicker than those that were planned for.
+            reused = min(outcome.reused_plan_seconds / (steps * load.promised), STALL)
+            load.pace += (1.0 - (1.0 - PACE) ** steps) * (reused - load.pace)
         if not drafting:
             load.promised = plan.predicted_seconds
         if load.drafting == drafting:

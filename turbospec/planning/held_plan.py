@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from turbospec.interface import IntArray, StepPlan, StepView
-from turbospec.models.confidence import SurvivalGate
+from turbospec.planning.gate import SurvivalGate
 
 DECISION_SECONDS = 2.5e-4
 """What it takes to learn from a step and to plan one: a constant, so that the same outcomes give the same plans."""
@@ -52,7 +52,7 @@ class HeldPlan:
     @classmethod
     def of(cls, plan: StepPlan, view: StepView) -> HeldPlan | None:
         """Keep a plan of this view for as long as its steps' duration asks; None where that is for no further step."""
-        if view.prompts_wait or not plan.predicted_seconds > 0.0:
+        if view.prefill_pending or not plan.predicted_seconds > 0.0:
             return None
         steps = min(math.ceil(DECISION_SECONDS / (DECISION_SHARE * plan.predicted_seconds)), MAX_STEPS) - 1
         if steps <= 0:
@@ -70,7 +70,7 @@ class HeldPlan:
 
     def again(self, view: StepView) -> StepPlan | None:
         """The plan for one step more; None where it has served its time, or the batch is another."""
-        if view.step > self.last_step or view.prompts_wait or not np.array_equal(view.request_ids, self.request_ids):
+        if view.step > self.last_step or view.prefill_pending or not np.array_equal(view.request_ids, self.request_ids):
             return None
         lengths = np.minimum(self.draft_lengths, view.draft_limits)
         return StepPlan(

@@ -14,8 +14,9 @@ import numpy as np
 
 from turbospec.interface import FloatArray, IntArray, Phase, StepPlan, StepView
 from turbospec.models.acceptance import survival
-from turbospec.models.confidence import ConfidenceCalibration, SurvivalGate
+from turbospec.models.confidence import ConfidenceCalibration
 from turbospec.planning.exact import StepCosts, plan_draft_lengths
+from turbospec.planning.gate import SurvivalGate
 from turbospec.planning.stopping import Start, StoppingValues, choose_start
 from turbospec.runtime.kernels import compiled
 
@@ -32,25 +33,25 @@ class Batch(NamedTuple):
     starting: int
     """Requests whose first token was the last thing that happened to them."""
     context_tokens: int
-    stale_tokens: int
+    drafter_lag_tokens: int
     draft_room: int
     """Σ of the draft limits."""
 
     @classmethod
     def of(cls, view: StepView, limits: IntArray) -> Batch:
-        return cls(*_summarise(view.phase, view.context_tokens, view.stale_tokens, limits))
+        return cls(*_summarise(view.phase, view.context_tokens, view.drafter_lag_tokens, limits))
 
 
 @compiled
 def _summarise(
-    phase: IntArray, context_tokens: IntArray, stale_tokens: IntArray, limits: IntArray
+    phase: IntArray, context_tokens: IntArray, drafter_lag_tokens: IntArray, limits: IntArray
 ) -> tuple[int, int, int, int, int, int]:
     prefilling, starting, context, stale, room = 0, 0, 0, 0, 0
     for i in range(len(phase)):
         prefilling += phase[i] == Phase.PREFILL.value
         starting += phase[i] == Phase.FIRST_DECODE.value
         context += context_tokens[i]
-        stale += stale_tokens[i]
+        stale += drafter_lag_tokens[i]
         room += limits[i]
     return len(phase) - prefilling, prefilling, starting, context, stale, room
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from turbospec.controller import GuardConfig
-from turbospec.interface import StepController
+from turbospec.files.settings import Settings
+from turbospec.interface import Policy
 from turbospec.models.profile import Profile
-
-
-class Settings(BaseModel):
-    """Part of a policy file: unknown fields are errors, and a field's docstring is its description."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class PolicyConfig(Settings, ABC):
@@ -29,7 +24,7 @@ class PolicyConfig(Settings, ABC):
     """What stands in for the policy where it fails."""
 
     @abstractmethod
-    def build(self, profile: Profile | None, seed: int) -> StepController:
+    def build(self, profile: Profile | None, seed: int) -> Policy:
         """Make the policy that these settings describe.
 
         Args:

@@ -11,9 +11,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
+from turbospec.files.settings import Settings
 from turbospec.interface import StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
-from turbospec.policy.config import DraftLengths, PolicyConfig, Settings
+from turbospec.policy.config import DraftLengths, PolicyConfig
 
 
 class TierSlot(Settings):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from turbospec.controller import Controller
 from turbospec.files.shipped import find_file, shipped_files
-from turbospec.interface import StepController
+from turbospec.interface import Policy
 from turbospec.models.profile import Profile
 from turbospec.policy.reload import ReloadingPolicy
 from turbospec.policy.schema import read_policy
@@ -26,7 +26,7 @@ def find_policy(source: str | Path) -> Path:
     return find_file(source, shipped_policies(), "policy")
 
 
-def load_policy(source: str | Path, *, profile: Profile | None = None, seed: int = 0) -> StepController:
+def load_policy(source: str | Path, *, profile: Profile | None = None, seed: int = 0) -> Policy:
     """Build the policy of a file, without the guard that a `Controller` puts around it.
 
     Args:

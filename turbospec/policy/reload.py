@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from turbospec.errors import UserError
-from turbospec.interface import StepController, StepOutcome, StepPlan, StepView
+from turbospec.interface import Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
 from turbospec.policy.schema import read_policy
 
@@ -51,7 +51,7 @@ class ReloadingPolicy:
     def observe(self, outcome: StepOutcome) -> None:
         self.policy.observe(outcome)
 
-    def _load(self) -> StepController:
+    def _load(self) -> Policy:
         return read_policy(self.path).build(self._profile, self._seed)
 
     def _follow_file(self) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from turbospec.files.suggestions import nearest
 from turbospec.files.yaml_source import YamlSource
 from turbospec.policy.acceptance_gate import AcceptanceGateConfig
-from turbospec.policy.adaptive.policy import AdaptiveConfig
+from turbospec.policy.adaptive import AdaptiveConfig
 from turbospec.policy.bandit import BanditConfig
 from turbospec.policy.batch_table import BatchTableConfig
 from turbospec.policy.confidence import ConfidenceConfig
@@ -65,13 +65,6 @@ def json_schema() -> dict[str, Any]:
     """JSON schema of a policy file, for editors."""
     schema = _ADAPTER.json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "TurboSpec policy", **schema}
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that a misspelt one most resembles, or all of them."""
-    names = sorted(known)
-    match = get_close_matches(name, names, n=1)
-    return f"did you mean `{match[0]}`?" if match else f"known: {', '.join(names)}"
 
 
 def _explain(source: YamlSource, problem: ErrorDetails) -> tuple[int, str, str]:

@@ -10,11 +10,10 @@ import transformers
 from turbospec_bench.cell import Cell
 from turbospec_bench.embedded.transformers_contender import HuggingFacePair
 from turbospec_bench.embedded.workloads import RequestSource
-from turbospec_bench.table import Emit
+from turbospec_bench.table import TARGET, Emit
 from turbospec_engine import EngineConfig, Models
 from turbospec_engine.config import NGRAM
 
-TARGET = "target"
 DRAFTERS = {"good": "drafter", "weak": "drafter-weak", "mismatched": "drafter-mismatched"}
 """Folder of each drafter that is a model."""
 MAX_MODEL_LEN = 384

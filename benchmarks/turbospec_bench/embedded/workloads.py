@@ -14,17 +14,15 @@ fakes acceptance), with `ignore_eos` and a fixed number of output tokens, so tha
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 
-from turbospec.errors import UserError
 from turbospec_bench.cell import Cell
+from turbospec_bench.texts import PROMPT_TOKENS, Shape, read_texts
 from turbospec_engine.request import SamplingParams
 
 Kind = Literal["code", "prose", "restricted", "unpredictable"]
@@ -35,8 +33,6 @@ USUAL_SAMPLING = SamplingParams(temperature=TEMPERATURE, top_p=TOP_P)
 """Of the requests whose step times are measured beforehand."""
 PROFILED_TEXTS = 64
 UNPREDICTABLE_TEMPERATURE = 1.5
-PROMPT_TOKENS = (48, 200)
-"""Shortest and longest prompt."""
 
 
 class Tokenizer(Protocol):
@@ -57,25 +53,6 @@ class Load:
     max_in_flight: int | None = None
     arrivals: tuple[float, ...] | None = None
     """Seconds from the start, one for each request; None where all are ready at the start."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How many requests a run has and how long their outputs are: enough to measure, short enough for many rounds."""
-
-    requests: int
-    output_tokens: int
-    """Mean; single requests lie within a quarter of it."""
-
-    @classmethod
-    def of(cls, cell: Cell) -> Shape:
-        busy = cell.concurrency or 8
-        output_tokens = 72 if busy < 4 else 64 if busy < 16 else 48
-        if cell.workload == "shift":
-            return cls(3 * max(2, busy), output_tokens * 3 // 4)
-        # Where requests differ, the slow ones are left over at the end; more of them make less of that.
-        rounds = 3 if cell.workload == "mixed" else 2
-        return cls(max(4, rounds * busy), output_tokens)
 
 
 class RequestSource:
@@ -138,18 +115,3 @@ def _kinds(workload: str, count: int, rng: np.random.Generator) -> list[Kind]:
         return [mixture[third] for third in rng.permutation(thirds)]
     kind: Kind = "prose" if workload == "prose" else "code"
     return [kind] * count
-
-
-def read_texts(path: Path) -> Sequence[str]:
-    try:
-        with path.open(encoding="utf-8") as lines:
-            texts = [str(json.loads(line)["text"]) for line in lines]
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot read the workload ({error.strerror}); name its folder with --workloads"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a workload ({error}); every line must be JSON with a `text`") from error
-    if not texts:
-        raise UserError(f"{path}: no records; every line must be JSON with a `text`")
-    return texts

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from turbospec_bench.embedded.pairs import TARGET
 from turbospec_bench.policy_names import OFF, fixed_length
-from turbospec_bench.table import Entry
+from turbospec_bench.table import TARGET, Entry
 from turbospec_bench.vllm.speculation import MAX_DRAFT, Lengths, speculative_config
 from turbospec_bench.vllm.table import BATCH_TABLE
 

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from turbospec.errors import UserError
 from turbospec_bench.cell import Cell
-from turbospec_bench.embedded.workloads import PROMPT_TOKENS, Shape, read_texts
+from turbospec_bench.texts import PROMPT_TOKENS, Shape, read_texts
 from turbospec_bench.vllm.table import TEXT
 
 LENGTH_VARIATION = 0.25

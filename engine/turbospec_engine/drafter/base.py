@@ -24,7 +24,7 @@ class Drafter(Protocol):
         """Longest context the drafter can read; None where nothing limits it."""
         ...
 
-    def stale_tokens(self, request: Request) -> int:
+    def lag_tokens(self, request: Request) -> int:
         """Tokens that the drafter's cache lacks beyond those that any step feeds it."""
         ...
 

@@ -36,7 +36,7 @@ class DraftModel:
         self.target_vocab_size = target_vocab_size
         self.max_model_len: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
-    def stale_tokens(self, request: Request) -> int:
+    def lag_tokens(self, request: Request) -> int:
         return max(0, request.num_tokens - request.draft_computed - ORDINARY_TOKENS)
 
     def propose(
@@ -55,7 +55,7 @@ class DraftModel:
             proposed=np.zeros(size, np.int64),
             drafted=np.zeros(size, np.int64),
             distribution_index=drawn_index,
-            catch_up_tokens=sum(self.stale_tokens(request) for request in drafting),
+            catch_up_tokens=sum(self.lag_tokens(request) for request in drafting),
         )
         distributions: list[torch.Tensor] = []
         draft_rows: list[int] = []

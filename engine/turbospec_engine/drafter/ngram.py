@@ -25,7 +25,7 @@ class NGramDrafter:
         self.max_ngram = max_ngram
         self.min_ngram = min_ngram
 
-    def stale_tokens(self, request: Request) -> int:
+    def lag_tokens(self, request: Request) -> int:
         return 0
 
     def propose(

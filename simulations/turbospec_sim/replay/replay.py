@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from turbospec.controller import GuardConfig
-from turbospec.interface import IntArray, StepController, StepOutcome, StepPlan, StepView
+from turbospec.interface import IntArray, Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.logistic import MAX_CLASSES
 from turbospec.models.profile import Profile
 from turbospec.observability.trace import TraceStep
@@ -18,9 +18,9 @@ from turbospec.policy import PolicyConfig
 from turbospec_sim.profile_fit import fitted_coefficients, predicted_seconds
 from turbospec_sim.records import CLASS, OFFERED
 from turbospec_sim.replay.recording import Recording, record
+from turbospec_sim.replay.reused_plans import with_reused_plan_steps
 from turbospec_sim.replay.server import drafter_of, server_of
 from turbospec_sim.replay.tokens import KnownTokens, count_judged
-from turbospec_sim.replay.unplanned import with_unplanned_steps
 from turbospec_sim.run import serve
 from turbospec_sim.scenario import Drafter, Server, engine_record
 from turbospec_sim.state import EngineState
@@ -105,7 +105,7 @@ class Replay:
         same_at_any_place: bool = False,
         concurrency: int | None = None,
     ) -> None:
-        steps = with_unplanned_steps(steps)
+        steps = with_reused_plan_steps(steps)
         self.recording: Recording = record(steps)
         self.server: Server = server_of(steps, self.recording)
         self.drafter: Drafter = drafter_of(steps)
@@ -130,7 +130,7 @@ class Replay:
         )
         return pessimistic, optimistic
 
-    def _run(self, name: str, policy: StepController, guard: GuardConfig, bound: str) -> Row:
+    def _run(self, name: str, policy: Policy, guard: GuardConfig, bound: str) -> Row:
         state = self._state(self.tokens.certain if bound == PESSIMISTIC else self.tokens.possible)
         bounds = _Bounds(self.tokens, self.fit.passes, self.recording.seconds_between)
         figures, guard_trips = serve(state, policy, guard, (bounds,))

@@ -55,7 +55,7 @@ def drafter_of(steps: Sequence[TraceStep]) -> Drafter:
         kind="parallel" if parallel else "sequential",
         batch=all(rows == len(step.request_ids) for step in drafting for rows in step.draft_rows),
         # One pass less than the longest draft takes: the first ran as part of the step.
-        constant_first_pass=bool(drafting)
+        first_pass_every_step=bool(drafting)
         and not parallel
         and all(len(step.draft_rows) == max(step.planned) - 1 for step in drafting),
     )

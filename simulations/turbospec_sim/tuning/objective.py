@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from turbospec.errors import UserError
+from turbospec.files.suggestions import nearest
 from turbospec.interface import FloatArray
 from turbospec.policy import PolicyConfig
-from turbospec.policy.schema import nearest
 from turbospec_sim.run import Run
 from turbospec_sim.scenario import Scenario
 from turbospec_sim.sweep import Row, run_all

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from turbospec.errors import UserError
+from turbospec.files.suggestions import nearest
 from turbospec.policy import PolicyConfig
-from turbospec.policy.schema import nearest
 
 DIGITS = 4
 """Significant digits that a setting is tried with, and written."""

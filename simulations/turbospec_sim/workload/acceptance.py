@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from turbospec.policy.config import Settings
+from turbospec.files.settings import Settings
 from turbospec_sim.workload.files import InputFile
 
 MAX_POSITIONS = 32

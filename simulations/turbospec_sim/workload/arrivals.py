@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from turbospec.files.settings import Settings
 from turbospec.interface import FloatArray
-from turbospec.policy.config import Settings
 from turbospec_sim.limits import Count
 from turbospec_sim.workload.files import InputFile
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from turbospec.files.settings import Settings
 from turbospec.models.logistic import MAX_CLASSES
-from turbospec.policy.config import Settings
 from turbospec_sim.limits import MOST_REQUESTS, Count
 from turbospec_sim.workload.acceptance import Acceptance
 from turbospec_sim.workload.arrivals import Arrivals, ClosedLoop, TraceArrivals

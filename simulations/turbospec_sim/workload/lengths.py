@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from turbospec.files.settings import Settings
 from turbospec.interface import IntArray
-from turbospec.policy.config import Settings
 from turbospec_sim.limits import MOST, Count
 
 P99_SIGMAS = 2.3263478740408408

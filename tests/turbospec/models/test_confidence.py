@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turbospec.models.confidence import ConfidenceCalibration, SurvivalGate
+from turbospec.models.confidence import ConfidenceCalibration
+from turbospec.planning.gate import SurvivalGate
 
 
 def test_learns_an_overconfident_drafter() -> None:

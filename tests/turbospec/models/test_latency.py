@@ -129,7 +129,7 @@ def test_steps_on_an_old_plan_are_learnt_from() -> None:
     model, view = LatencyModel.fit(grid(rng)), make_view(8)
     outcome = make_outcome(view, 0, 0, draft_seconds=0.0, verify_seconds=0.0, step_seconds=0.0)
     for _ in range(300):
-        model.learn(replace(outcome, unplanned_steps=10, unplanned_tokens=80, unplanned_seconds=0.1), 8)
+        model.learn(replace(outcome, reused_plan_steps=10, reused_plan_tokens=80, reused_plan_seconds=0.1), 8)
     assert model.verify_curve(8, 0, 0.0, 8)[0] == pytest.approx(0.01, rel=0.1)
 
 

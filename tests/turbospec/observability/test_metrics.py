@@ -70,7 +70,7 @@ def test_acceptance_is_counted_by_position() -> None:
 
 def test_steps_on_an_old_plan_are_counted_with_the_next() -> None:
     metrics, view = counted(), make_view(2)
-    outcome = make_outcome(view, 0, 0, unplanned_steps=5, unplanned_tokens=10, unplanned_seconds=0.05)
+    outcome = make_outcome(view, 0, 0, reused_plan_steps=5, reused_plan_tokens=10, reused_plan_seconds=0.05)
     metrics.on_step(view, StepPlan(np.zeros(2, np.int64)), outcome, 0.0)
     registry = registered(metrics)
     assert value(registry, "turbospec_steps_total") == 2 + 6

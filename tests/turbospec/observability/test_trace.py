@@ -35,7 +35,7 @@ def a_step(
         context_tokens=np.arange(n) + 40,
         emitted_tokens=np.full(n, 3),
         tokens_left=np.full(n, 60),
-        stale_tokens=np.zeros(n, np.int64),
+        drafter_lag_tokens=np.zeros(n, np.int64),
         class_ids=np.zeros(n, np.int64),
         draft_limits=np.full(n, 7, np.int64),
         max_draft=7,
@@ -73,7 +73,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
             trace.on_step(*step)
     assert list(read_trace(path)) == [TraceStep.from_step(*step) for step in steps]
     first, second = (json.loads(line) for line in path.read_text().splitlines())
-    assert first["format"] == 1
+    assert first["format"] == 2
     assert first["planned"] == [4, 0, 4]
     assert first["predicted_seconds"] is None
     assert first["reason"] == "λ=12.5 says 4"
@@ -82,8 +82,19 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 def on_an_old_plan(step: Step, steps: int, tokens: int, seconds: float) -> Step:
     view, plan, outcome, decision_seconds = step
-    outcome = replace(outcome, unplanned_steps=steps, unplanned_tokens=tokens, unplanned_seconds=seconds)
+    outcome = replace(outcome, reused_plan_steps=steps, reused_plan_tokens=tokens, reused_plan_seconds=seconds)
     return view, plan, outcome, decision_seconds
+
+
+def test_traces_of_format_1_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with DecisionTrace(path) as trace:
+        trace.on_step(*on_an_old_plan(a_step(), 5, 15, 0.25))
+    (written,) = read_trace(path)
+    text = path.read_text().replace("drafter_lag_tokens", "stale_tokens").replace('"reused_plan_', '"unplanned_')
+    path.write_text(text.replace('"format":2', '"format":1'))
+    (read,) = read_trace(path)
+    assert read == replace(written, format=1)
 
 
 def test_steps_on_old_plans_are_kept_and_older_traces_have_none(tmp_path: Path) -> None:
@@ -91,11 +102,11 @@ def test_steps_on_old_plans_are_kept_and_older_traces_have_none(tmp_path: Path) 
     with DecisionTrace(path) as trace:
         trace.on_step(*on_an_old_plan(a_step(), 5, 15, 0.25))
     (step,) = read_trace(path)
-    assert (step.unplanned_steps, step.unplanned_tokens, step.unplanned_seconds) == (5, 15, 0.25)
-    line = {name: value for name, value in json.loads(path.read_text()).items() if not name.startswith("unplanned")}
+    assert (step.reused_plan_steps, step.reused_plan_tokens, step.reused_plan_seconds) == (5, 15, 0.25)
+    line = {name: value for name, value in json.loads(path.read_text()).items() if not name.startswith("reused_plan")}
     path.write_text(json.dumps(line) + "\n")
     (step,) = read_trace(path)
-    assert (step.unplanned_steps, step.unplanned_tokens, step.unplanned_seconds) == (0, 0, 0.0)
+    assert (step.reused_plan_steps, step.reused_plan_tokens, step.reused_plan_seconds) == (0, 0, 0.0)
 
 
 def test_files_stay_within_their_size_and_number(tmp_path: Path) -> None:
@@ -145,7 +156,7 @@ def test_a_disk_that_fails_ends_the_trace_with_one_warning(tmp_path: Path, caplo
     ("line", "why"),
     [
         ("{", "Invalid JSON"),
-        ('{"format": 2}', "format"),
+        ('{"format": 3}', "format"),
         ("", "Invalid JSON"),
         ("[1]", "object"),
     ],
@@ -212,7 +223,7 @@ def test_the_summary_adds_steps_up() -> None:
 
 def test_the_summary_counts_steps_on_old_plans() -> None:
     document = summarised(a_step(), on_an_old_plan(a_step(6), 5, 15, 0.25)).document()
-    assert (document["steps"], document["unplanned_steps"]) == (7, 5)
+    assert (document["steps"], document["reused_plan_steps"]) == (7, 5)
     assert document["emitted_tokens"] == 2 * 9 + 15
     assert document["draft_lengths"] == {"0": 2 + 15, "4": 4}
     assert document["mean_draft_length"] == pytest.approx(16 / 21)

@@ -106,7 +106,7 @@ def test_drafting_is_compared_with_steps_on_an_old_plan_too() -> None:
             step(bias, drafting=False)
             drafting = make_outcome(view, lengths, lengths - 1, step_seconds=PROMISED)
             stretch = replace(
-                drafting, unplanned_steps=4, unplanned_tokens=4 * 32, unplanned_seconds=4 * idle * PROMISED
+                drafting, reused_plan_steps=4, reused_plan_tokens=4 * 32, reused_plan_seconds=4 * idle * PROMISED
             )
             bias.learn(StepPlan(lengths, 96.0, PROMISED), 32, 32, False, stretch)
         slowness.append(bias.slowness(32, False))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.turbospec.factories import make_view
 from turbospec.interface import StepPlan, StepView
-from turbospec.models.confidence import SurvivalGate
+from turbospec.planning.gate import SurvivalGate
 from turbospec.planning.held_plan import HeldPlan, steps_without_drafts
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turbospec.models.confidence import CENTRES, ConfidenceCalibration, SurvivalGate
+from turbospec.models.confidence import CENTRES, ConfidenceCalibration
+from turbospec.planning.gate import SurvivalGate
 from turbospec.planning.stopping import LEVELS, REFRESH_OBSERVATIONS, Start, StoppingValues, choose_start, pass_values
 
 HISTOGRAM = np.array([1, 1, 3, 1, 3, 1, 4, 1, 1, 6, 2, 6, 2]) / 32.0

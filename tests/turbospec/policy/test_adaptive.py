@@ -13,10 +13,10 @@ import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
 from tests.turbospec.synthetic_engine import Guess, Served, SyntheticEngine, Times, by_turns, drafter, hopeless
-from turbospec.interface import Phase, StepController, StepOutcome, StepPlan, StepView
+from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
 from turbospec.planning.problem import Batch
-from turbospec.policy.adaptive.policy import AdaptiveConfig, AdaptivePolicy
+from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
 
 FIXED = (0, 1, 2, 3, 5)
 GOOD, POOR = drafter(1.0), drafter(0.5)
@@ -58,7 +58,7 @@ def measured_profile() -> Profile:
     return Profile.from_outcomes(step.outcome for step in served.steps)
 
 
-def serve(policy: StepController, guess: Guess, concurrency: int, seed: int = 1, **engine: Any) -> Served:
+def serve(policy: Policy, guess: Guess, concurrency: int, seed: int = 1, **engine: Any) -> Served:
     """The second of two runs: the policy has found its feet in the first, as on a server that has been up a while."""
     server = SyntheticEngine(concurrency, **engine)
     requests = max(24, 4 * concurrency)
@@ -66,7 +66,7 @@ def serve(policy: StepController, guess: Guess, concurrency: int, seed: int = 1,
     return server.serve(policy, guess, requests, seed=seed + 1)
 
 
-def mean_rate(policy: Callable[[], StepController], guess: Guess, concurrency: int, **engine: Any) -> float:
+def mean_rate(policy: Callable[[], Policy], guess: Guess, concurrency: int, **engine: Any) -> float:
     """Tokens a second over runs of different seeds: one run's luck is a few percent."""
     runs = [serve(policy(), guess, concurrency, seed, **engine) for seed in (1, 11, 21)]
     return float(np.mean([run.tokens_per_second for run in runs]))
@@ -260,7 +260,7 @@ def test_a_drafter_reads_prompts_later_if_somebody_waits_meanwhile() -> None:
     drafted = [
         int(policy.plan(view).draft_lengths.sum())
         for step, (waiting, prompts) in enumerate([(0, 0), (0, tokens), (4, 0), (4, tokens)])
-        for view in [make_view(8, step=100_000 + step, admitted_requests=waiting, drafter_prompt_tokens=prompts)]
+        for view in [make_view(8, step=100_000 + step, admitted_requests=waiting, drafter_prefill_tokens=prompts)]
     ]
     assert drafted[0] == drafted[1] >= drafted[2] > drafted[3] == 0
 
@@ -271,7 +271,7 @@ def test_a_probe_is_not_made_where_the_drafter_would_read_prompts_for_it() -> No
         policy = adaptive(measured_profile())
         probes = 0
         for step in range(600):
-            view = make_view(8, step=step, max_draft=4, batch_drafter=True, drafter_prompt_tokens=prompts)
+            view = make_view(8, step=step, max_draft=4, batch_drafter=True, drafter_prefill_tokens=prompts)
             plan = policy.plan(view)
             probes += plan.probe
             policy.observe(make_outcome(view, plan.draft_lengths, 0, step_seconds=8e-3))
@@ -282,7 +282,7 @@ def test_a_probe_is_not_made_where_the_drafter_would_read_prompts_for_it() -> No
 def test_a_promised_time_per_token_counts_the_catching_up() -> None:
     policy = adaptive(measured_profile(), tpot_slo_ms=14.0, use_confidence=False)
     fresh, stale = (
-        make_view(8, step=step, now=0.0, emitted_tokens=np.ones(8, np.int64), stale_tokens=np.full(8, tokens))
+        make_view(8, step=step, now=0.0, emitted_tokens=np.ones(8, np.int64), drafter_lag_tokens=np.full(8, tokens))
         for step, tokens in ((0, 0), (1, 400))
     )
     assert policy.plan(fresh).draft_lengths.any()
@@ -301,7 +301,7 @@ def test_a_parallel_drafter_drafts_longer() -> None:
 def test_a_batch_drafters_first_position_has_no_price_of_its_own() -> None:
     """As in vLLM: the first pass is part of every step, so that drafting one token costs its verification alone."""
     policy = adaptive(measured_profile())
-    view = make_view(8, max_draft=4, batch_drafter=True, constant_first_pass=True)
+    view = make_view(8, max_draft=4, batch_drafter=True, first_pass_every_step=True)
     costs = policy._costs(view, Batch.of(view, view.draft_limits))
     one, two = np.array([1] + [0] * 7), np.array([2] + [0] * 7)
     assert costs.seconds(one) == pytest.approx(costs.verify[1])
@@ -323,7 +323,7 @@ def test_a_batch_drafter_of_one_token_is_not_explored_for_ever() -> None:
     """It never makes a pass of its own, and still shows what drafts cost."""
     policy = adaptive()
     for step in range(40):
-        view = make_view(4, step=step, max_draft=1, batch_drafter=True, constant_first_pass=True)
+        view = make_view(4, step=step, max_draft=1, batch_drafter=True, first_pass_every_step=True)
         plan = policy.plan(view)
         accepted = np.minimum(plan.draft_lengths, step % 2)
         outcome = make_outcome(view, plan.draft_lengths, accepted, draft_rows=np.zeros(0, np.int64), draft_seconds=0.0)
@@ -338,7 +338,7 @@ def test_drafting_pays_for_reading_newcomers_prompts_unless_they_are_read_anyway
     tokens = round(20e-3 / policy.latency.catch_up_token_seconds)
     drafting = 0
     for step in range(200):
-        view = make_view(8, step=step, max_draft=2, batch_drafter=True, prompts_are_owed=owed)
+        view = make_view(8, step=step, max_draft=2, batch_drafter=True, drafter_always_prefills=owed)
         plan = policy.plan(view)
         lengths = plan.draft_lengths
         drafting += step >= 100 and not plan.probe and bool(lengths.any())

@@ -42,7 +42,7 @@ def test_every_plan_keeps_the_contract(name):
             request_ids=np.sort(rng.choice(500, n, replace=False)),
             phase=phase,
             draft_limits=limits,
-            stale_tokens=rng.integers(0, 5, n),
+            drafter_lag_tokens=rng.integers(0, 5, n),
             prefill_tokens=int((phase == Phase.PREFILL).sum()) * 10,
         )
         drafted = controller.plan(view).draft_lengths

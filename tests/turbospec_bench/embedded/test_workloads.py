@@ -7,7 +7,8 @@ import pytest
 
 from turbospec import UserError
 from turbospec_bench.cell import Cell
-from turbospec_bench.embedded.workloads import PROMPT_TOKENS, RequestSource, Shape
+from turbospec_bench.embedded.workloads import RequestSource
+from turbospec_bench.texts import PROMPT_TOKENS, Shape
 
 VOCABULARY = 64
 

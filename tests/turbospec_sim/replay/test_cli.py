@@ -73,7 +73,7 @@ def test_a_file_that_ends_in_the_middle_of_a_line_is_used_and_said(
 def test_lines_with_other_versions_or_uneven_arrays_are_skipped_and_counted(
     lines: list[str], trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = json.loads(lines[4]) | {"format": 2}
+    other = json.loads(lines[4]) | {"format": 3}
     uneven = json.loads(lines[5])
     uneven["context_tokens"] = [1, *uneven["context_tokens"]]
     changed = [*lines[:4], json.dumps(other) + "\n", json.dumps(uneven) + "\n", *lines[6:]]
@@ -90,7 +90,7 @@ def test_lines_with_other_versions_or_uneven_arrays_are_skipped_and_counted(
     [
         ("", "no step of a trace"),
         ("not a trace\n", "trace.jsonl:1: "),
-        ('{"format": 2}\n', "trace.jsonl:1: format: "),
+        ('{"format": 3}\n', "trace.jsonl:1: format: "),
     ],
 )
 def test_what_is_no_trace_is_one_line(

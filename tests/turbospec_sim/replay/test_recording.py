@@ -66,7 +66,7 @@ def test_a_queue_whose_head_may_have_come_back_tells_nothing(steps: list[TraceSt
                     name: numbers if name == "request_ids" else [0] * len(numbers)
                     for name in (
                         "request_ids", "phase", "class_ids", "context_tokens", "emitted_tokens", "tokens_left",
-                        "stale_tokens", "draft_limits", "planned", "proposed", "drafted", "accepted", "emitted",
+                        "drafter_lag_tokens", "draft_limits", "planned", "proposed", "drafted", "accepted", "emitted",
                         "truncated",
                     )
                 },
@@ -142,7 +142,7 @@ def test_positions_follow_what_was_emitted_where_plans_come_too_early_to_know(po
     [
         ({"max_draft": 5, "batch": False}, "before_draft"),
         ({"max_draft": 5, "batch": True}, "after_draft"),
-        ({"max_draft": 5, "batch": True, "constant_first_pass": True}, "after_draft"),
+        ({"max_draft": 5, "batch": True, "first_pass_every_step": True}, "after_draft"),
         ({"max_draft": 4, "batch": True, "kind": "parallel"}, "after_draft"),
     ],
 )

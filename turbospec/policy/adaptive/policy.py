@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from turbospec.exploration.probing import PlainSteps, ProbeBudget, seconds_lost
-from turbospec.interface import BoolArray, FloatArray, IntArray, Phase, StepController, StepOutcome, StepPlan, StepView
+from turbospec.interface import BoolArray, FloatArray, IntArray, Phase, StepOutcome, StepPlan, StepView
 from turbospec.models.acceptance import survival
+from turbospec.models.decode_rate import DecodeRate
 from turbospec.models.drafter import DrafterModels
 from turbospec.models.latency import LatencyModel
-from turbospec.models.profile import Profile
 from turbospec.planning.bias import PlanBias
 from turbospec.planning.exact import StepCosts
 from turbospec.planning.held_plan import MAX_STEPS, HeldPlan, steps_without_drafts
-from turbospec.planning.price import TimePrice, best_rate
+from turbospec.planning.objective import best_rate
 from turbospec.planning.problem import Batch, StepProblem, catch_up_charges, fixed_lengths, gated_start
 from turbospec.planning.slo import TpotSlo
-from turbospec.policy.config import PolicyConfig
+from turbospec.planning.stopping import StoppingValues
+from turbospec.policy.adaptive.settings import AdaptiveSettings
 from turbospec.runtime.open_plans import OpenPlans
 
 PROBE_DRAFT_LENGTH = 1
@@ -33,39 +32,6 @@ EXPLORATION = (0, 2, 0, 5, 1, 0, 3, 4, 0, 2)
 """Draft lengths of steps that learn what drafting costs: the first without a profile, and after it has changed."""
 QUICKER = 0.8
 """Times what it took, or should have taken, by which a step shows that the machine has become another."""
-
-
-class AdaptiveConfig(PolicyConfig):
-    """TurboSpec's own policy."""
-
-    policy: Literal["adaptive"]
-    max_draft: int | None = Field(default=None, ge=0, description="Longest draft; none: the engine's maximum.")
-    probe_share: float = Field(
-        default=0.01,
-        ge=0,
-        le=0.2,
-        description="Share of step time for probes: drafts while drafting is off, plain steps while it is on.",
-    )
-    first_token_weight: float = Field(
-        default=8.0,
-        ge=0,
-        description="How much more a second is worth to a request without its first token than to one that decodes.",
-    )
-    tpot_slo_ms: float | None = Field(
-        default=None,
-        gt=0,
-        description="Time per output token beyond which no draft may push a request that would else stay within it.",
-    )
-    use_confidence: bool = Field(
-        default=True, description="End drafts early on the drafter's confidence, where the engine reports it."
-    )
-
-    def build(self, profile: Profile | None, seed: int) -> StepController:
-        from turbospec.policy.adaptive.warm_up import compile_kernels
-
-        del seed  # nothing here is drawn
-        compile_kernels()
-        return AdaptivePolicy(self, LatencyModel.fit(profile.samples) if profile else None)
 
 
 @dataclass(slots=True)
@@ -87,11 +53,11 @@ class _Open:
     decoders: BoolArray
     """(n,) the requests that were past their prompts."""
     prefilling: bool
-    prompts_are_owed: bool
+    drafter_always_prefills: bool
     """Whether the drafter reads prompts, drafts or not."""
     plan: StepPlan | None = None
     """What was promised; None where nothing was, or the step is there to learn from."""
-    stale_tokens: int = 0
+    drafter_lag_tokens: int = 0
     """That the drafter was to catch up."""
     price: float = 0.0
     """Tokens that a second was worth."""
@@ -100,7 +66,7 @@ class _Open:
     @classmethod
     def of(cls, view: StepView, rows: IntArray) -> _Open:
         decoders = view.phase != Phase.PREFILL
-        return cls(rows, view.class_ids, decoders, view.prefill_tokens > 0, view.prompts_are_owed)
+        return cls(rows, view.class_ids, decoders, view.prefill_tokens > 0, view.drafter_always_prefills)
 
 
 class AdaptivePolicy:
@@ -111,15 +77,17 @@ class AdaptivePolicy:
         latency: a fitted model; None to learn one from the first steps.
     """
 
-    def __init__(self, config: AdaptiveConfig, latency: LatencyModel | None = None) -> None:
+    def __init__(self, config: AdaptiveSettings, latency: LatencyModel | None = None) -> None:
         self.config = config
         self.latency = latency or LatencyModel()
-        self.price = TimePrice()
+        self.price = DecodeRate()
         self.bias = PlanBias()
         self.probes = ProbeBudget(config.probe_share)
         self.plain_steps = PlainSteps(config.probe_share)
         self.models: DrafterModels | None = None
         """None until the first view says how long drafts can be."""
+        self.stopping: StoppingValues | None = None
+        """Values of starting a gated draft; None as long as `models` is."""
         self.slo: TpotSlo | None = None
         self._open = OpenPlans[_Open]()
         self._explored = 0
@@ -173,7 +141,7 @@ class AdaptivePolicy:
         if plan.probe:
             return plan
         opened.plan = plan
-        opened.stale_tokens = int(view.stale_tokens[plan.draft_lengths > 0].sum())
+        opened.drafter_lag_tokens = int(view.drafter_lag_tokens[plan.draft_lengths > 0].sum())
         delays_first_tokens = self._delays_first_tokens(view, batch)
         if plan.draft_lengths.any():
             self._off_in_a_row = 0
@@ -192,7 +160,8 @@ class AdaptivePolicy:
     ) -> StepPlan | None:
         """The best plan with drafts; None where none pays."""
         if self.config.use_confidence and models.calibrated and not view.parallel_drafter and math.isinf(max_seconds):
-            plan = gated_start(problem, models.stopping, models.calibration)
+            assert self.stopping is not None
+            plan = gated_start(problem, self.stopping, models.calibration)
         else:
             plan = fixed_lengths(problem, max_seconds)
         if plan is None or not self.bias.pays(plan, problem, prefilling=view.prefill_tokens > 0):
@@ -217,7 +186,7 @@ class AdaptivePolicy:
         return replace(problem, price=problem.price * own / problem.decode_price, decode_price=own)
 
     def observe(self, outcome: StepOutcome) -> None:
-        seconds = outcome.step_seconds + outcome.unplanned_seconds
+        seconds = outcome.step_seconds + outcome.reused_plan_seconds
         self.probes.earn(seconds)
         self.plain_steps.earn(seconds)
         opened = self._open.pop(outcome.step)
@@ -232,18 +201,18 @@ class AdaptivePolicy:
             self._learn_step(opened, outcome)
 
     def _learn_step(self, opened: _Open, outcome: StepOutcome) -> None:
-        if outcome.unplanned_steps:
-            requests = round(outcome.unplanned_tokens / outcome.unplanned_steps)
-            self.price.add(requests, outcome.unplanned_tokens, outcome.unplanned_seconds, outcome.unplanned_steps)
+        if outcome.reused_plan_steps:
+            requests = round(outcome.reused_plan_tokens / outcome.reused_plan_steps)
+            self.price.add(requests, outcome.reused_plan_tokens, outcome.reused_plan_seconds, outcome.reused_plan_steps)
         self.latency.learn(outcome, len(opened.rows))
         # Some may have ended between the plan and the step that verified its drafts.
         decoding = int(np.count_nonzero(opened.decoders))
         decoded = int(np.count_nonzero(outcome.emitted[opened.decoders]))
         decoding_alone = outcome.prefill_tokens == 0 and decoding > 0
         # Prompts in either model's pass that joined after the plan was made are not in what it promised.
-        unforeseen = max(outcome.catch_up_tokens - opened.stale_tokens, 0) if len(outcome.draft_rows) else 0
+        unforeseen = max(outcome.catch_up_tokens - opened.drafter_lag_tokens, 0) if len(outcome.draft_rows) else 0
         joined = opened.prefilling != (outcome.prefill_tokens > 0) or unforeseen > 0
-        if opened.plan is not None and len(outcome.draft_rows) and not opened.prompts_are_owed:
+        if opened.plan is not None and len(outcome.draft_rows) and not opened.drafter_always_prefills:
             seconds = unforeseen * self.latency.catch_up_token_seconds
             self.bias.learn_reading(decoding, opened.prefilling, seconds)
         if opened.plan is not None and not joined:
@@ -277,6 +246,7 @@ class AdaptivePolicy:
 
     def _start(self, max_draft: int) -> DrafterModels:
         self.models = DrafterModels(max(max_draft, 1))
+        self.stopping = StoppingValues(self.models.calibration)
         if self.config.tpot_slo_ms is not None:
             self.slo = TpotSlo(self.config.tpot_slo_ms / 1e3, self.models.capacity)
         return self.models
@@ -296,8 +266,8 @@ class AdaptivePolicy:
         costs = self._costs(view, batch)
         catch_up: FloatArray | None = None
         charges: FloatArray | None = None
-        if batch.stale_tokens:
-            catch_up = view.stale_tokens.astype(np.float64) * self.latency.catch_up_token_seconds
+        if batch.drafter_lag_tokens:
+            catch_up = view.drafter_lag_tokens.astype(np.float64) * self.latency.catch_up_token_seconds
             charges = catch_up_charges(catch_up, view.tokens_left, conditional[:, 0])
         rate = self.price.rate(batch.decoding)
         if rate is None:
@@ -305,7 +275,7 @@ class AdaptivePolicy:
         soon = self.price.rate(batch.decoding, batch.prefilling + view.waiting_requests) or rate
         price = soon * self._urgency(view, batch, float(costs.verify[0]))
         # Whatever is drafted, somebody waits while the drafter reads the step's prompts, which it could do later.
-        reading = view.drafter_prompt_tokens * self.latency.catch_up_token_seconds
+        reading = view.drafter_prefill_tokens * self.latency.catch_up_token_seconds
         costs.draft_start += reading * max(1.0 - rate / price, 0.0)
         return StepProblem(batch, rows, limits, conditional, costs, price, rate, catch_up, charges, reading)
 
@@ -314,7 +284,7 @@ class AdaptivePolicy:
             batch.decoding + view.prefill_tokens, batch.draft_room, batch.context_tokens, view.size
         )
         start, each_pass, row = self.latency.draft_costs(batch.context_tokens / view.size)
-        if view.parallel_drafter and view.constant_first_pass:
+        if view.parallel_drafter and view.first_pass_every_step:
             return StepCosts(verify)
         # In a pass over the whole batch a row costs the same drafted for or not.
         rows = view.size if view.batch_drafter else batch.decoding
@@ -322,7 +292,7 @@ class AdaptivePolicy:
             return StepCosts(verify, draft_start=start + each_pass + row * rows)
         if view.batch_drafter:
             whole_batch = each_pass + row * rows
-            return StepCosts(verify, -whole_batch if view.constant_first_pass else start, whole_batch)
+            return StepCosts(verify, -whole_batch if view.first_pass_every_step else start, whole_batch)
         return StepCosts(verify, start, each_pass, row)
 
     def _urgency(self, view: StepView, batch: Batch, plain_seconds: float) -> float:
@@ -337,7 +307,7 @@ class AdaptivePolicy:
     def _delays_first_tokens(view: StepView, batch: Batch) -> bool:
         """Whether first tokens wait for a step: of prompts that are left or to come and, where tokens leave after the
         drafting, of the requests whose first token is ready."""
-        return view.prompts_wait or (view.draft_before_emit and batch.starting > 0)
+        return view.prefill_pending or (view.draft_before_emit and batch.starting > 0)
 
     def _max_seconds(self, view: StepView, problem: StepProblem) -> float:
         """Longest step that keeps to the promised time per token; infinite where no plan can break it."""

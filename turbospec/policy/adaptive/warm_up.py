@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from turbospec.interface import Phase, StepOutcome, StepView
-from turbospec.models.confidence import SurvivalGate
 from turbospec.models.drafter import MIN_CONFIDENCE_OBSERVATIONS
 from turbospec.models.latency import LatencyModel
-from turbospec.policy.adaptive.policy import AdaptiveConfig, AdaptivePolicy
+from turbospec.planning.gate import SurvivalGate
+from turbospec.policy.adaptive.policy import AdaptivePolicy
+from turbospec.policy.adaptive.settings import AdaptiveSettings
 
 
-@functools.cache
-def compile_kernels() -> None:
-    """Seconds on a first run, then cached on disk."""
-    policy = AdaptivePolicy(AdaptiveConfig(version=1, policy="adaptive"), LatencyModel())
+def compile_kernels(settings: AdaptiveSettings) -> None:
+    """Run three steps of a policy with these settings: half a minute on a first run, then cached on disk."""
+    policy = AdaptivePolicy(settings, LatencyModel())
     policy.latency.fitted = True
     ones = np.ones(2, np.int64)
     for step in range(3):
@@ -30,7 +28,7 @@ def compile_kernels() -> None:
             context_tokens=ones * 100,
             emitted_tokens=ones,
             tokens_left=ones * 50,
-            stale_tokens=ones * 2,
+            drafter_lag_tokens=ones * 2,
             class_ids=ones * 0,
             draft_limits=ones * 4,
             max_draft=4,

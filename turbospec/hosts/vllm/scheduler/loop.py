@@ -38,7 +38,7 @@ from turbospec.hosts.vllm.scheduler.requests import KnownRequest, KnownRequests,
 from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, Passes, StepSplit
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue, Views
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
-from turbospec.interface import IntArray, StepController, StepOutcome, StepView
+from turbospec.interface import IntArray, Policy, StepOutcome, StepView
 
 MIN_BATCH_PER_NEWCOMER = 4
 """Requests in a step for each that a plan made before it came is kept for."""
@@ -57,7 +57,7 @@ class Verified:
     emitted: int
 
 
-WhatCame = Callable[[], Mapping[str, Verified]]
+VerifyResultFn = Callable[[], Mapping[str, Verified]]
 """Works out what became of each request that got tokens in a step; aborted ones are missing."""
 
 
@@ -144,7 +144,7 @@ class VllmLoop:
         limits: of the engine.
     """
 
-    def __init__(self, controller: StepController, limits: EngineLimits) -> None:
+    def __init__(self, controller: Policy, limits: EngineLimits) -> None:
         self.controller = controller
         self.known = KnownRequests()
         self.limits = limits
@@ -164,10 +164,10 @@ class VllmLoop:
         self._idle: _Idle | None = None
         self._ahead: _Plan | None = None
         """A plan that was made before its step was scheduled."""
-        self._ended: deque[tuple[_Step, WhatCame]] = deque()
+        self._ended: deque[tuple[_Step, VerifyResultFn]] = deque()
         """Steps that are yet to be settled, oldest first."""
-        self._unplanned_steps = self._unplanned_tokens = 0
-        self._unplanned_seconds = 0.0
+        self._reused_steps = self._reused_tokens = 0
+        self._reused_seconds = 0.0
 
     def idle(self, num_scheduled: Mapping[str, int], began: float) -> tuple[bool, DrafterOrders | None]:
         """Whether a step is one more on a plan of no drafts, of a token for each of requests that the plan was made
@@ -322,18 +322,18 @@ class VllmLoop:
         prompts = sum(num_scheduled[request.request_id] for request in newcomers)
         return _Plan(plan.view, plan.names, lengths, plan.steps), prompts
 
-    def finish(self, what_came: WhatCame) -> float:
+    def finish(self, verify_result: VerifyResultFn) -> float:
         """Take the time of the oldest scheduled step, which has given its output, and say how many seconds it took.
 
         Args:
-            what_came: asked by `settle`, and only where it matters.
+            verify_result: asked by `settle`, and only where it matters.
         """
         now = time.perf_counter()
         step = self._steps.popleft()
         step.follows = step.began <= self._last_output
         step.seconds = now - max(step.began, self._last_output)
         self._last_output = now
-        self._ended.append((step, what_came))
+        self._ended.append((step, verify_result))
         return step.seconds
 
     def settle(self, queue: Queue) -> None:
@@ -345,7 +345,7 @@ class VllmLoop:
         while self._ended:
             self._settle(*self._ended.popleft(), queue)
 
-    def _settle(self, step: _Step, what_came: WhatCame, queue: Queue) -> None:
+    def _settle(self, step: _Step, verify_result: VerifyResultFn, queue: Queue) -> None:
         closing, self._last = self._last, step
         late = closing.passes if closing is not None and closing.late and step.follows else NO_PASSES
         own = NO_PASSES if step.late else step.passes
@@ -358,14 +358,14 @@ class VllmLoop:
                 closing.draft_seconds = late_seconds
         untimed = closing is not None and closing.late and not step.follows
         if closing is not None and closing.plan is not None and not untimed:
-            verified = what_came()
+            verified = verify_result()
             if not verified.keys().isdisjoint(closing.plan.names):
                 self._close(closing, closing.plan, step, verified, queue)
         elif step.prefill_tokens == 0:
             # What it verified belongs to no plan, whether or not it began one.
-            self._unplanned_steps += 1
-            self._unplanned_tokens += step.tokens
-            self._unplanned_seconds += step.seconds
+            self._reused_steps += 1
+            self._reused_tokens += step.tokens
+            self._reused_seconds += step.seconds
 
     def _close(
         self,
@@ -408,14 +408,14 @@ class VllmLoop:
                 draft_seconds=draft_seconds,
                 verify_seconds=step.seconds,
                 step_seconds=draft_seconds + step.seconds,
-                unplanned_steps=self._unplanned_steps,
-                unplanned_tokens=self._unplanned_tokens,
-                unplanned_seconds=self._unplanned_seconds,
+                reused_plan_steps=self._reused_steps,
+                reused_plan_tokens=self._reused_tokens,
+                reused_plan_seconds=self._reused_seconds,
                 waiting_requests=queue.requests,
             )
         )
-        self._unplanned_steps = self._unplanned_tokens = 0
-        self._unplanned_seconds = 0.0
+        self._reused_steps = self._reused_tokens = 0
+        self._reused_seconds = 0.0
 
 
 def _brings_first_token(request: VllmRequest, num_scheduled: Mapping[str, int]) -> bool:

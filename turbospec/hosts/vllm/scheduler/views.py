@@ -98,7 +98,7 @@ class Views:
             context_tokens=rows[2],
             emitted_tokens=rows[3],
             tokens_left=rows[4],
-            stale_tokens=rows[7],
+            drafter_lag_tokens=rows[7],
             class_ids=rows[6],
             draft_limits=rows[5],
             max_draft=limits.max_draft,
@@ -109,9 +109,9 @@ class Views:
             draft_before_emit=not limits.late_drafts,
             parallel_drafter=limits.parallel_drafter,
             batch_drafter=True,
-            constant_first_pass=self._cache is None,
-            prompts_are_owed=self._cache is None or limits.prefix_caching,
-            drafter_prompt_tokens=0 if self._cache is None else prefill_tokens,
+            first_pass_every_step=self._cache is None,
+            drafter_always_prefills=self._cache is None or limits.prefix_caching,
+            drafter_prefill_tokens=0 if self._cache is None else prefill_tokens,
         )
         return view, prefill_tokens
 

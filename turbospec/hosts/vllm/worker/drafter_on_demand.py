@@ -161,7 +161,7 @@ class DrafterOnDemand:
             rows = np.flatnonzero(np.repeat(missing, list(lengths.values())))
             places = torch.from_numpy(rows).to(tokens.device)
             lengths = {name: number for name, number in lengths.items() if name in orders.keep}
-        with self._at_the_drafts_expense():
+        with self._degrade_on_error():
             states = None
             if self._drafter.pass_hidden_states_to_model:
                 states = torch.cat([each[places] for each in hidden], dim=-1)
@@ -187,7 +187,7 @@ class DrafterOnDemand:
         self._orders = None
         inputs = (target_token_ids, target_positions, target_hidden_states, token_indices_to_sample, metadata)
         if orders is not None and orders.catch_up:
-            with self._at_the_drafts_expense():
+            with self._degrade_on_error():
                 inputs = self._caught_up(orders.catch_up, *inputs)
         tokens, positions, states, to_sample, metadata = inputs
         return self._propose(
@@ -206,7 +206,7 @@ class DrafterOnDemand:
         self._drafter.num_speculative_tokens, self._drafter._last_draft_probs = 0, None
 
     @contextmanager
-    def _at_the_drafts_expense(self):
+    def _degrade_on_error(self):
         """Keeps errors, for want of memory above all, from the worker: without what was kept there are worse drafts."""
         try:
             yield

@@ -237,8 +237,8 @@ def test_a_drafter_on_demand_is_seen_with_what_it_lacks() -> None:
         skipped.append(engine.orders.skip)
     # The first drafts, the second verifies, and the drafter sees what became of them; the fifth catches up.
     assert skipped == [False, False, True, True, False, False]
-    assert [view.stale_tokens.tolist() for view in controller.views] == [[0], [0], [0], [1], [2], [0]]
-    assert not any(view.constant_first_pass for view in controller.views)
+    assert [view.drafter_lag_tokens.tolist() for view in controller.views] == [[0], [0], [0], [1], [2], [0]]
+    assert not any(view.first_pass_every_step for view in controller.views)
     drafting, after, plain, _, caught_up = controller.outcomes
     assert drafting.draft_rows.tolist() == [1, 1]
     assert after.draft_rows.tolist() == plain.draft_rows.tolist() == []
@@ -252,7 +252,7 @@ def test_a_view_tells_what_prompts_a_drafter_on_demand_would_read(limits: Engine
     engine, a = FakeEngine(controller, limits), Request("a")
     engine.step([a])
     engine.step([a])
-    assert [view.drafter_prompt_tokens for view in controller.views] == read
+    assert [view.drafter_prefill_tokens for view in controller.views] == read
 
 
 def test_who_lacks_too_much_drafts_no_more() -> None:
@@ -277,9 +277,9 @@ def test_a_plan_of_no_drafts_may_be_good_for_some_steps() -> None:
     assert [view.step for view in controller.views] == [0, 3, 4]
     engine.step([a, b])
     # One on the old plan, and the one that began the next plan and verified for none.
-    assert controller.outcomes[1].unplanned_steps == 2
-    assert controller.outcomes[1].unplanned_tokens == 2
-    assert controller.outcomes[1].unplanned_seconds > 0.0
+    assert controller.outcomes[1].reused_plan_steps == 2
+    assert controller.outcomes[1].reused_plan_tokens == 2
+    assert controller.outcomes[1].reused_plan_seconds > 0.0
     assert controller.outcomes[-1].context_tokens == int(controller.views[-1].context_tokens.sum()) + 2
 
 

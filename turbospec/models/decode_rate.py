@@ -14,13 +14,10 @@ policy. Four points fix what "long-run" must mean for a server:
 
 from __future__ import annotations
 
-from turbospec.interface import FloatArray
-from turbospec.planning.exact import DraftPlan, StepCosts, plan_draft_lengths
-
 BUCKETS = 16
 
 
-class TimePrice:
+class DecodeRate:
     """Discounted decode rate by load.
 
     Args:
@@ -64,18 +61,6 @@ class TimePrice:
         if self._steps[bucket] < self.MIN_STEPS:
             return None
         return load * self._tokens[bucket] / self._request_seconds[bucket]
-
-
-def best_rate(gains: FloatArray, costs: StepCosts, base_tokens: float, iterations: int = 4) -> float:
-    """Highest expected tokens a second over all plans of one step (Dinkelbach, Management Science 13, 1967)."""
-    rate = base_tokens / float(costs.verify[0])
-    for _ in range(iterations):
-        plan: DraftPlan = plan_draft_lengths(gains, costs, rate)
-        improved = (base_tokens + plan.gain) / plan.seconds
-        if improved <= rate * (1.0 + 1e-6):
-            break
-        rate = improved
-    return rate
 
 
 def load_bucket(requests: int) -> int:

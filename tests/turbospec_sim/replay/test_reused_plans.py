@@ -11,7 +11,7 @@ from tests.turbospec_sim.scenarios import closed, scenario
 from turbospec.observability.trace import TraceStep
 from turbospec_sim.replay.recording import record
 from turbospec_sim.replay.replay import Replay
-from turbospec_sim.replay.unplanned import with_unplanned_steps
+from turbospec_sim.replay.reused_plans import with_reused_plan_steps
 
 LONGEST_GAP = 16
 HARD = {"process": "iid", "rate": 0.05}
@@ -33,7 +33,9 @@ def held(steps: Sequence[TraceStep]) -> list[TraceStep]:
         if kept:
             number, tokens, seconds = number + 1, tokens + sum(step.emitted), seconds + step.step_seconds
         else:
-            lines.append(replace(step, unplanned_steps=number, unplanned_tokens=tokens, unplanned_seconds=seconds))
+            lines.append(
+                replace(step, reused_plan_steps=number, reused_plan_tokens=tokens, reused_plan_seconds=seconds)
+            )
             number, tokens, seconds = 0, 0, 0.0
     return lines
 
@@ -47,7 +49,7 @@ def steps(request: pytest.FixtureRequest, tmp_path: Path) -> list[TraceStep]:
 def test_steps_without_a_line_are_put_back(steps: list[TraceStep]) -> None:
     lines = held(steps)
     assert len(lines) < 0.8 * len(steps)
-    filled = with_unplanned_steps(lines)
+    filled = with_reused_plan_steps(lines)
     assert [step.step for step in filled] == [step.step for step in steps]
     for name in ("request_ids", "phase", "class_ids", "emitted_tokens", "tokens_left", "emitted", "tokens_batched"):
         assert [getattr(step, name) for step in filled] == [getattr(step, name) for step in steps], name
@@ -76,7 +78,7 @@ def a_line(step: TraceStep, number: int, rows: Sequence[tuple[int, int, int]], *
     """A line at 10 ms a step; of each request the number, the tokens emitted and those left."""
     numbers, emitted, left = ([row[place] for row in rows] for place in range(3))
     size = len(rows)
-    zeros = dict.fromkeys(("class_ids", "stale_tokens", "planned", "proposed", "drafted", "accepted"), [0] * size)
+    zeros = dict.fromkeys(("class_ids", "drafter_lag_tokens", "planned", "proposed", "drafted", "accepted"), [0] * size)
     return replace(
         step, step=number, now=number / 100, step_seconds=0.01, request_ids=numbers, emitted_tokens=emitted,
         tokens_left=left, phase=[2] * size, context_tokens=[10 + each for each in emitted], draft_limits=[5] * size,
@@ -88,9 +90,9 @@ def test_tokens_go_to_those_that_came_and_those_that_went(steps: list[TraceStep]
     """Of five steps all counted but one, which had the prompt of request 3: 1 went on, 2 ended, 3 came."""
     before = a_line(steps[0], 10, [(1, 5, 90), (2, 5, 90)])
     after = a_line(
-        steps[0], 16, [(1, 11, 84), (3, 3, 40)], unplanned_steps=4, unplanned_tokens=8, unplanned_seconds=0.04
+        steps[0], 16, [(1, 11, 84), (3, 3, 40)], reused_plan_steps=4, reused_plan_tokens=8, reused_plan_seconds=0.04
     )
-    first, *filled, last = with_unplanned_steps([after, before])
+    first, *filled, last = with_reused_plan_steps([after, before])
     assert (first, last) == (before, after)
     assert [step.step for step in filled] == [11, 12, 13, 14, 15]
     assert [step.request_ids for step in filled] == [[1, 2], [1, 2], [1, 2], [1, 3], [1, 3]]
@@ -103,12 +105,12 @@ def test_tokens_go_to_those_that_came_and_those_that_went(steps: list[TraceStep]
 
 def test_nobody_gets_more_than_the_limit(steps: list[TraceStep]) -> None:
     before = a_line(steps[0], 10, [(1, 5, 90), (2, 5, 3)])
-    after = a_line(steps[0], 14, [(1, 9, 86)], unplanned_steps=3, unplanned_tokens=6, unplanned_seconds=0.03)
-    assert [step.request_ids for step in with_unplanned_steps([before, after])[1:-1]] == [[1, 2], [1, 2], [1]]
+    after = a_line(steps[0], 14, [(1, 9, 86)], reused_plan_steps=3, reused_plan_tokens=6, reused_plan_seconds=0.03)
+    assert [step.request_ids for step in with_reused_plan_steps([before, after])[1:-1]] == [[1, 2], [1, 2], [1]]
 
 
 def test_an_engine_that_was_idle_ran_its_steps_before(steps: list[TraceStep]) -> None:
     before = a_line(steps[0], 10, [(1, 5, 90)])
-    after = a_line(steps[0], 14, [(2, 1, 90)], unplanned_steps=3, unplanned_tokens=3, unplanned_seconds=0.03)
-    filled = with_unplanned_steps([before, replace(after, now=60.0)])[1:-1]
+    after = a_line(steps[0], 14, [(2, 1, 90)], reused_plan_steps=3, reused_plan_tokens=3, reused_plan_seconds=0.03)
+    filled = with_reused_plan_steps([before, replace(after, now=60.0)])[1:-1]
     assert [step.now for step in filled] == pytest.approx([0.11, 0.12, 0.13])

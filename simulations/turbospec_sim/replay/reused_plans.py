@@ -28,7 +28,7 @@ class _Row:
     steps: int
 
 
-def with_unplanned_steps(steps: Iterable[TraceStep]) -> list[TraceStep]:
+def with_reused_plan_steps(steps: Iterable[TraceStep]) -> list[TraceStep]:
     """The steps in the order of time, with those that were reported in sums, each with an emitted token a request.
 
     A request that is in a line after the gap had its steps at the gap's end, as many as it came forward by. What is
@@ -41,7 +41,7 @@ def with_unplanned_steps(steps: Iterable[TraceStep]) -> list[TraceStep]:
     """Tokens that each request has emitted, its first included."""
     filled: list[TraceStep] = []
     for line, step in enumerate(lines):
-        if line and step.unplanned_steps:
+        if line and step.reused_plan_steps:
             gone = {number for number in lines[line - 1].request_ids if last_line[number] < line}
             filled += _between(lines[line - 1], step, emitted, gone)
         filled.append(step)
@@ -62,12 +62,12 @@ def _between(before: TraceStep, after: TraceStep, emitted: Mapping[int, int], go
         gone: requests of the first that are in no later one.
     """
     size = after.step - before.step - 1
-    if size < after.unplanned_steps:
+    if size < after.reused_plan_steps:
         return []
     rows = [row for row in _went_on(after, emitted, size) if row.steps]
-    tokens = round(after.unplanned_tokens * size / after.unplanned_steps) - sum(row.steps for row in rows)
+    tokens = round(after.reused_plan_tokens * size / after.reused_plan_steps) - sum(row.steps for row in rows)
     rows = sorted(rows + _ended(before, emitted, gone, tokens, size), key=lambda row: row.number)
-    seconds = after.unplanned_seconds / after.unplanned_steps
+    seconds = after.reused_plan_seconds / after.reused_plan_steps
     began = before.now + before.step_seconds
     room = max(after.now - began, 0.0) / size
     # Where the engine was idle in between, it was so after its last requests had ended.
@@ -129,7 +129,9 @@ def _step(before: TraceStep, rows: Sequence[_Row], place: int, *, now: float, se
         context_tokens=context,
         emitted_tokens=told,
         tokens_left=[row.tokens_left - done for row, done in inside],
-        **dict.fromkeys(("stale_tokens", "draft_limits", "planned", "proposed", "drafted", "accepted"), [0] * size),
+        **dict.fromkeys(
+            ("drafter_lag_tokens", "draft_limits", "planned", "proposed", "drafted", "accepted"), [0] * size
+        ),
         emitted=[1] * size,
         truncated=[False] * size,
         waiting_requests=0,
@@ -150,7 +152,7 @@ def _step(before: TraceStep, rows: Sequence[_Row], place: int, *, now: float, se
         decision_seconds=0.0,
         probe=False,
         reason="",
-        unplanned_steps=0,
-        unplanned_tokens=0,
-        unplanned_seconds=0.0,
+        reused_plan_steps=0,
+        reused_plan_tokens=0,
+        reused_plan_seconds=0.0,
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from turbospec.models.decode_rate import DecodeRate
 from turbospec.planning.exact import StepCosts, plan_draft_lengths
-from turbospec.planning.price import TimePrice, best_rate
+from turbospec.planning.objective import best_rate
 
 
 def test_rate_is_tokens_over_time_of_each_load() -> None:
-    price = TimePrice()
+    price = DecodeRate()
     for _ in range(50):
         price.add(8, 16, 0.010)
         price.add(1, 2, 0.008)
@@ -20,7 +21,7 @@ def test_rate_is_tokens_over_time_of_each_load() -> None:
 
 
 def test_unseen_load_has_no_rate() -> None:
-    price = TimePrice()
+    price = DecodeRate()
     price.add(8, 16, 0.010)
     assert price.rate(8) is None
     assert price.rate(1) is None
@@ -36,7 +37,7 @@ def test_best_rate_is_the_best_ratio_of_tokens_to_time() -> None:
 
 
 def test_steps_that_come_in_one_report_count_as_many() -> None:
-    one_by_one, together = TimePrice(memory=20.0), TimePrice(memory=20.0)
+    one_by_one, together = DecodeRate(memory=20.0), DecodeRate(memory=20.0)
     for price in (one_by_one, together):
         for _ in range(40):
             price.add(1, 5, 0.01)
@@ -50,7 +51,7 @@ def test_steps_that_come_in_one_report_count_as_many() -> None:
 
 
 def test_time_is_worth_what_those_will_make_of_it_who_wait_for_it() -> None:
-    price = TimePrice()
+    price = DecodeRate()
     for _ in range(50):
         price.add(32, 48, 0.012)
         price.add(8, 16, 0.010)

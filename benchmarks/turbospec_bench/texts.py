@@ -1,0 +1,48 @@
+"""Held-out text that prompts are cut from, and how much of it a run takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from turbospec.errors import UserError
+from turbospec_bench.cell import Cell
+
+PROMPT_TOKENS = (48, 200)
+"""Shortest and longest prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many requests a run has and how long their outputs are: enough to measure, short enough for many rounds."""
+
+    requests: int
+    output_tokens: int
+    """Mean; single requests lie within a quarter of it."""
+
+    @classmethod
+    def of(cls, cell: Cell) -> Shape:
+        busy = cell.concurrency or 8
+        output_tokens = 72 if busy < 4 else 64 if busy < 16 else 48
+        if cell.workload == "shift":
+            return cls(3 * max(2, busy), output_tokens * 3 // 4)
+        # Where requests differ, the slow ones are left over at the end; more of them make less of that.
+        rounds = 3 if cell.workload == "mixed" else 2
+        return cls(max(4, rounds * busy), output_tokens)
+
+
+def read_texts(path: Path) -> Sequence[str]:
+    try:
+        with path.open(encoding="utf-8") as lines:
+            texts = [str(json.loads(line)["text"]) for line in lines]
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot read the workload ({error.strerror}); name its folder with --workloads"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a workload ({error}); every line must be JSON with a `text`") from error
+    if not texts:
+        raise UserError(f"{path}: no records; every line must be JSON with a `text`")
+    return texts

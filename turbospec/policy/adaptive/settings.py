@@ -1,0 +1,36 @@
+"""What a policy file may say of `adaptive`."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import Literal
+
+from pydantic import Field
+
+from turbospec.policy.config import PolicyConfig
+
+
+class AdaptiveSettings(PolicyConfig, ABC):
+    """TurboSpec's own policy."""
+
+    policy: Literal["adaptive"]
+    max_draft: int | None = Field(default=None, ge=0, description="Longest draft; none: the engine's maximum.")
+    probe_share: float = Field(
+        default=0.01,
+        ge=0,
+        le=0.2,
+        description="Share of step time for probes: drafts while drafting is off, plain steps while it is on.",
+    )
+    first_token_weight: float = Field(
+        default=8.0,
+        ge=0,
+        description="How much more a second is worth to a request without its first token than to one that decodes.",
+    )
+    tpot_slo_ms: float | None = Field(
+        default=None,
+        gt=0,
+        description="Time per output token beyond which no draft may push a request that would else stay within it.",
+    )
+    use_confidence: bool = Field(
+        default=True, description="End drafts early on the drafter's confidence, where the engine reports it."
+    )
