@@ -23,6 +23,7 @@ from turbospec.interface import (
 )
 from turbospec.runtime.kernels import compiled
 from turbospec.runtime.open_plans import OpenPlans
+from turbospec.runtime.plan_reuse import plan_again
 
 log = logging.getLogger("turbospec")
 
@@ -85,6 +86,9 @@ class _GuardedGate:
         self.seconds += time.perf_counter() - began
         return keep, more
 
+    def afresh(self, limits: IntArray) -> _GuardedGate:
+        return _GuardedGate(self._gate.afresh(limits), self._trip)
+
 
 class Controller:
     """Drives one policy for one engine and never lets it harm the engine.
@@ -110,6 +114,8 @@ class Controller:
         self._slow_plan = -self.SLOW_WITHIN
         """Number of the last plan that took too long."""
         self._open = OpenPlans[tuple[StepView, StepPlan, float]]()
+        self._reusable: tuple[StepPlan, StepView] | None = None
+        """The last plan and its view, where the policy lets further steps run on it."""
 
     def plan(self, view: StepView) -> StepPlan:
         """Choose the step's draft lengths; never raises."""
@@ -117,7 +123,7 @@ class Controller:
         plan = None
         if self.stats.steps >= self._cooldown_until:
             try:
-                plan = self._checked(self.policy.plan(view), view)
+                plan = self._plan_again(view) or self._plan_anew(view)
             except Exception as error:
                 self._trip("plan", error)
         if plan is None:
@@ -154,6 +160,16 @@ class Controller:
                 log.exception("%s failed and is left out from now on", type(listener).__name__)
                 self.listeners = [other for other in self.listeners if other is not listener]
 
+    def _plan_again(self, view: StepView) -> StepPlan | None:
+        return None if self._reusable is None else plan_again(*self._reusable, view)
+
+    def _plan_anew(self, view: StepView) -> StepPlan:
+        self._reusable = None
+        plan = self._checked(self.policy.plan(view), view)
+        if plan.validity.steps > 1:
+            self._reusable = plan, view
+        return plan
+
     def _checked(self, plan: StepPlan, view: StepView) -> StepPlan:
         lengths = plan.draft_lengths
         if type(lengths) is not np.ndarray:
@@ -171,6 +187,7 @@ class Controller:
         return StepPlan(lengths, reason="guard: the policy failed, fallback")
 
     def _trip(self, where: str, error: Exception) -> None:
+        self._reusable = None
         self.stats.guard_trips += 1
         self.stats.last_fault = f"{where}: {type(error).__name__}: {error}"
         healthy_steps = self.stats.steps - self._cooldown_until

@@ -117,6 +117,26 @@ class DraftGate(Protocol):
         """
         ...
 
+    def afresh(self, limits: IntArray) -> DraftGate:
+        """The gate of another step that reuses the plan: the same requests and estimates, nothing drafted yet.
+
+        Args:
+            limits: (n,) draft lengths of that step.
+        """
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class PlanValidity:
+    """For how long a plan may be reused. `turbospec.runtime.plan_reuse` has the rules."""
+
+    steps: int = 1
+    """Steps that may run on the plan, its own included, as long as the same requests decode and none is in prefill."""
+    idle_steps: int = 1
+    """The same for a plan without drafts in an engine that runs such steps without a view and an outcome for each."""
+    max_new_share: float = 0.25
+    """Newly admitted requests that may join such steps, as a share of the batch."""
+
 
 @dataclass(slots=True)
 class StepPlan:
@@ -134,8 +154,8 @@ class StepPlan:
     """Ends drafts early where the engine can; an engine that cannot ignores it."""
     probe: bool = False
     """True where some of these drafts are there to learn from, not because they pay."""
-    steps: int = 1
-    """Steps that a plan of no drafts is good for as long as few requests join; an engine may ask again sooner."""
+    validity: PlanValidity = PlanValidity()
+    """For how long the plan may be reused; an engine may ask again sooner."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -180,11 +200,11 @@ class StepOutcome:
     step_seconds: float = 0.0
     """The whole step, planning and host work included."""
     reused_plan_steps: int = 0
-    """Steps since the last outcome that ran on a plan of no drafts made before, and have no outcome of their own."""
+    """Steps since the last outcome that reused a plan without drafts and have no outcome of their own."""
     reused_plan_tokens: int = 0
-    """What they emitted."""
+    """Tokens that they emitted."""
     reused_plan_seconds: float = 0.0
-    """What they took."""
+    """Their duration."""
     waiting_requests: int = 0
     failures: int = 0
     """Requests that this step lost to an error."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from turbospec.controller import Controller, GuardConfig
 from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
 
 MAX_DRAFT = 15
@@ -120,6 +121,7 @@ class SyntheticEngine:
 
     def serve(self, policy: Policy, guess: Guess, requests: int, seed: int = 0) -> Served:
         rng = np.random.default_rng(seed)
+        controller = Controller(policy, guard=GuardConfig(max_decision_seconds=60.0))
         served = Served()
         waiting = deque(range(self.requests, self.requests + requests))
         self.requests += requests
@@ -129,11 +131,11 @@ class SyntheticEngine:
                 number = waiting.popleft()
                 running.append(Running(number, output_tokens=40 + number * 7919 % 80, arrived=self.now))
             view = self._view(running)
-            plan = policy.plan(view)
+            plan = controller.plan(view)
             outcome = self._run(view, plan, running, guess, rng)
             self.now += outcome.step_seconds
             self.step += 1
-            policy.observe(outcome)
+            controller.observe(outcome)
             served.steps.append(Step(view, plan, outcome, bool(waiting)))
             self._emit(running, outcome, served)
             running = [request for request in running if request.emitted < request.output_tokens]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turbospec.controller import Controller, GuardConfig
-from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
+from turbospec.interface import Phase, PlanValidity, StepOutcome, StepPlan, StepView
 
 LIMITS = (0, 4, 7)
 
@@ -296,3 +296,41 @@ def test_a_sound_gate_is_heard() -> None:
     assert plan.gate is not None
     assert plan.gate.advance(np.array([1, 2]), np.array([0.5, 0.5])) == answer
     assert controller.stats.guard_trips == 0
+
+
+def reusable(steps: int) -> Callable[[StepView], StepPlan]:
+    return lambda view: StepPlan(np.array([0, 4, 7]), validity=PlanValidity(steps))
+
+
+def test_a_plan_is_reused_as_long_as_its_policy_says() -> None:
+    policy, recorder = Scripted(reusable(3)), Recorder()
+    controller = Controller(policy, listeners=[recorder])
+    for step in range(7):
+        plan = controller.plan(a_view(step))
+        assert plan.draft_lengths.tolist() == [0, 4, 7]
+        controller.observe(an_outcome(a_view(step), plan))
+    assert policy.plans == 3
+    assert [outcome.step for outcome in policy.seen] == [*range(7)], "the policy learns from every step"
+    assert [plan.reason for _, plan, _, _ in recorder.steps][1:3] == ["plan reused"] * 2
+
+
+def test_a_fault_ends_the_reuse_of_a_plan() -> None:
+    def observe(outcome: StepOutcome) -> None:
+        raise RuntimeError("no idea")
+
+    policy = Scripted(reusable(9), observe)
+    controller = Controller(policy, guard=GuardConfig(cooldown_steps=0))
+    controller.observe(an_outcome(a_view(0), controller.plan(a_view(0))))
+    controller.plan(a_view(1))
+    assert policy.plans == 2
+
+
+def test_a_plan_whose_gate_cannot_be_reused_is_a_fault() -> None:
+    def plan(view: StepView) -> StepPlan:
+        gate = FaultyGate((np.ones(1, bool), np.ones(1, bool)))
+        return StepPlan(np.array([0, 4, 7]), gate=gate, validity=PlanValidity(9))  # pyright: ignore[reportArgumentType]
+
+    controller = Controller(Scripted(plan))
+    controller.plan(a_view(0))
+    assert controller.plan(a_view(1)).draft_lengths.tolist() == [0, 0, 0]
+    assert controller.stats.guard_trips == 1

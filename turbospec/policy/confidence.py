@@ -47,6 +47,9 @@ class ConfidenceGate:
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
         return np.ones(len(rows), np.bool_), confidence >= self._threshold
 
+    def afresh(self, limits: IntArray) -> ConfidenceGate:
+        return self  # it keeps nothing of the step
+
 
 class ConfidencePolicy:
     """Refits the threshold after every step to the latest judged tokens of all requests.

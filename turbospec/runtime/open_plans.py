@@ -24,5 +24,12 @@ class OpenPlans(Generic[Memory]):
             del self._by_step[next(iter(self._by_step))]
 
     def pop(self, step: int) -> Memory | None:
-        """What was put for this step; None where nothing was, or it was too long ago."""
+        """The memory of this step; None where there is none, or it was too long ago."""
         return self._by_step.pop(step, None)
+
+    def last(self, step: int) -> Memory | None:
+        """The memory of the last planned step up to this one, which may be a step that reused its plan. It stays."""
+        for planned in reversed(self._by_step):
+            if planned <= step:
+                return self._by_step[planned]
+        return None

@@ -15,15 +15,15 @@ from turbospec.policy.adaptive.settings import AdaptiveSettings
 def compile_kernels(settings: AdaptiveSettings) -> None:
     """Run three steps of a policy with these settings: half a minute on a first run, then cached on disk."""
     policy = AdaptivePolicy(settings, LatencyModel())
-    policy.latency.fitted = True
+    policy.models.latency.fitted = True
     ones = np.ones(2, np.int64)
     for step in range(3):
-        if policy.models is not None and step == 2:
-            policy.models.calibration.observations = MIN_CONFIDENCE_OBSERVATIONS
+        if policy.models.drafter is not None and step == 2:
+            policy.models.drafter.calibration.observations = MIN_CONFIDENCE_OBSERVATIONS
         view = StepView(
             step=step,
             now=float(step),
-            request_ids=np.arange(2) + step,  # others each time: a plan is not to be held
+            request_ids=np.arange(2) + step,
             phase=ones * Phase.DECODE,
             context_tokens=ones * 100,
             emitted_tokens=ones,

@@ -1,27 +1,21 @@
-"""vLLM's steps in the controller's terms.
+"""vLLM's steps as the controller sees them.
 
-One step of vLLM runs the target over the drafts made in the step before, samples, and drafts for the step to come:
+One step of vLLM runs the target over the drafts of the step before, samples, and drafts for the step after:
 
     vLLM's step t        verify d(t−1) │ draft d(t)
     vLLM's step t + 1                               verify d(t) │ draft d(t+1)
     the controller's step                └─── draft d(t), verify d(t) ───┘
 
-The plan made while step t is scheduled is thus carried out by the end of step t and the beginning of step t + 1, and
-closed by the output of step t + 1. Under async scheduling step t + 1 is scheduled before step t has ended; what is
-said here of order holds all the same.
+A plan made while step t is scheduled is carried out by the end of step t and the beginning of step t + 1, and closed by
+the output of step t + 1. Under async scheduling step t + 1 is scheduled before step t has ended; the order stays.
 
-A plan of no drafts may be good for some steps: these run without a view, a plan or an outcome of their own, as long as
-few of their requests came after the plan.
+Workers idle while a scheduler that is not async decides. The loop therefore reports outcomes and makes the next plan
+while the workers run a step (`settle`, `plan_ahead`), and the plan is fitted to the step when that is scheduled. Steps
+without drafts may reuse a plan and then have no view, plan or outcome of their own (`turbospec.runtime.plan_reuse`).
 
-Where a step is scheduled only after the one before has ended, workers wait for whatever is decided in between. What
-came of a step is therefore reported, and the next plan made, while the workers run the step after it (`settle`,
-`plan_ahead`): between two steps there is only a plan to be cut to those that are still there. A few requests that
-nobody could know of draft as the others do; a step with more of them is planned when it is scheduled.
-
-How long a step took is the time from when the step before gave its tokens, or from when the engine turned to it after
-it had nothing to do, until it gave its own. While requests are running that is the time from output to output: what a
-step adds to the run, whether its scheduling overlapped with the step before or the drafts were fetched in between.
-`StepSplit` says what part of it was drafting.
+A step's time starts when the step before returned its tokens, or when the engine turned to it after a pause, and ends
+when it returns its own. While requests run that is the time from output to output: what a step adds to the run, whether
+or not its scheduling overlapped with the step before. `StepSplit` estimates how much of it was drafting.
 """
 
 from __future__ import annotations
@@ -33,24 +27,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turbospec.hosts.vllm.scheduler.drafter_cache import DrafterCache
+from turbospec.hosts.common import ReusedSteps
+from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
 from turbospec.hosts.vllm.scheduler.requests import KnownRequest, KnownRequests, VllmRequest, is_unfinished
-from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, Passes, StepSplit
+from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, StepSplit
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue, Views
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
 from turbospec.interface import IntArray, Policy, StepOutcome, StepView
-
-MIN_BATCH_PER_NEWCOMER = 4
-"""Requests in a step for each that a plan made before it came is kept for."""
-MIN_CROWD = 9
-"""Requests in a step from which newcomers among them do not end a spell without drafts."""
-MAX_CROWDS = 4
-"""Such steps in a row: on a busy server nearly every step has newcomers."""
+from turbospec.runtime.plan_reuse import RunningPlan
 
 
 @dataclass(slots=True, frozen=True)
 class Verified:
-    """What a step made of a request's drafts."""
+    """The verification of one request's drafts in one step."""
 
     drafted: int
     accepted: int
@@ -58,89 +47,47 @@ class Verified:
 
 
 VerifyResultFn = Callable[[], Mapping[str, Verified]]
-"""Works out what became of each request that got tokens in a step; aborted ones are missing."""
+"""Returns the verification of each request that a step sampled for; aborted requests are missing."""
 
 
 @dataclass(slots=True, frozen=True)
 class _Plan:
+    """A plan of the controller and the view it was made for."""
+
     view: StepView
     names: Sequence[str]
     """Of the view's requests."""
-    lengths: IntArray
-    """Draft lengths of the step's requests: of the view's, but for those that have gone since."""
-    steps: int
-    """That it is good for, if it drafts nothing."""
+    reuse: RunningPlan[str]
 
 
 @dataclass(slots=True)
 class _Step:
-    """A step of vLLM on its way through the device, and until the drafts of its plan are verified."""
+    """A step of vLLM, from its scheduling until the drafts of its plan are verified."""
 
     began: float
     plan: _Plan | None
-    """None where it runs on the plan of a step before."""
+    """None where the step reuses an earlier plan."""
+    drafts: bool
+    """Whether the step makes drafts."""
     tokens: int
     prefill_tokens: int
     context_tokens: int
-    passes: Passes
+    passes: DrafterPasses
     late: bool = False
-    """Whether its passes run after its tokens have left, in the time of the step that follows."""
+    """Whether its passes run after its tokens have left, in the time of the next step."""
     follows: bool = False
-    """Whether its time began when the step before gave its tokens."""
+    """Whether its time began when the step before returned its tokens."""
     seconds: float = 0.0
-    """What it took, once it has ended; without all drafting, once that is known."""
+    """Its duration, once it has ended; without all drafting, once that is known."""
     draft_seconds: float = 0.0
-    """What its passes took, whenever they ran; known when the next step has ended."""
-
-
-@dataclass(slots=True)
-class _Idle:
-    """A plan of no drafts that is good for some more steps."""
-
-    known: dict[str, KnownRequest]
-    """Requests that it was made for, or that have joined."""
-    context_tokens: int
-    steps: int
-    joined: int = 0
-    crowds: int = 0
-    """Steps with newcomers that ran on it when it was no longer good."""
-
-    def goes_on(self, scheduled: Mapping[str, KnownRequest]) -> bool:
-        """Whether a step may run on it, whose newcomers have joined then; such a step is counted.
-
-        What did not pay for a batch does not pay for it and a few more, least while their first tokens wait.
-        """
-        joined = self.joined + len(scheduled.keys() - self.known.keys())
-        if self.steps == 0 or not _may_join(joined, len(scheduled)):
-            return False
-        self.steps, self.joined = self.steps - 1, joined
-        self.known.update(scheduled)
-        return True
-
-    def takes_a_crowd(self, scheduled: Mapping[str, KnownRequest]) -> bool:
-        """Whether a step with newcomers for which it is no longer good runs without drafts all the same; such a step
-        is counted.
-
-        Where many come at once, each waits for its first token and all would wait for a plan, made when every other
-        process has work too. The step after it is planned, beside the workers. A few alone may be worth drafting for.
-        """
-        if len(scheduled) < MIN_CROWD or self.crowds == MAX_CROWDS or scheduled.keys() <= self.known.keys():
-            return False
-        self.steps, self.crowds = 0, self.crowds + 1
-        self.known.update(scheduled)
-        return True
-
-
-def _may_join(newcomers: int, size: int) -> bool:
-    """Whether a plan that knows nothing of some requests of a step is kept for it."""
-    return newcomers * MIN_BATCH_PER_NEWCOMER <= size
+    """Duration of its passes, whenever they ran; known when the next step has ended."""
 
 
 class VllmLoop:
     """Drives a controller from a scheduler's `schedule` and `update_from_output`; knows no vLLM types.
 
     Args:
-        controller: is asked for a plan for every step that is scheduled.
+        controller: plans every step that does not reuse a plan.
         limits: of the engine.
     """
 
@@ -148,12 +95,10 @@ class VllmLoop:
         self.controller = controller
         self.known = KnownRequests()
         self.limits = limits
-        self._cache: DrafterCache | None = None
+        self._lag: DrafterLag | None = None
         if limits.kept_tokens:
-            self._cache = DrafterCache(
-                limits.kept_tokens, limits.max_batched_tokens, prefix_caching=limits.prefix_caching
-            )
-        self._views = Views(limits, self._cache)
+            self._lag = DrafterLag(limits.kept_tokens, limits.max_batched_tokens, prefix_caching=limits.prefix_caching)
+        self._views = Views(limits, self._lag)
         self._split = StepSplit()
         self._steps: deque[_Step] = deque()
         """Scheduled and not yet finished, oldest first."""
@@ -161,31 +106,33 @@ class VllmLoop:
         """The step that finished last, whose drafts the next one verifies."""
         self._last_output = 0.0
         self._next_step = 0
-        self._idle: _Idle | None = None
+        self._running: RunningPlan[str] | None = None
+        """The last step's plan, which the next one may reuse."""
+        self._context_tokens = 0
+        """KV tokens that the last step's target pass attends to."""
         self._ahead: _Plan | None = None
-        """A plan that was made before its step was scheduled."""
+        """A plan made before its step was scheduled."""
         self._ended: deque[tuple[_Step, VerifyResultFn]] = deque()
-        """Steps that are yet to be settled, oldest first."""
-        self._reused_steps = self._reused_tokens = 0
-        self._reused_seconds = 0.0
+        """Steps that have ended and are not yet reported, oldest first."""
+        self._reused = ReusedSteps()
 
     def idle(self, num_scheduled: Mapping[str, int], began: float) -> tuple[bool, DrafterOrders | None]:
-        """Whether a step is one more on a plan of no drafts, of a token for each of requests that the plan was made
-        for; and if so, what `plan` would tell the worker. Such a step is only counted: `plan` is not to be called.
+        """Whether a step of one token for each request reuses a plan without drafts, and the orders to the worker.
+
+        The quick way for steps whose requests the plan all knows. Such a step is only counted: do not call `plan`.
         """
-        idle, tokens = self._idle, len(num_scheduled)
-        if idle is None or idle.steps == 0 or sum(num_scheduled.values()) != tokens:
+        running, tokens = self._running, len(num_scheduled)
+        if running is None or sum(num_scheduled.values()) != tokens or not running.covers(num_scheduled.keys()):
             return False, None
-        if not num_scheduled.keys() <= idle.known.keys():
-            return False, None
-        known = [idle.known[name] for name in num_scheduled]
         orders = None
-        if self._cache is not None and (orders := self._cache.idle(known)) is None:
-            return False, None
-        idle.steps -= 1
-        idle.context_tokens += tokens
+        if self._lag is not None:
+            orders = self._lag.idle([self.known.named(name) for name in num_scheduled])
+            if orders is None:
+                return False, None
+        running.run(())
+        self._context_tokens += tokens
         self._next_step += 1
-        self._steps.append(_Step(began, None, tokens, 0, idle.context_tokens, NO_PASSES))
+        self._steps.append(_Step(began, None, False, tokens, 0, self._context_tokens, NO_PASSES))
         return True, orders
 
     def plan(
@@ -202,36 +149,24 @@ class VllmLoop:
         Args:
             requests: the n scheduled ones, before the step is added to their computed tokens.
             num_scheduled: tokens that the step computes for each of them, drafts included.
-            drafted: drafts among them, of the requests that have some.
-            resumed: those that start anew after a preemption.
+            drafted: draft tokens among them, for the requests that have some.
+            resumed: requests that start anew after a preemption.
             queue: requests that are not scheduled.
-            began: when the engine turned to this step, or to an earlier one of those that followed each other without a
-                pause, on the clock of `time.perf_counter`.
+            began: when the engine turned to this step, or to the first of an unbroken run of steps up to this one, on
+                the clock of `time.perf_counter`.
 
         Returns:
-            (n,) draft lengths. The drafter makes the longest for the whole batch; the others are to be cut. And what
-            the worker is to do with its drafter; None where that runs in every step.
+            (n,) draft lengths. The drafter drafts the longest for the whole batch; the others are to be cut. And the
+            orders to the worker's drafter; None where the drafter runs in every step.
         """
-        names = [request.request_id for request in requests]
         known = [self.known.get(request) for request in requests]
-        scheduled, lengths = dict(zip(names, known, strict=True)), np.zeros(len(names), np.int64)
-        plan, prefill_tokens = None, sum(tokens for tokens in num_scheduled.values() if tokens > 1)
-        if self._idle is None or not self._idle.goes_on(scheduled):
-            foreseen = self._foreseen(requests, known, num_scheduled, resumed)
-            if foreseen is not None:
-                plan, prefill_tokens = foreseen
-            elif self._idle is None or not self._idle.takes_a_crowd(scheduled):
-                view, prefill_tokens = self._views.of_step(self._next_step, requests, known, num_scheduled, queue)
-                plan = self._planned(view, names)
-        if plan is not None:
-            lengths, self._idle = plan.lengths, None
-            if plan.steps > 1 and not lengths.any():
-                self._idle = _Idle(scheduled, 0, plan.steps - 1, len(set(names) - set(plan.names)))
+        plan, lengths, prefill_tokens = self._choose(requests, known, num_scheduled, resumed, queue)
         self._next_step += 1
+        names = [request.request_id for request in requests]
         computed = [request.num_computed_tokens + num_scheduled[request.request_id] for request in requests]
         orders = None
-        if self._cache is not None:
-            orders = self._cache.orders(
+        if self._lag is not None:
+            orders = self._lag.orders(
                 known,
                 names,
                 num_scheduled,
@@ -241,92 +176,41 @@ class VllmLoop:
                 unfinished=any(map(is_unfinished, requests, computed)),
                 drafter_fits=self._views.drafts_fit(max(computed)),
             )
-        tokens, context_tokens = sum(num_scheduled.values()), sum(computed)
-        if self._idle is not None:
-            self._idle.context_tokens = context_tokens
+        tokens, self._context_tokens = sum(num_scheduled.values()), sum(computed)
         passes = self._passes(lengths, tokens, prefill_tokens, orders)
-        step = _Step(began, plan, tokens, prefill_tokens, context_tokens, passes)
-        if orders is not None and self.limits.late_drafts and lengths.any():
+        drafts = bool(lengths.any())
+        step = _Step(began, plan, drafts, tokens, prefill_tokens, self._context_tokens, passes)
+        if orders is not None and self.limits.late_drafts and drafts:
             step.late = orders.late = any(_brings_first_token(each, num_scheduled) for each in requests)
         self._steps.append(step)
         return lengths, orders
 
-    def _passes(self, lengths: IntArray, tokens: int, prefill_tokens: int, orders: DrafterOrders | None) -> Passes:
-        longest, size = int(lengths.max(initial=0)), len(lengths)
-        if self.limits.parallel_drafter or (orders is not None and orders.skip):
-            return NO_PASSES
-        if orders is None:
-            passes = max(longest - 1, 0)
-            return Passes(passes, passes * size)
-        # The first pass takes all that the target's took, and what was missed.
-        passes, catch_up = max(longest, 1), sum(missed.tokens for missed in orders.catch_up.values())
-        return Passes(passes, passes * size, tokens - size + catch_up, catch_up + prefill_tokens)
-
     def plan_ahead(self, requests: Sequence[VllmRequest], queue: Queue) -> None:
-        """Choose the draft lengths of the step after the one that runs, from what is known while it runs.
+        """Plan the step after the one that runs, from what is known while it runs.
 
-        Not where the last plan of no drafts is good for that step too, nor where part of a prompt is left for it.
+        Not where that step may reuse the last plan, nor where it has a prefill chunk.
 
         Args:
-            requests: of the step that runs, their tokens in it counted as computed.
-            queue: requests that wait.
+            requests: of the step that runs, with its tokens counted as computed.
+            queue: waiting requests.
         """
-        if self._idle is not None and self._idle.steps:
+        if self._running is not None and self._running.valid:
             return
         if not requests or any(request.num_computed_tokens < request.num_prompt_tokens for request in requests):
             return
-        names = [request.request_id for request in requests]
         known = [self.known.get(request) for request in requests]
-        tokens = dict.fromkeys(names, 1)
+        tokens = dict.fromkeys((request.request_id for request in requests), 1)
         view, _ = self._views.of_step(self._next_step, requests, known, tokens, queue, running=1)
-        self._ahead = self._planned(view, names)
-        if self._ahead.lengths.any():
-            self._idle = None
-
-    def _planned(self, view: StepView, names: Sequence[str]) -> _Plan:
-        asked = self.controller.plan(view)
-        return _Plan(view, names, asked.draft_lengths.copy(), asked.steps)
-
-    def _foreseen(
-        self,
-        requests: Sequence[VllmRequest],
-        known: Sequence[KnownRequest],
-        num_scheduled: Mapping[str, int],
-        resumed: Collection[str],
-    ) -> tuple[_Plan, int] | None:
-        """The plan that was made ahead for the step that is being scheduled, cut to who and what is left, and the
-        prompt tokens of the step.
-
-        It holds for a few newcomers too, who draft the others' median, unless the drafts would keep their first tokens
-        waiting or part of their prompts is left. None where there is none that holds.
-        """
-        plan = self._ahead
-        if plan is None or plan.view.step != self._next_step or resumed:
-            return None
-        foreseen = dict(zip(plan.names, plan.lengths.tolist(), strict=True))
-        newcomers = [request for request in requests if request.request_id not in foreseen]
-        if newcomers:
-            if not _may_join(len(newcomers), len(requests)) or (plan.lengths.any() and not self.limits.late_drafts):
-                return None
-            if not all(_brings_first_token(request, num_scheduled) for request in newcomers):
-                return None
-            foreseen |= dict.fromkeys((request.request_id for request in newcomers), int(np.median(plan.lengths)))
-        computed = [request.num_computed_tokens + num_scheduled[request.request_id] for request in requests]
-        if plan.lengths.any() and not self._views.drafts_fit(max(computed)):
-            return None
-        lengths = np.zeros(len(requests), np.int64)
-        for row, (request, asked) in enumerate(zip(requests, known, strict=True)):
-            if (length := foreseen[request.request_id]) > 0:
-                left = request.max_tokens - request.num_output_tokens - 1
-                lengths[row] = min(length, self._views.draft_limit(asked, computed[row], left))
-        prompts = sum(num_scheduled[request.request_id] for request in newcomers)
-        return _Plan(plan.view, plan.names, lengths, plan.steps), prompts
+        self._ahead, _ = self._ask(view, requests)
 
     def finish(self, verify_result: VerifyResultFn) -> float:
-        """Take the time of the oldest scheduled step, which has given its output, and say how many seconds it took.
+        """Take the time of the oldest scheduled step, which has returned its output.
 
         Args:
-            verify_result: asked by `settle`, and only where it matters.
+            verify_result: called by `settle`, and only where it matters.
+
+        Returns:
+            The step's duration, seconds.
         """
         now = time.perf_counter()
         step = self._steps.popleft()
@@ -337,13 +221,86 @@ class VllmLoop:
         return step.seconds
 
     def settle(self, queue: Queue) -> None:
-        """Report what came of the steps that have ended.
+        """Report the outcomes of the steps that have ended.
 
         Args:
             queue: requests that wait now.
         """
         while self._ended:
             self._settle(*self._ended.popleft(), queue)
+
+    def _choose(
+        self,
+        requests: Sequence[VllmRequest],
+        known: Sequence[KnownRequest],
+        num_scheduled: Mapping[str, int],
+        resumed: Collection[str],
+        queue: Queue,
+    ) -> tuple[_Plan | None, IntArray, int]:
+        """The plan of a step, None where it reuses one, with its draft lengths and its prefill tokens."""
+        names = num_scheduled.keys()
+        if self._running is not None and self._running.admits(names):
+            prefill_tokens = sum(tokens for tokens in num_scheduled.values() if tokens > 1)
+            self._running.run(names)
+            return None, np.zeros(len(requests), np.int64), prefill_tokens
+        plan = self._ahead
+        fitted = None if plan is None else self._fit(plan, requests, known, num_scheduled, resumed)
+        if plan is None or fitted is None:
+            view, prefill_tokens = self._views.of_step(self._next_step, requests, known, num_scheduled, queue)
+            plan, lengths = self._ask(view, requests)
+        else:
+            lengths, prefill_tokens = fitted
+        self._running = plan.reuse
+        plan.reuse.run(names)
+        return plan, lengths, prefill_tokens
+
+    def _ask(self, view: StepView, requests: Sequence[VllmRequest]) -> tuple[_Plan, IntArray]:
+        """Have the controller plan a view of these requests."""
+        asked = self.controller.plan(view)
+        names = [request.request_id for request in requests]
+        return _Plan(view, names, RunningPlan(asked, names)), asked.draft_lengths.copy()
+
+    def _fit(
+        self,
+        plan: _Plan,
+        requests: Sequence[VllmRequest],
+        known: Sequence[KnownRequest],
+        num_scheduled: Mapping[str, int],
+        resumed: Collection[str],
+    ) -> tuple[IntArray, int] | None:
+        """Draft lengths of a step that was planned ahead, and its prefill tokens; None where the plan does not hold.
+
+        It holds with a few newly admitted requests, unless drafting would delay their first tokens or part of their
+        prompts is left for later steps.
+        """
+        if plan.view.step != self._next_step or resumed or not plan.reuse.admits(num_scheduled.keys()):
+            return None
+        new = [request for request in requests if request.request_id not in plan.reuse]
+        if new and plan.reuse.drafts and not self.limits.late_drafts:
+            return None
+        if not all(_brings_first_token(request, num_scheduled) for request in new):
+            return None
+        computed = [request.num_computed_tokens + num_scheduled[request.request_id] for request in requests]
+        if plan.reuse.drafts and not self._views.drafts_fit(max(computed)):
+            return None
+        lengths = np.array(plan.reuse.lengths(num_scheduled), np.int64)
+        for row in np.flatnonzero(lengths):
+            left = requests[row].max_tokens - requests[row].num_output_tokens - 1
+            lengths[row] = min(lengths[row], self._views.draft_limit(known[row], computed[row], left))
+        return lengths, sum(num_scheduled[request.request_id] for request in new)
+
+    def _passes(
+        self, lengths: IntArray, tokens: int, prefill_tokens: int, orders: DrafterOrders | None
+    ) -> DrafterPasses:
+        longest, size = int(lengths.max(initial=0)), len(lengths)
+        if self.limits.parallel_drafter or (orders is not None and orders.skip):
+            return NO_PASSES
+        if orders is None:
+            passes = max(longest - 1, 0)
+            return DrafterPasses(passes, passes * size)
+        # The first pass takes all tokens of the target's pass, and the lag that is caught up.
+        passes, catch_up = max(longest, 1), sum(lag.tokens for lag in orders.catch_up.values())
+        return DrafterPasses(passes, passes * size, tokens - size + catch_up, catch_up + prefill_tokens)
 
     def _settle(self, step: _Step, verify_result: VerifyResultFn, queue: Queue) -> None:
         closing, self._last = self._last, step
@@ -356,16 +313,15 @@ class VllmLoop:
             step.seconds -= late_seconds + step.draft_seconds
             if closing is not None and closing.late:
                 closing.draft_seconds = late_seconds
+        # Late drafts that were followed by a pause were made in it: nothing is known of their time.
         untimed = closing is not None and closing.late and not step.follows
         if closing is not None and closing.plan is not None and not untimed:
             verified = verify_result()
             if not verified.keys().isdisjoint(closing.plan.names):
                 self._close(closing, closing.plan, step, verified, queue)
         elif step.prefill_tokens == 0:
-            # What it verified belongs to no plan, whether or not it began one.
-            self._reused_steps += 1
-            self._reused_tokens += step.tokens
-            self._reused_seconds += step.seconds
+            # What the step verified belongs to no plan, whether or not it began one.
+            self._reused.add(step.tokens, step.seconds)
 
     def _close(
         self,
@@ -382,12 +338,12 @@ class VllmLoop:
         accepted = np.array([row.accepted for row in rows], np.int64)
         emitted = np.array([row.emitted for row in rows], np.int64)
         view = plan.view
-        # A pass for the cache alone, over prompts or after rejected drafts, is no drafting.
-        drafts = bool(plan.lengths.any())
-        passes = drafted_in.passes.number if drafts else 0
-        draft_seconds = drafted_in.draft_seconds if drafts else 0.0
-        # Prompt look-up makes its drafts in none of vLLM's passes, and is reported as one.
-        reported = 1 if drafts and self.limits.parallel_drafter else passes
+        # A pass for the cache alone, over prompts or after rejected drafts, is not drafting.
+        passes = drafted_in.passes.number if drafted_in.drafts else 0
+        draft_seconds = drafted_in.draft_seconds if drafted_in.drafts else 0.0
+        # Prompt look-up drafts in none of vLLM's passes, and is reported as one.
+        reported = 1 if drafted_in.drafts and self.limits.parallel_drafter else passes
+        reused = self._reused.take()
         self.controller.observe(
             StepOutcome(
                 step=view.step,
@@ -395,7 +351,7 @@ class VllmLoop:
                 drafted=drafted,
                 accepted=np.minimum(accepted, emitted),
                 emitted=emitted,
-                # What ended the output at an accepted draft token kept the tokens after it from being judged.
+                # An end of the output at an accepted draft token keeps the tokens after it from being judged.
                 truncated=(emitted > 0) & (emitted <= accepted),
                 proposed=drafted,
                 draft_rows=np.full(reported, view.size, np.int64),
@@ -408,17 +364,15 @@ class VllmLoop:
                 draft_seconds=draft_seconds,
                 verify_seconds=step.seconds,
                 step_seconds=draft_seconds + step.seconds,
-                reused_plan_steps=self._reused_steps,
-                reused_plan_tokens=self._reused_tokens,
-                reused_plan_seconds=self._reused_seconds,
+                reused_plan_steps=reused.steps,
+                reused_plan_tokens=reused.tokens,
+                reused_plan_seconds=reused.seconds,
                 waiting_requests=queue.requests,
             )
         )
-        self._reused_steps = self._reused_tokens = 0
-        self._reused_seconds = 0.0
 
 
 def _brings_first_token(request: VllmRequest, num_scheduled: Mapping[str, int]) -> bool:
-    """Whether a step is the one that ends a request's prompt."""
+    """Whether a step ends a request's prefill."""
     computed = request.num_computed_tokens + num_scheduled[request.request_id]
     return request.num_output_tokens == 0 and computed >= request.num_prompt_tokens

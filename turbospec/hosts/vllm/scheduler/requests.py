@@ -54,11 +54,11 @@ class KnownRequest:
     class_id: int
     one_token: bool = False
     """Whether its first token is its last."""
-    missed_tokens: int = 0
+    lag_tokens: int = 0
     """Tokens in a row that its drafter's cache lacks."""
-    missed_since: int = 0
+    lag_since: int = 0
     """Number of the kept step that has the first of them."""
-    owes_prompt: bool = False
+    lacks_prompt: bool = False
     """Whether they hold part of a prompt that other requests may come to share."""
 
 
@@ -79,6 +79,10 @@ class KnownRequests:
         if known is None:
             known = self._known[request.request_id] = self._register(request)
         return known
+
+    def named(self, name: str) -> KnownRequest:
+        """A request that `get` has seen and `forget` has not."""
+        return self._known[name]
 
     def forget(self, names: Iterable[str]) -> None:
         for name in names:

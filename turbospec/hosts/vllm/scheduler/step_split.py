@@ -20,7 +20,7 @@ MOST_DRAFTING = 0.95
 """Of a step's time: the target's pass is never free, whatever the first few steps seem to say."""
 
 
-class Passes(NamedTuple):
+class DrafterPasses(NamedTuple):
     """Drafter passes, without those that every step has."""
 
     number: int = 0
@@ -32,7 +32,7 @@ class Passes(NamedTuple):
     """Of these, prompts and what it had missed."""
 
 
-NO_PASSES = Passes()
+NO_PASSES = DrafterPasses()
 
 
 class StepSplit:
@@ -50,7 +50,7 @@ class StepSplit:
         self.draft_seconds(0.0, 1, 0, NO_PASSES, NO_PASSES)  # teaches nothing; compiled now, and not in the first step
 
     def draft_seconds(
-        self, step_seconds: float, tokens: int, context_tokens: int, late: Passes, own: Passes
+        self, step_seconds: float, tokens: int, context_tokens: int, late: DrafterPasses, own: DrafterPasses
     ) -> tuple[float, float]:
         """Learn from one step and share out its time.
 

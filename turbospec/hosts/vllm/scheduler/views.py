@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turbospec.hosts.vllm.scheduler.drafter_cache import DrafterCache
+from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
 from turbospec.hosts.vllm.scheduler.requests import KnownRequest, VllmRequest
 from turbospec.interface import Phase, StepView
 
@@ -48,9 +48,9 @@ class Views:
         cache: the drafter's; None where it runs in every step.
     """
 
-    def __init__(self, limits: EngineLimits, cache: DrafterCache | None) -> None:
+    def __init__(self, limits: EngineLimits, lag: DrafterLag | None) -> None:
         self._limits = limits
-        self._cache = cache
+        self._lag = lag
 
     def of_step(
         self,
@@ -86,7 +86,7 @@ class Views:
                 phase = Phase.DECODE if emitted else Phase.FIRST_DECODE
                 limit = self.draft_limit(asked, computed, left)
             longest = max(longest, computed)
-            told.append((asked.number, phase, computed, emitted + 1, left, limit, asked.class_id, asked.missed_tokens))
+            told.append((asked.number, phase, computed, emitted + 1, left, limit, asked.class_id, asked.lag_tokens))
         rows = np.array(told, np.int64).T.copy() if told else np.zeros((8, 0), np.int64)
         if not self.drafts_fit(longest):
             rows[5] = 0
@@ -109,9 +109,9 @@ class Views:
             draft_before_emit=not limits.late_drafts,
             parallel_drafter=limits.parallel_drafter,
             batch_drafter=True,
-            first_pass_every_step=self._cache is None,
-            drafter_always_prefills=self._cache is None or limits.prefix_caching,
-            drafter_prefill_tokens=0 if self._cache is None else prefill_tokens,
+            first_pass_every_step=self._lag is None,
+            drafter_always_prefills=self._lag is None or limits.prefix_caching,
+            drafter_prefill_tokens=0 if self._lag is None else prefill_tokens,
         )
         return view, prefill_tokens
 
@@ -122,7 +122,7 @@ class Views:
 
     def draft_limit(self, asked: KnownRequest, computed: int, left: int) -> int:
         """Longest draft of a request with so many tokens computed, and so many left to emit after its next one."""
-        if self._cache is not None and not self._cache.can_draft(asked):
+        if self._lag is not None and not self._lag.can_draft(asked):
             return 0
         limit = min(self._limits.max_draft, left - 1, self._limits.max_model_len - computed - 2)
         if asked.max_draft is not None:

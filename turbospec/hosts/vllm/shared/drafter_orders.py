@@ -16,7 +16,7 @@ DRAFTS_DUE_ATTRIBUTE = "turbospec_drafts_due"
 """Of `SchedulerOutput`: there where the step is to make drafts, which TurboSpec's scheduler takes from its output."""
 
 
-class Missed(NamedTuple):
+class KvLag(NamedTuple):
     """What a request's drafter cache lacks: the tokens right before those of the step."""
 
     tokens: int
@@ -36,7 +36,7 @@ class DrafterOrders:
     """Run no pass at all, and keep the step's tokens: all of its requests will have missed theirs."""
     keep: set[str] = field(default_factory=set[str])
     """Requests whose tokens of the step are kept, because they will have missed them."""
-    catch_up: dict[str, Missed] = field(default_factory=dict[str, Missed])
+    catch_up: dict[str, KvLag] = field(default_factory=dict[str, KvLag])
     """What the step's pass takes along."""
     late: bool = False
     """Draft when asked for the drafts, which is when the step's tokens have left."""

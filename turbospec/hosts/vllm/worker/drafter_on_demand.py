@@ -5,7 +5,7 @@ vLLM runs the drafter's first pass in every step, at a draft length of 0 too, so
 such a pass is left out and its input kept: the step's tokens, with the target's hidden states for the drafters that
 take them. A request that drafts again gets the pass over its kept tokens and its new ones at once.
 
-The scheduler decides (`turbospec.hosts.vllm.scheduler.drafter_cache`) and says so in `SchedulerOutput`; this runs in
+The scheduler decides (`turbospec.hosts.vllm.scheduler.drafter_lag`) and says so in `SchedulerOutput`; this runs in
 the worker, which may import nothing that brings numba along. What the drafter lacks or gets never changes an output,
 only how many of its tokens are accepted.
 """
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, Missed, orders_of
+from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag, orders_of
 
 log = logging.getLogger("turbospec")
 
@@ -216,7 +216,7 @@ class DrafterOnDemand:
             log.exception("TurboSpec could not keep what a drafter missed; some requests' drafts will be worse")
             self._kept.clear()
 
-    def _caught_up(self, catch_up: Mapping[str, Missed], tokens, positions, hidden, to_sample, metadata):
+    def _caught_up(self, catch_up: Mapping[str, KvLag], tokens, positions, hidden, to_sample, metadata):
         """The inputs of a first pass with kept tokens before those of their requests' rows.
 
         Args:
@@ -260,7 +260,7 @@ class DrafterOnDemand:
         all_tokens = torch.cat([tokens[:total], *(kept.tokens for kept in sources)])[source]
         return all_tokens, all_positions, states, to_sample, dataclasses.replace(metadata, **changed)
 
-    def _find(self, catch_up: Mapping[str, Missed], total: int) -> tuple[list[_Kept], dict[str, list[int]]]:
+    def _find(self, catch_up: Mapping[str, KvLag], total: int) -> tuple[list[_Kept], dict[str, list[int]]]:
         """The kept steps with what is asked for, and each request's places in their tokens, laid end to end after the
         step's own `total` tokens; a request of which something is not there any more gets nothing."""
         first = min(missed.since for missed in catch_up.values())

@@ -11,7 +11,7 @@ import pytest
 from turbospec.hosts.vllm.scheduler.loop import Verified, VllmLoop
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
-from turbospec.interface import IntArray, Phase, StepOutcome, StepPlan, StepView
+from turbospec.interface import IntArray, Phase, PlanValidity, StepOutcome, StepPlan, StepView
 
 LIMITS = EngineLimits(max_draft=5, max_model_len=100, max_batched_tokens=64, parallel_drafter=False)
 ON_DEMAND = replace(LIMITS, kept_tokens=8)
@@ -37,15 +37,17 @@ class Recorder:
     """Drafts what it is told, capped by the limits, and keeps what it sees."""
 
     lengths: list[int] = field(default_factory=list)
-    steps: int = 1
-    """That a plan is good for."""
+    idle_steps: int = 1
+    """Steps that may reuse a plan without drafts, its own included."""
     views: list[StepView] = field(default_factory=list)
     outcomes: list[StepOutcome] = field(default_factory=list)
 
     def plan(self, view: StepView) -> StepPlan:
         self.views.append(view)
         wanted = self.lengths.pop(0) if self.lengths else 0
-        return StepPlan(np.minimum(np.full(view.size, wanted), view.draft_limits), steps=self.steps)
+        return StepPlan(
+            np.minimum(np.full(view.size, wanted), view.draft_limits), validity=PlanValidity(idle_steps=self.idle_steps)
+        )
 
     def observe(self, outcome: StepOutcome) -> None:
         self.outcomes.append(outcome)
@@ -124,9 +126,9 @@ def test_prompts_beside_drafts_are_the_drafters_work_too() -> None:
     controller = Recorder(lengths=[0, 2, 0])
     engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
     engine.step([a])
-    newcomer = Request("b", num_prompt_tokens=30)
-    engine.step([a, newcomer])
-    engine.step([a, newcomer])
+    added = Request("b", num_prompt_tokens=30)
+    engine.step([a, added])
+    engine.step([a, added])
     fed = controller.outcomes[1].catch_up_tokens
     assert fed >= 30, "its first pass runs over the whole batch"
 
@@ -264,14 +266,14 @@ def test_who_lacks_too_much_drafts_no_more() -> None:
     assert [int(view.draft_limits[0]) for view in controller.views] == [5] * 6 + [0] * 2
 
 
-def test_a_plan_of_no_drafts_may_be_good_for_some_steps() -> None:
-    controller = Recorder(steps=3)
+def test_steps_without_drafts_reuse_their_plan() -> None:
+    controller = Recorder(idle_steps=3)
     engine, a, b = FakeEngine(controller, ON_DEMAND), Request("a"), Request("b")
     for _ in range(3):
         engine.step([a])
     assert [view.step for view in controller.views] == [0]
     assert [outcome.step for outcome in controller.outcomes] == [0]
-    assert engine.loop.known.get(a).missed_tokens == 4 + 2
+    assert engine.loop.known.get(a).lag_tokens == 4 + 2
     engine.step([a])
     engine.step([a, b])  # half of them came after the plan
     assert [view.step for view in controller.views] == [0, 3, 4]
@@ -283,8 +285,8 @@ def test_a_plan_of_no_drafts_may_be_good_for_some_steps() -> None:
     assert controller.outcomes[-1].context_tokens == int(controller.views[-1].context_tokens.sum()) + 2
 
 
-def test_a_plan_of_no_drafts_survives_few_newcomers() -> None:
-    controller = Recorder(steps=6)
+def test_a_few_newly_admitted_requests_join_a_reused_plan() -> None:
+    controller = Recorder(idle_steps=6)
     engine, batch = FakeEngine(controller, ON_DEMAND), [Request(name, num_prompt_tokens=1) for name in "abcdef"]
     engine.step(batch[:4])
     engine.step(batch[:5])
@@ -294,52 +296,14 @@ def test_a_plan_of_no_drafts_survives_few_newcomers() -> None:
     assert len(controller.views) == 2
 
 
-def crowd(controller: Recorder, size: int) -> tuple[FakeEngine, list[Request]]:
-    """An engine that drafts nothing for one request, and that and others that are new."""
+def test_many_newly_admitted_requests_end_plan_reuse() -> None:
+    controller = Recorder(lengths=[0, 2], idle_steps=9)
     engine = FakeEngine(controller, replace(ON_DEMAND, kept_tokens=100, late_drafts=True))
     first = Request("first", num_prompt_tokens=1)
     engine.step([first], ahead=True)
-    return engine, [first, *(Request(str(number)) for number in range(size - 1))]
-
-
-def test_many_newcomers_to_a_spell_without_drafts_do_not_wait_for_a_plan() -> None:
-    controller = Recorder(lengths=[0, 2, 3], steps=2)
-    engine, batch = crowd(controller, 9)
-    assert engine.step(batch, ahead=True).tolist() == [0] * 9
-    assert [(view.step, view.size) for view in controller.views] == [(0, 1), (2, 9)], "planned for beside the workers"
+    batch = [first, *(Request(str(number)) for number in range(8))]
     assert engine.step(batch).tolist() == [2] * 9
-
-
-def test_a_few_newcomers_are_planned_for_at_once() -> None:
-    controller = Recorder(lengths=[0, 2], steps=2)
-    engine, batch = crowd(controller, 8)
-    assert engine.step(batch).tolist() == [2] * 8
-
-
-def test_a_crowd_is_planned_for_at_once_where_the_last_plan_drafts() -> None:
-    controller = Recorder(lengths=[0, 0, 1, 2], steps=2)
-    engine, batch = crowd(controller, 9)
-    for _ in range(3):
-        engine.step(batch[:1], ahead=True)
-    assert engine.step(batch).tolist() == [2] * 9
-
-
-def test_crowds_do_not_go_on_for_ever_without_a_plan() -> None:
-    controller = Recorder(steps=2)
-    engine, batch = crowd(controller, 9)
-    for number in range(11):
-        # Part of the last one's prompt is left for the next step, which cannot be planned ahead.
-        engine.step([*batch, Request(f"long {number}", num_prompt_tokens=99)], ahead=True)
-    assert [view.step for view in controller.views] == [0, 5, 11], "the plan of step 5 is good for step 6"
-
-
-def test_a_crowd_is_one_of_newcomers() -> None:
-    controller = Recorder(steps=2)
-    engine, batch = crowd(controller, 9)
-    batch.append(Request("long", num_prompt_tokens=150))
-    for _ in range(2):
-        engine.step(batch, ahead=True)
-    assert [view.step for view in controller.views] == [0, 2], "the long prompt is one that the step before knew"
+    assert [(view.step, view.size) for view in controller.views] == [(0, 1), (1, 9)]
 
 
 def test_a_prompt_in_parts_goes_through_the_drafter_part_by_part() -> None:
@@ -361,7 +325,7 @@ def test_a_step_too_long_for_the_drafter_is_kept() -> None:
 
 
 def test_a_plan_with_drafts_is_for_one_step() -> None:
-    controller = Recorder(lengths=[2, 2, 2], steps=8)
+    controller = Recorder(lengths=[2, 2, 2], idle_steps=8)
     engine, a = FakeEngine(controller), Request("a")
     for _ in range(3):
         engine.step([a], accepted={"a": 1})
@@ -394,7 +358,7 @@ def test_a_plan_ahead_is_cut_to_who_and_what_is_left() -> None:
     assert engine.schedule([b])[0].tolist() == [2]
 
 
-def test_a_plan_ahead_gives_way_where_somebody_is_new() -> None:
+def test_a_plan_ahead_is_dropped_where_many_requests_are_new() -> None:
     controller = Recorder(lengths=[1, 2, 3])
     engine, a, b = FakeEngine(controller), Request("a"), Request("b")
     engine.step([a], ahead=True)
@@ -402,13 +366,13 @@ def test_a_plan_ahead_gives_way_where_somebody_is_new() -> None:
     assert [(view.step, view.size) for view in controller.views] == [(0, 1), (1, 1), (1, 2)]
 
 
-def test_nothing_is_planned_ahead_of_the_rest_of_a_prompt_or_on_a_plan_that_goes_on() -> None:
+def test_nothing_is_planned_ahead_of_a_prefill_chunk_or_while_a_plan_is_reused() -> None:
     controller = Recorder(lengths=[0, 0])
     engine, long = FakeEngine(controller), Request("a", num_prompt_tokens=80)
     engine.schedule([long])
     engine.loop.plan_ahead([long], Queue())
     assert len(controller.views) == 1
-    engine = FakeEngine(controller := Recorder(steps=3), ON_DEMAND)
+    engine = FakeEngine(controller := Recorder(idle_steps=3), ON_DEMAND)
     a = Request("b")
     for _ in range(4):
         engine.step([a], ahead=True)
@@ -426,7 +390,7 @@ def test_drafts_wait_for_first_tokens_and_for_nothing_else() -> None:
         engine.finish([a], verified, {})
         assert engine.orders is not None
         late.append(engine.orders.late)
-    # The third drafts nothing; of the fourth's newcomer part of the prompt is left.
+    # The third drafts nothing; of the fourth's new request, part of the prompt is left.
     assert late == [True, False, False, False, True]
     assert not any(view.draft_before_emit for view in controller.views)
 
@@ -451,7 +415,7 @@ def test_late_drafts_are_in_the_time_of_the_step_that_verifies_them(monkeypatch:
     assert len(controller.outcomes) == 1
 
 
-def test_a_plan_ahead_holds_for_a_few_newcomers_whose_first_tokens_need_not_wait() -> None:
+def test_a_plan_ahead_holds_for_a_few_new_requests_whose_first_tokens_need_not_wait() -> None:
     for limits, lengths in ((LATE, (0, 2, 2)), (ON_DEMAND, (0, 0, 0))):
         controller = Recorder(lengths=[*lengths])
         engine, batch = FakeEngine(controller, limits), [Request(name, num_prompt_tokens=1) for name in "abcd"]
@@ -460,10 +424,10 @@ def test_a_plan_ahead_holds_for_a_few_newcomers_whose_first_tokens_need_not_wait
         assert [view.size for view in controller.views] == [3, 3, 4]
         engine.step(batch)
         engine.loop.settle(Queue())
-        assert controller.outcomes[-1].drafted.tolist() == [lengths[1]] * 3, "the newcomer is in no view yet"
+        assert controller.outcomes[-1].drafted.tolist() == [lengths[1]] * 3, "the new request is in no view yet"
 
 
-def test_a_plan_ahead_of_drafts_gives_way_where_first_tokens_would_wait() -> None:
+def test_a_plan_ahead_with_drafts_is_dropped_where_first_tokens_would_wait() -> None:
     controller = Recorder(lengths=[1, 2, 3, 4])
     engine, batch = FakeEngine(controller, ON_DEMAND), [Request(name, num_prompt_tokens=1) for name in "abcd"]
     engine.step(batch[:3], ahead=True)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, Passes, StepSplit
+from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, StepSplit
 
 
 def true_parts(tokens: int, passes: int, requests: int) -> tuple[float, float]:
@@ -21,7 +21,9 @@ def test_whole_steps_tell_drafting_from_verifying() -> None:
         passes = max(length - 1, 0)
         verify, draft = true_parts(tokens, passes, requests)
         seconds = (verify + draft) * float(rng.normal(1.0, 0.05))
-        late, told = split.draft_seconds(seconds, tokens, 100 * requests, NO_PASSES, Passes(passes, passes * requests))
+        late, told = split.draft_seconds(
+            seconds, tokens, 100 * requests, NO_PASSES, DrafterPasses(passes, passes * requests)
+        )
         assert late == 0.0
         if step > 200 and passes:
             errors.append(told / (seconds * draft / (verify + draft)) - 1.0)
@@ -37,7 +39,7 @@ def test_a_step_that_drafts_nothing_is_all_verify() -> None:
 def test_parts_never_exceed_the_whole() -> None:
     split = StepSplit()
     for seconds in (1e-6, 0.01, 3.0):
-        late, own = split.draft_seconds(seconds, 8, 800, Passes(2, 16), Passes(3, 24))
+        late, own = split.draft_seconds(seconds, 8, 800, DrafterPasses(2, 16), DrafterPasses(3, 24))
         assert 0.0 <= late + own <= seconds
 
 
@@ -46,7 +48,7 @@ def test_passes_of_the_step_before_are_told_from_a_steps_own() -> None:
     errors: list[float] = []
     for step in range(400):
         tokens = 8 * int(rng.integers(1, 6))
-        passes = [Passes(number, 8 * number) for number in rng.integers(0, 6, 2).tolist()]
+        passes = [DrafterPasses(number, 8 * number) for number in rng.integers(0, 6, 2).tolist()]
         verify, _ = true_parts(tokens, 0, 8)
         parts = [true_parts(tokens, each.number, 8)[1] for each in passes]
         told = split.draft_seconds((verify + sum(parts)) * float(rng.normal(1.0, 0.05)), tokens, 800, *passes)
@@ -63,7 +65,7 @@ def test_prompts_in_a_drafters_pass_are_not_taken_to_cost_what_drafts_do() -> No
         prompt = 300 * (step % 5 == 0)
         draft = passes * 8 * 1e-4 + prompt * 5e-6
         seconds = (true_parts(tokens, 0, 8)[0] + draft) * float(rng.normal(1.0, 0.02))
-        own = Passes(passes, 8 * passes, tokens - 8 + prompt, prompt)
+        own = DrafterPasses(passes, 8 * passes, tokens - 8 + prompt, prompt)
         drafting = split.draft_seconds(seconds, tokens, 800, NO_PASSES, own)[1]
         if step > 300 and prompt:
             told.append(drafting / draft)
@@ -72,7 +74,7 @@ def test_prompts_in_a_drafters_pass_are_not_taken_to_cost_what_drafts_do() -> No
 
 @pytest.mark.parametrize("passes", [0, 4])
 def test_a_stall_is_survived(passes: int) -> None:
-    split, own = StepSplit(), Passes(passes, 8 * passes)
+    split, own = StepSplit(), DrafterPasses(passes, 8 * passes)
     for _ in range(50):
         split.draft_seconds(0.01, 8, 800, NO_PASSES, own)
     split.draft_seconds(60.0, 8, 800, NO_PASSES, own)

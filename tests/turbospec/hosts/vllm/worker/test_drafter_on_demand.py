@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from turbospec.hosts.vllm.shared.drafter_orders import ORDERS_ATTRIBUTE, DrafterOrders, Missed  # noqa: E402
+from turbospec.hosts.vllm.shared.drafter_orders import ORDERS_ATTRIBUTE, DrafterOrders, KvLag  # noqa: E402
 from turbospec.hosts.vllm.worker.drafter_on_demand import DrafterOnDemand, install  # noqa: E402
 
 BLOCK_SIZE, HIDDEN_SIZE = 4, 2
@@ -150,11 +150,11 @@ PLAN: list[tuple[DrafterOrders, int, dict[str, range]]] = [
     (skip(0), 0, {"a": range(3), "b": range(5)}),
     (skip(1), 0, {"a": range(3, 4), "b": range(5, 6)}),
     (skip(2), 0, {"b": range(6, 7), "a": range(4, 5)}),
-    (DrafterOrders(3, 0, keep={"b"}, catch_up={"a": Missed(5, 0)}), 2, {"b": range(7, 8), "a": range(5, 6)}),
+    (DrafterOrders(3, 0, keep={"b"}, catch_up={"a": KvLag(5, 0)}), 2, {"b": range(7, 8), "a": range(5, 6)}),
     (DrafterOrders(4, 0, keep={"b"}), 0, {"b": range(8, 9), "a": range(6, 9)}),
     (skip(5), 0, {"a": range(9, 10), "b": range(9, 10)}),
     (
-        DrafterOrders(6, 0, catch_up={"a": Missed(1, 5), "b": Missed(10, 0)}),
+        DrafterOrders(6, 0, catch_up={"a": KvLag(1, 5), "b": KvLag(10, 0)}),
         1,
         {"a": range(10, 11), "b": range(10, 11)},
     ),
@@ -224,7 +224,7 @@ def test_what_is_missed_is_kept_where_vllm_does_not_call_the_drafter(asynchronou
     runner.step(skip(0), a=range(3), b=range(2))
     runner.step(DrafterOrders(1, 0, keep={"a"}), a=range(3, 4), b=range(2, 4))
     runner.drafter_fits = True
-    runner.step(DrafterOrders(2, 0, catch_up={"a": Missed(4, 0)}), 1, a=range(4, 5), b=range(4, 5))
+    runner.step(DrafterOrders(2, 0, catch_up={"a": KvLag(4, 0)}), 1, a=range(4, 5), b=range(4, 5))
     given = runner.drafter.calls[-1]
     assert given["target_positions"].tolist() == [0, 1, 2, 3, 4, 4]
     assert given["target_token_ids"].tolist() == [100, 101, 102, 103, 104, 204]
@@ -234,7 +234,7 @@ def test_what_is_missed_is_kept_where_vllm_does_not_call_the_drafter(asynchronou
 def test_what_was_not_kept_is_not_made_up() -> None:
     runner = Runner(Drafter(False), on_demand=True)
     runner.step(skip(0), a=range(3))
-    runner.step(DrafterOrders(2, 0, catch_up={"a": Missed(4, 0)}), 1, a=range(4, 5))
+    runner.step(DrafterOrders(2, 0, catch_up={"a": KvLag(4, 0)}), 1, a=range(4, 5))
     assert runner.drafter.calls[-1]["target_positions"].tolist() == [4]
 
 
@@ -243,7 +243,7 @@ def test_what_cannot_be_kept_or_caught_up_costs_drafts_and_no_more(monkeypatch: 
     runner.step(skip(0), a=range(3))
     full = Mock(side_effect=torch.OutOfMemoryError)
     monkeypatch.setattr(DrafterOnDemand, "_caught_up", full)
-    drafts = runner.step(DrafterOrders(1, 0, catch_up={"a": Missed(3, 0)}), 2, a=range(3, 4))
+    drafts = runner.step(DrafterOrders(1, 0, catch_up={"a": KvLag(3, 0)}), 2, a=range(3, 4))
     assert full.called
     assert drafts.shape == (1, 2)
     assert runner.drafter.calls[-1]["target_positions"].tolist() == [3]
@@ -254,16 +254,16 @@ def test_workers_that_share_a_step_do_not_go_on_apart(monkeypatch: pytest.Monkey
     runner.step(skip(0), a=range(3))
     monkeypatch.setattr(DrafterOnDemand, "_caught_up", Mock(side_effect=torch.OutOfMemoryError))
     with pytest.raises(torch.OutOfMemoryError):
-        runner.step(DrafterOrders(1, 0, catch_up={"a": Missed(3, 0)}), 2, a=range(3, 4))
+        runner.step(DrafterOrders(1, 0, catch_up={"a": KvLag(3, 0)}), 2, a=range(3, 4))
 
 
 def test_no_more_is_kept_than_is_asked_for() -> None:
     runner = Runner(Drafter(False), on_demand=True)
     for step in range(9):
         runner.step(skip(step), a=range(step, step + 1))
-    runner.step(DrafterOrders(9, 3, catch_up={"a": Missed(6, 3)}), 1, a=range(9, 10))
+    runner.step(DrafterOrders(9, 3, catch_up={"a": KvLag(6, 3)}), 1, a=range(9, 10))
     assert len(runner.drafter.calls[-1]["target_positions"]) == 7
-    runner.step(DrafterOrders(9, 0, catch_up={"a": Missed(9, 0)}), 1, a=range(9, 10))
+    runner.step(DrafterOrders(9, 0, catch_up={"a": KvLag(9, 0)}), 1, a=range(9, 10))
     assert runner.drafter.calls[-1]["target_positions"].tolist() == [9]
 
 

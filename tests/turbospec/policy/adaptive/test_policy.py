@@ -16,6 +16,7 @@ from tests.turbospec.synthetic_engine import Guess, Served, SyntheticEngine, Tim
 from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
 from turbospec.planning.problem import Batch
+from turbospec.planning.step_costs import step_costs
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
 
 FIXED = (0, 1, 2, 3, 5)
@@ -98,7 +99,8 @@ def test_plans_without_drafts_are_for_longer_the_longer_nothing_drafts() -> None
 
     def steps_of_plans_without_drafts(guess: Guess) -> list[int]:
         served = server.serve(policy, guess, 24, seed=3)
-        return [step.plan.steps for step in served.steps if step.plan.steps > 1 and not step.plan.draft_lengths.any()]
+        plans = [step.plan for step in served.steps if not step.plan.draft_lengths.any()]
+        return [plan.validity.idle_steps for plan in plans if plan.validity.idle_steps > 1]
 
     before, _, after = (steps_of_plans_without_drafts(guess) for guess in (hopeless, GOOD, hopeless))
     assert max(before) > 8 * min(before)
@@ -150,9 +152,9 @@ def test_a_price_is_learnt_where_every_step_has_prompts() -> None:
         policy.plan(view)
         policy.observe(make_outcome(view, 0, 0, draft_seconds=0.0, verify_seconds=0.030, step_seconds=0.030))
     policy.plan(make_view(8, step=100))
-    rate = policy.price.rate(8)
+    rate = policy.models.price.rate(8)
     assert rate is not None
-    assert 1.2 * 8 / 0.030 < rate < 8 / policy.latency.verify_curve(8, 0, 800.0, 8)[0]
+    assert 1.2 * 8 / 0.030 < rate < 8 / policy.models.latency.verify_curve(8, 0, 800.0, 8)[0]
 
 
 def test_a_queue_that_will_fill_the_batch_shortens_drafts_for_this_step_alone() -> None:
@@ -175,7 +177,7 @@ def test_requests_that_have_ended_do_not_lower_the_price() -> None:
             policy.plan(view)
             policy.observe(make_outcome(view, 0, 0, emitted=emitted, draft_seconds=0.0, step_seconds=0.030))
         policy.plan(make_view(8, step=100))
-        rates.append(policy.price.rate(8 - gone) or 0.0)
+        rates.append(policy.models.price.rate(8 - gone) or 0.0)
     assert rates[0] / 8 == pytest.approx(rates[1] / 4)
     assert rates[0] > 0.0
 
@@ -187,19 +189,19 @@ def test_steps_of_which_nobody_is_left_teach_no_price() -> None:
         policy.plan(view)
         policy.observe(make_outcome(view, 0, 0, emitted=np.zeros(2, np.int64)))
     assert policy.plan(make_view(1, step=20)).draft_lengths.shape == (1,)
-    assert policy.price.rate(1) is None
+    assert policy.models.price.rate(1) is None
 
 
 @pytest.mark.parametrize(("prompt", "learnt"), [(0, True), (500, False)])
 def test_a_drafter_that_was_busy_with_prompts_is_not_held_against_drafting(prompt: int, learnt: bool) -> None:
     policy = adaptive(measured_profile())
-    policy.bias = Mock(wraps=policy.bias)
+    policy.models.bias = Mock(wraps=policy.models.bias)
     view = make_view(8)
     plan = policy.plan(view)
     assert plan.draft_lengths.any()
     policy.observe(make_outcome(view, plan.draft_lengths, 1, catch_up_tokens=prompt, step_seconds=0.030))
     policy.plan(make_view(4, step=1))  # not the same again, which needs no learning
-    assert bool(policy.bias.learn.call_count) is learnt
+    assert bool(policy.models.bias.learn.call_count) is learnt
 
 
 def test_a_full_machine_drafts_less() -> None:
@@ -234,7 +236,7 @@ def test_a_plan_without_drafts_outlives_first_tokens_unless_it_is_for_them(guess
     phase = np.r_[[Phase.PREFILL], np.full(7, Phase.DECODE)]
     plan = policy.plan(make_view(8, step=100_000, phase=phase, prefill_tokens=120))
     assert not plan.draft_lengths.any()
-    assert (plan.steps > 1) is goes_on
+    assert (plan.validity.idle_steps > 1) is goes_on
 
 
 def test_tokens_that_wait_for_the_next_draft_are_first_tokens_too() -> None:
@@ -256,7 +258,7 @@ def test_those_who_will_start_in_the_next_step_wait_for_this_one_and_others_in_t
 def test_a_drafter_reads_prompts_later_if_somebody_waits_meanwhile() -> None:
     policy = adaptive(first_token_weight=1.0, use_confidence=False, probe_share=0.0)
     serve(policy, GOOD, 8)
-    tokens = round(0.1 / policy.latency.catch_up_token_seconds)
+    tokens = round(0.1 / policy.models.latency.catch_up_token_seconds)
     drafted = [
         int(policy.plan(view).draft_lengths.sum())
         for step, (waiting, prompts) in enumerate([(0, 0), (0, tokens), (4, 0), (4, tokens)])
@@ -302,18 +304,18 @@ def test_a_batch_drafters_first_position_has_no_price_of_its_own() -> None:
     """As in vLLM: the first pass is part of every step, so that drafting one token costs its verification alone."""
     policy = adaptive(measured_profile())
     view = make_view(8, max_draft=4, batch_drafter=True, first_pass_every_step=True)
-    costs = policy._costs(view, Batch.of(view, view.draft_limits))
+    costs = step_costs(policy.models.latency, view, Batch.of(view, view.draft_limits))
     one, two = np.array([1] + [0] * 7), np.array([2] + [0] * 7)
     assert costs.seconds(one) == pytest.approx(costs.verify[1])
-    _, each_pass, row = policy.latency.draft_costs(100.0)
+    _, each_pass, row = policy.models.latency.draft_costs(100.0)
     assert costs.seconds(two) == pytest.approx(costs.verify[2] + each_pass + 8 * row)
 
 
 def test_a_parallel_drafter_costs_one_pass_over_the_whole_batch_too() -> None:
     policy = adaptive(measured_profile())
     view = make_view(8, max_draft=4, batch_drafter=True, parallel_drafter=True)
-    costs = policy._costs(view, Batch.of(view, view.draft_limits))
-    start, each_pass, row = policy.latency.draft_costs(100.0)
+    costs = step_costs(policy.models.latency, view, Batch.of(view, view.draft_limits))
+    start, each_pass, row = policy.models.latency.draft_costs(100.0)
     one, four = np.array([1] + [0] * 7), np.array([4] + [0] * 7)
     assert costs.seconds(one) == pytest.approx(costs.verify[1] + start + each_pass + 8 * row)
     assert costs.seconds(four) == pytest.approx(costs.verify[4] + start + each_pass + 8 * row)
@@ -328,14 +330,14 @@ def test_a_batch_drafter_of_one_token_is_not_explored_for_ever() -> None:
         accepted = np.minimum(plan.draft_lengths, step % 2)
         outcome = make_outcome(view, plan.draft_lengths, accepted, draft_rows=np.zeros(0, np.int64), draft_seconds=0.0)
         policy.observe(outcome)
-    assert not plan.reason.startswith("learning")
+    assert not plan.reason.startswith("exploring")
 
 
 @pytest.mark.parametrize("owed", [False, True])
 def test_drafting_pays_for_reading_newcomers_prompts_unless_they_are_read_anyway(owed: bool) -> None:
     """The drafter's pass over prompts of requests that no plan knew takes longer here than drafts save."""
     policy = adaptive(measured_profile())
-    tokens = round(20e-3 / policy.latency.catch_up_token_seconds)
+    tokens = round(20e-3 / policy.models.latency.catch_up_token_seconds)
     drafting = 0
     for step in range(200):
         view = make_view(8, step=step, max_draft=2, batch_drafter=True, drafter_always_prefills=owed)
@@ -376,9 +378,9 @@ def test_predictions_hold() -> None:
 def test_with_a_profile_there_is_nothing_to_explore() -> None:
     server = SyntheticEngine(concurrency=4)
     served = server.serve(adaptive(measured_profile()), GOOD, 4)
-    assert not any(step.plan.reason.startswith("learning") for step in served.steps)
+    assert not any(step.plan.reason.startswith("exploring") for step in served.steps)
     blind = SyntheticEngine(concurrency=4).serve(adaptive(), GOOD, 4)
-    assert any(step.plan.reason.startswith("learning") for step in blind.steps)
+    assert any(step.plan.reason.startswith("exploring") for step in blind.steps)
 
 
 def test_the_longest_draft_can_be_lowered() -> None:
@@ -395,7 +397,7 @@ def test_plans_whose_outcome_never_comes_are_forgotten() -> None:
     policy = adaptive()
     for step in range(1_000):
         policy.plan(make_view(step=step))
-    assert len(policy._open) < 100
+    assert len(policy._records) < 100
 
 
 def test_an_outcome_that_cannot_be_learnt_from_is_not_met_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,7 +406,7 @@ def test_an_outcome_that_cannot_be_learnt_from_is_not_met_again(monkeypatch: pyt
     view = make_view(2, step=10_000, request_ids=np.array([900, 901]))
     policy.plan(view)
     policy.observe(replace(served.steps[-1].outcome, step=view.step))
-    monkeypatch.setattr(policy.latency, "learn", Mock(side_effect=ValueError("corrupt")))
+    monkeypatch.setattr(policy.models.latency, "learn", Mock(side_effect=ValueError("corrupt")))
     with pytest.raises(ValueError, match="corrupt"):
         policy.plan(make_view(2, step=10_001))
     assert policy.plan(make_view(2, step=10_002)).draft_lengths.shape == (2,)

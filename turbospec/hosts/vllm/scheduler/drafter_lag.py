@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 
 from turbospec.hosts.vllm.scheduler.requests import KnownRequest
-from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, Missed
+from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 from turbospec.interface import IntArray
 
 
-class DrafterCache:
+class DrafterLag:
     """Decides, step by step, whether the drafter's first pass is left out and who is caught up.
 
     A pass is left out where nothing is to be drafted and no drafts are verified: then what each request misses is
@@ -27,7 +27,7 @@ class DrafterCache:
     def __init__(self, kept_tokens: int, max_batched_tokens: int, *, prefix_caching: bool) -> None:
         self._kept_tokens = kept_tokens
         self._max_batched_tokens = max_batched_tokens
-        self._max_missed = min(kept_tokens, max_batched_tokens // 2)
+        self._max_lag = min(kept_tokens, max_batched_tokens // 2)
         self._prefix_caching = prefix_caching
         self._kept: deque[int] = deque()
         """Tokens of each step that the worker keeps, oldest first."""
@@ -40,20 +40,18 @@ class DrafterCache:
         return self._first + len(self._kept)
 
     def can_draft(self, request: KnownRequest) -> bool:
-        return request.missed_tokens == 0 or (
-            request.missed_since >= self._first and request.missed_tokens <= self._max_missed
-        )
+        return request.lag_tokens == 0 or (request.lag_since >= self._first and request.lag_tokens <= self._max_lag)
 
     def idle(self, requests: Sequence[KnownRequest]) -> DrafterOrders | None:
         """Decide for a step of one token for each of these requests, without drafts, and take it that it is done; None
         where somebody is to be caught up."""
-        if any(request.owes_prompt and self.can_draft(request) for request in requests):
+        if any(request.lacks_prompt and self.can_draft(request) for request in requests):
             return None
         orders = DrafterOrders(self._next, self._first, skip=True)
         for request in requests:
-            if request.missed_tokens == 0:
-                request.missed_since = orders.step
-            request.missed_tokens += 1
+            if request.lag_tokens == 0:
+                request.lag_since = orders.step
+            request.lag_tokens += 1
         self._keep(len(requests))
         return orders
 
@@ -84,52 +82,52 @@ class DrafterCache:
         tokens = [num_scheduled[name] for name in names]
         for name, request in zip(names, requests, strict=True):
             if name in resumed:
-                request.missed_tokens, request.owes_prompt = 0, False
+                request.lag_tokens, request.lacks_prompt = 0, False
         idle = not lengths.any() and not any(drafted.values())
-        if idle and (not drafter_fits or (not unfinished and self._all_may_wait(requests, tokens))):
+        if idle and (not drafter_fits or (not unfinished and self._all_may_lag(requests, tokens))):
             orders = DrafterOrders(self._next, self._first, skip=True)
             for request, number in zip(requests, tokens, strict=True):
-                self._miss(request, number)
+                self._add_lag(request, number)
             self._keep(sum(tokens))
             return orders
         # Drafters that take the next token along need a place more for each request.
         room = self._max_batched_tokens - sum(tokens) - len(names)
         orders, kept = DrafterOrders(self._next, self._first), 0
         for row, (name, request, number) in enumerate(zip(names, requests, tokens, strict=True)):
-            missed = request.missed_tokens
+            missed = request.lag_tokens
             if missed == 0:
                 continue
-            wanted = drafter_fits and (lengths[row] or request.owes_prompt)
+            wanted = drafter_fits and (lengths[row] or request.lacks_prompt)
             if wanted and missed <= room and self.can_draft(request):
                 room -= missed
-                orders.catch_up[name] = Missed(missed, request.missed_since)
-                request.missed_tokens, request.owes_prompt = 0, False
+                orders.catch_up[name] = KvLag(missed, request.lag_since)
+                request.lag_tokens, request.lacks_prompt = 0, False
             else:
                 lengths[row] = 0
-                self._miss(request, number)
+                self._add_lag(request, number)
                 orders.keep.add(name)
                 kept += number
         if orders.keep:
             self._keep(kept)
         return orders
 
-    def _all_may_wait(self, requests: Sequence[KnownRequest], tokens: Sequence[int]) -> bool:
+    def _all_may_lag(self, requests: Sequence[KnownRequest], tokens: Sequence[int]) -> bool:
         # More prompts than half of what is kept would push one another out.
-        return 2 * sum(tokens) <= self._kept_tokens and all(map(self._may_wait, requests, tokens))
+        return 2 * sum(tokens) <= self._kept_tokens and all(map(self._may_lag, requests, tokens))
 
-    def _may_wait(self, request: KnownRequest, tokens: int) -> bool:
+    def _may_lag(self, request: KnownRequest, tokens: int) -> bool:
         """Whether what this step computes for a request can be caught up later."""
-        if request.owes_prompt and self.can_draft(request):
+        if request.lacks_prompt and self.can_draft(request):
             return False
         if tokens > 1 and request.one_token and self._prefix_caching:
             return False  # it has no later step
-        return tokens == 1 or request.missed_tokens + tokens <= self._max_missed
+        return tokens == 1 or request.lag_tokens + tokens <= self._max_lag
 
-    def _miss(self, request: KnownRequest, tokens: int) -> None:
-        if request.missed_tokens == 0:
-            request.missed_since = self._next
-        request.missed_tokens += tokens
-        request.owes_prompt = self._prefix_caching and (request.owes_prompt or tokens > 1)
+    def _add_lag(self, request: KnownRequest, tokens: int) -> None:
+        if request.lag_tokens == 0:
+            request.lag_since = self._next
+        request.lag_tokens += tokens
+        request.lacks_prompt = self._prefix_caching and (request.lacks_prompt or tokens > 1)
 
     def _keep(self, tokens: int) -> None:
         self._kept.append(tokens)

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turbospec.hosts.vllm.scheduler.drafter_cache import DrafterCache
+from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
 from turbospec.hosts.vllm.scheduler.requests import KnownRequest
-from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, Missed
+from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 
 
 class Steps:
@@ -14,7 +14,7 @@ class Steps:
     def __init__(
         self, names: str, *, kept_tokens: int = 64, max_batched_tokens: int = 64, prefix_caching: bool = False
     ) -> None:
-        self.cache = DrafterCache(kept_tokens, max_batched_tokens, prefix_caching=prefix_caching)
+        self.cache = DrafterLag(kept_tokens, max_batched_tokens, prefix_caching=prefix_caching)
         self.known = {name: KnownRequest(number, None, 0) for number, name in enumerate(names)}
         self.lengths = np.zeros(0, np.int64)
 
@@ -46,7 +46,7 @@ class Steps:
 
     @property
     def missed(self) -> list[int]:
-        return [request.missed_tokens for request in self.known.values()]
+        return [request.lag_tokens for request in self.known.values()]
 
     def can_draft(self, name: str) -> bool:
         return self.cache.can_draft(self.known[name])
@@ -62,20 +62,20 @@ def test_a_step_that_drafts_nothing_needs_no_drafter() -> None:
 def test_who_drafts_is_caught_up_and_the_others_go_on_missing() -> None:
     steps = Steps("ab")
     steps.step()
-    assert steps.step(a=3) == DrafterOrders(1, 0, keep={"b"}, catch_up={"a": Missed(1, since=0)})
+    assert steps.step(a=3) == DrafterOrders(1, 0, keep={"b"}, catch_up={"a": KvLag(1, since=0)})
     assert steps.missed == [0, 2]
     # Rejected drafts go through the drafter with what was accepted: nobody knows yet how many.
     assert steps.step(drafted={"a": 3}) == DrafterOrders(2, 0, keep={"b"})
     assert steps.missed == [0, 3]
-    assert steps.step(b=1) == DrafterOrders(3, 0, catch_up={"b": Missed(3, since=0)})
+    assert steps.step(b=1) == DrafterOrders(3, 0, catch_up={"b": KvLag(3, since=0)})
     steps.step()
-    assert steps.step(a=1) == DrafterOrders(4, 0, keep={"b"}, catch_up={"a": Missed(1, since=3)})
+    assert steps.step(a=1) == DrafterOrders(4, 0, keep={"b"}, catch_up={"a": KvLag(1, since=3)})
 
 
 def test_a_prompt_that_others_may_share_is_caught_up_when_its_first_token_has_left() -> None:
     steps = Steps("ab", prefix_caching=True)
     assert steps.step(prompts={"b": 20}).skip
-    assert steps.step() == DrafterOrders(1, 0, keep={"a"}, catch_up={"b": Missed(20, since=0)})
+    assert steps.step() == DrafterOrders(1, 0, keep={"a"}, catch_up={"b": KvLag(20, since=0)})
     assert steps.missed == [2, 0]
     assert steps.step().skip
 
@@ -113,7 +113,7 @@ def test_a_prompt_for_which_there_was_no_room_in_time_is_given_up() -> None:
     assert steps.step(prompts={"a": 8}).skip
     assert steps.step(prompts={"b": 7}).keep == {"a", "b"}
     assert steps.missed == [9, 8]
-    assert steps.step() == DrafterOrders(2, 0, keep={"a"}, catch_up={"b": Missed(8, since=0)})
+    assert steps.step() == DrafterOrders(2, 0, keep={"a"}, catch_up={"b": KvLag(8, since=0)})
     assert steps.step().skip
     assert steps.cache.idle(list(steps.known.values())) is not None
 
@@ -162,7 +162,7 @@ def test_no_more_is_caught_up_than_the_buffers_hold() -> None:
     for _ in range(3):
         steps.step()
     orders = steps.step(a=2, b=2, c=2)
-    assert orders.catch_up == {"a": Missed(3, since=0)}
+    assert orders.catch_up == {"a": KvLag(3, since=0)}
     assert steps.lengths.tolist() == [2, 0, 0]
     assert steps.missed == [0, 4, 4]
 

@@ -1,0 +1,102 @@
+"""When a plan is reused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.turbospec.factories import make_view
+from turbospec.interface import IntArray, PlanValidity, StepPlan
+from turbospec.planning.gate import SurvivalGate
+from turbospec.runtime.plan_reuse import RunningPlan, plan_again
+
+PLANNED = make_view(4, step=5)
+
+
+def a_plan(lengths: IntArray | None = None, *, steps: int = 4, **fields: object) -> StepPlan:
+    drafts = np.full(4, 3, np.int64) if lengths is None else lengths
+    return StepPlan(drafts, predicted_tokens=9.0, validity=PlanValidity(steps), **fields)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_a_plan_is_reused_for_its_steps_and_no_longer(steps: int) -> None:
+    plan = a_plan(steps=steps)
+    again = [plan_again(plan, PLANNED, make_view(4, step=5 + later)) is not None for later in range(6)]
+    assert again == [0 < later < steps for later in range(6)], "the planned step itself is planned anew"
+
+
+def test_drafts_stay_within_the_limits_of_the_new_step() -> None:
+    limits = np.array([0, 2, 3, 9])
+    again = plan_again(a_plan(), PLANNED, make_view(4, step=6, draft_limits=limits))
+    assert again is not None
+    assert again.draft_lengths.tolist() == [0, 2, 3, 3]
+    assert again.predicted_tokens == 9.0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        make_view(3, step=6),
+        make_view(4, step=6, request_ids=np.array([0, 1, 2, 9])),
+        make_view(4, step=6, prefill_tokens=50),
+        make_view(4, step=6, admitted_requests=1),
+    ],
+    ids=["fewer requests", "another request", "prefill", "admitted"],
+)
+def test_another_batch_or_pending_prefill_ends_reuse(other: object) -> None:
+    assert plan_again(a_plan(), PLANNED, make_view(4, step=6)) is not None
+    assert plan_again(a_plan(), PLANNED, other) is None  # pyright: ignore[reportArgumentType]
+
+
+def test_every_step_has_a_gate_of_its_own() -> None:
+    gate = SurvivalGate(np.full(13, 0.9), np.ones(1), np.full((1, 15), 0.9), np.array([3]), np.array([0.1, 0.02, 0.01]))
+    planned = make_view(1, step=5)
+    plan = a_plan(np.array([3]), gate=gate)
+    for step in (6, 7):
+        again = plan_again(plan, planned, replace(planned, step=step))
+        assert again is not None
+        assert again.gate is not None
+        more = [bool(again.gate.advance(np.array([0]), np.array([0.9]))[1][0]) for _ in range(3)]
+        assert more == [True, True, False]
+
+
+def running(lengths: list[int], idle_steps: int = 3) -> RunningPlan[str]:
+    plan = StepPlan(np.array(lengths, np.int64), validity=PlanValidity(idle_steps=idle_steps))
+    return RunningPlan(plan, [*"abcdefgh"[: len(lengths)]])
+
+
+def test_steps_without_drafts_run_on_a_plan_as_often_as_it_says() -> None:
+    plan = running([0, 0])
+    covered = 0
+    while plan.covers({"a", "b"}):
+        plan.run("ab")
+        covered += 1
+    assert covered == 3
+    assert not plan.valid
+
+
+def test_a_plan_with_drafts_runs_its_own_step_alone() -> None:
+    plan = running([0, 2])
+    assert plan.drafts
+    assert plan.valid
+    plan.run("ab")
+    assert not plan.valid
+
+
+def test_requests_may_leave_and_a_few_may_join() -> None:
+    plan = running([0, 0, 0, 0], idle_steps=9)
+    assert plan.covers({"a"})
+    assert not plan.covers({"a", "x"})
+    assert plan.admits({"a", "b", "c", "x"})
+    assert not plan.admits({"a", "b", "x"}), "a third of the batch is new"
+    plan.run("abcx")
+    assert "x" in plan
+    assert plan.covers({"a", "x"})
+    assert not plan.admits({"a", "b", "c", "x", "y"}), "those that joined before count too"
+
+
+def test_new_requests_draft_the_median() -> None:
+    assert running([1, 3, 5]).lengths("cxa") == [5, 3, 1]
+    assert running([]).lengths("x") == [0]

@@ -1,0 +1,110 @@
+"""Steps that `adaptive` runs in order to learn: exploration at the start, probes while off, comparisons while on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turbospec.exploration.probing import PlainSteps, ProbeBudget, seconds_lost
+from turbospec.interface import IntArray, StepOutcome, StepPlan, StepView
+from turbospec.models.drafter import DrafterModels
+from turbospec.models.latency import LatencyModel
+from turbospec.planning.problem import StepProblem
+from turbospec.policy.adaptive.attribution import PlanRecord, ProbeRecord
+from turbospec.policy.adaptive.server_models import has_drafts
+
+PROBE_DRAFT_LENGTH = 1
+EXPLORATION = (0, 2, 0, 5, 1, 0, 3, 4, 0, 2)
+"""Draft lengths of steps that learn what drafting costs: the first without a profile, and after the costs changed."""
+HARDWARE_CHANGED = 0.8
+"""Ratio of measured to predicted step time from which on the hardware is taken to have become faster."""
+
+
+class Exploration:
+    """Chooses the steps to learn from, within a share of step time.
+
+    Args:
+        latency: the model that exploration teaches.
+        share: part of step time that probes, and again comparison steps, may lose.
+    """
+
+    def __init__(self, latency: LatencyModel, share: float) -> None:
+        self._latency = latency
+        self._probes = ProbeBudget(share)
+        self._plain_steps = PlainSteps(share)
+        self._explored = 0
+
+    def earn(self, seconds: float) -> None:
+        """Add the budget that this much step time earns."""
+        self._probes.earn(seconds)
+        self._plain_steps.earn(seconds)
+
+    def explore(self, limits: IntArray) -> StepPlan:
+        """The next draft length of the exploration, the same for all requests."""
+        length = EXPLORATION[self._explored % len(EXPLORATION)]
+        self._explored += 1
+        return StepPlan(np.minimum(limits, length), reason=f"exploring the cost of drafting {length}", probe=True)
+
+    def comparison(self, view: StepView, problem: StepProblem, plan: StepPlan) -> StepPlan | None:
+        """A step without drafts in place of a plan that drafts, to compare it with; None where none is due."""
+        if view.prefill_tokens:
+            return None
+        decoding = problem.batch.decoding
+        drafting_seconds = plan.predicted_seconds - problem.plain_seconds
+        worth = (plan.predicted_tokens - decoding) / problem.price - drafting_seconds
+        if not self._plain_steps.is_due(decoding, view.step, worth):
+            return None
+        return StepPlan(
+            np.zeros(view.size, np.int64), decoding, problem.plain_seconds, "no drafts, to compare drafting with"
+        )
+
+    def probe(self, problem: StepProblem, drafter: DrafterModels) -> tuple[StepPlan, ProbeRecord] | None:
+        """A draft of one token for the requests where it teaches most; None where no probe is due."""
+        costs, acceptance = problem.costs, problem.conditional[:, 0]
+        jump, each = problem.verify_costs()
+        # While nothing is drafted, the drafter's prefill of this step is caused by the probe alone.
+        shared = costs.draft_start + costs.draft_pass + jump + problem.reading_seconds
+        of_row = np.full(len(acceptance), costs.draft_token + each)
+        if problem.catch_up is not None:
+            of_row += problem.catch_up
+        # Drafting costs are not measured while nothing drafts: they may date from the server's start.
+        costs_are_old = self._latency.pace < HARDWARE_CHANGED
+        chosen = self._probes.choose(
+            problem.limits > 0,
+            shared,
+            of_row,
+            acceptance,
+            problem.price,
+            drafter.acceptance.evidence(problem.rows),
+            costs_are_old=costs_are_old,
+        )
+        if chosen is None:
+            return None
+        seconds = problem.plain_seconds + shared + float(of_row[chosen].sum())
+        lengths = np.zeros(len(acceptance), np.int64)
+        lengths[chosen] = PROBE_DRAFT_LENGTH
+        plan = StepPlan(
+            lengths,
+            problem.batch.decoding + float(acceptance[chosen].sum()),
+            seconds,
+            "probe while drafting does not pay",
+            probe=True,
+        )
+        return plan, ProbeRecord(acceptance[chosen], seconds, jump + each * len(chosen))
+
+    def learn(self, record: PlanRecord, outcome: StepOutcome) -> None:
+        """Close a probe, or note a step without drafts."""
+        decoding = int(np.count_nonzero(record.decoders))
+        if not has_drafts(outcome) and outcome.prefill_tokens == 0 and decoding > 0:
+            self._plain_steps.learn(decoding, outcome.step)
+        if record.probe is not None:
+            self._close_probe(record.probe, record.price, outcome)
+
+    def _close_probe(self, probe: ProbeRecord, price: float, outcome: StepOutcome) -> None:
+        gain = int(outcome.accepted.sum()) / price
+        self._probes.spend(seconds_lost(outcome.draft_seconds + probe.verify_seconds, gain))
+        if outcome.drafted.any():
+            self._probes.learn(int((outcome.accepted > 0).sum()), probe.acceptance)
+            if outcome.step_seconds < HARDWARE_CHANGED * probe.step_seconds:
+                # A probe has one pass of few rows. Only longer drafts show which of the costs has fallen.
+                self._latency.forget_draft_costs()
+                self._explored = 0

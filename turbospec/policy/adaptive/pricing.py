@@ -1,0 +1,86 @@
+"""A step's problem with the price of time: the value of a second to requests that decode and to those that wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from turbospec.interface import FloatArray, IntArray, StepView
+from turbospec.models.acceptance import survival
+from turbospec.planning.objective import best_rate
+from turbospec.planning.problem import Batch, StepProblem, catch_up_charges
+from turbospec.planning.step_costs import step_costs
+from turbospec.policy.adaptive.server_models import ServerModels
+
+SMALL_BATCH = 8
+"""Largest batch for which the price of time is estimated again from the batch itself."""
+OWN_RATE_MARGIN = 1.1
+"""Factor over their rate without drafts that several requests must reach for a plan at their own rate."""
+
+
+def priced_problem(
+    models: ServerModels, first_token_weight: float, view: StepView, batch: Batch, rows: IntArray, limits: IntArray
+) -> StepProblem:
+    """The step as the planners see it.
+
+    Args:
+        models: the models, whose drafter models exist.
+        first_token_weight: how much more a second is worth to a request without its first token.
+        view: of the step.
+        batch: the view's summary.
+        rows: (n,) state rows of the view's requests.
+        limits: (n,) draft lengths that are not exceeded.
+    """
+    assert models.drafter is not None
+    latency, price = models.latency, models.price
+    conditional = models.drafter.acceptance.conditional(rows, view.class_ids, limits)
+    costs = step_costs(latency, view, batch)
+    catch_up: FloatArray | None = None
+    charges: FloatArray | None = None
+    if batch.drafter_lag_tokens:
+        catch_up = view.drafter_lag_tokens.astype(np.float64) * latency.catch_up_token_seconds
+        charges = catch_up_charges(catch_up, view.tokens_left, conditional[:, 0])
+    rate = price.rate(batch.decoding)
+    if rate is None:
+        rate = best_rate(survival(conditional), costs, float(batch.decoding))
+    soon = price.rate(batch.decoding, batch.prefilling + view.waiting_requests) or rate
+    urgent = soon * _urgency(first_token_weight, view, batch, float(costs.verify[0]))
+    # The drafter could do its prefill of this step later; until then somebody waits for it, whatever is drafted.
+    reading = view.drafter_prefill_tokens * latency.catch_up_token_seconds
+    costs.draft_start += reading * max(1.0 - rate / urgent, 0.0)
+    return StepProblem(batch, rows, limits, conditional, costs, urgent, rate, catch_up, charges, reading)
+
+
+def at_own_rate(problem: StepProblem) -> StepProblem | None:
+    """The problem at the best rate of its own requests; None where that is not below the price or drafts add little.
+
+    The price of time is the rate that all requests of this load reach, easy ones among them. A hard request still has
+    to emit its tokens, and finishes soonest at the best rate that it can reach itself. In a large batch the two rates
+    differ by little more than the models' errors.
+    """
+    batch = problem.batch
+    if batch.decoding > SMALL_BATCH:
+        return None
+    own = best_rate(survival(problem.conditional), problem.costs, float(batch.decoding))
+    margin = 1.0 if batch.decoding == 1 else OWN_RATE_MARGIN
+    if not margin * batch.decoding / problem.plain_seconds < own < problem.decode_price:
+        return None
+    return replace(problem, price=problem.price * own / problem.decode_price, decode_price=own)
+
+
+def delays_first_tokens(view: StepView, batch: Batch) -> bool:
+    """Whether first tokens wait for the step's drafting.
+
+    They do where prefill is pending and, in engines that draft before they emit, where a first token is ready.
+    """
+    return view.prefill_pending or (view.draft_before_emit and batch.starting > 0)
+
+
+def _urgency(first_token_weight: float, view: StepView, batch: Batch, no_draft_seconds: float) -> float:
+    """Factor on the decode rate: a second is worth more while first tokens wait for it."""
+    # Other queued requests gain by throughput, and are counted in the rate.
+    delayed = batch.prefilling + view.admitted_requests + (batch.starting if view.draft_before_emit else 0)
+    # Where requests have queued for long, one step more or less hardly changes their TTFT.
+    part = no_draft_seconds / (no_draft_seconds + view.waiting_seconds)
+    return 1.0 + first_token_weight * part * delayed / batch.decoding
