@@ -1,13 +1,13 @@
 # pyright: basic, reportMissingImports=false
 """The entry point `vllm.general_plugins`: makes `vllm serve --speculative-config …` adaptive where a policy is given.
 
-vLLM loads it in every process before it reads its arguments. Two methods of `EngineArgs` are wrapped: one gives the
-speculative configuration the schedule that vLLM's own way to a changing draft length asks for, the other names the
-scheduler. In a worker, a third has the drafter run on demand, and its drafts sent with the step's tokens or made after
-they have left. Where no policy is given, all do what they did before.
+vLLM loads it in every process before it parses arguments. It wraps two methods of `EngineArgs`: one gives the
+speculative configuration the K schedule that vLLM needs for a draft length that changes, the other sets the scheduler.
+In a worker a third makes the drafter run on demand, and send its drafts with the step's tokens or draft after they have
+left. Without a policy all of them do what they did before.
 
-Everything is imported where it is used, and never in a worker: vLLM's search for kernels on CPU looks into every module
-that is loaded by then, and trips over numba's.
+Everything is imported where it is used, and numba never in a worker: vLLM's search for CPU kernels inspects every
+loaded module and fails on numba's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def register() -> None:
     if hasattr(EngineArgs, MARK):
         return
     setattr(EngineArgs, MARK, True)
-    log.parent = logging.getLogger("vllm")  # which shows nothing of loggers that are not its own
+    log.parent = logging.getLogger("vllm")  # vLLM shows only its own loggers
     EngineArgs.create_speculative_config = _with_schedule(EngineArgs.create_speculative_config)
     EngineArgs.create_engine_config = _with_scheduler(EngineArgs.create_engine_config)
     WorkerWrapperBase.init_device = _with_runner_wrapped(WorkerWrapperBase.init_device)
@@ -50,7 +50,7 @@ def _with_schedule(create):
         if config is None or config.num_speculative_tokens_per_batch_size is not None:
             return config
         if _settings(args) is not None and _reason(args, config) is None:
-            # Any schedule will do: it marks the draft length as one that changes.
+            # Any schedule will do: it tells vLLM that K changes.
             config.num_speculative_tokens_per_batch_size = [(1, 1, config.num_speculative_tokens)]
         return config
 
@@ -84,7 +84,7 @@ def _with_scheduler(create):
             second_model_runner=config.use_v2_model_runner,
         )
         if reason is not None:
-            log.warning("TurboSpec is idle, speculation stays as vLLM has it: %s", reason)
+            log.warning("TurboSpec is off, vLLM keeps its own draft length: %s", reason)
             if speculation is not None and SCHEDULE not in (args.speculative_config or {}):
                 speculation.num_speculative_tokens_per_batch_size = None
             return config
@@ -125,15 +125,15 @@ def _settings(args):
 
 
 def _reason(args, speculation, *, scheduler_cls=None, second_model_runner: bool = False) -> str | None:
-    """Why TurboSpec stays out of it; None where it need not."""
+    """Why TurboSpec cannot control this server; None where it can."""
     from vllm.version import __version_tuple__
 
     from turbospec.hosts.vllm.shared.support import SetUp, unsupported
 
     if args.scheduler_cls is not None:
-        return f"--scheduler-cls names {args.scheduler_cls}; leave it out"
+        return f"--scheduler-cls is set to {args.scheduler_cls}; leave it out"
     if scheduler_cls is not None:
-        return f"vLLM takes a scheduler of its own for this model or platform, {scheduler_cls}"
+        return f"vLLM uses the scheduler {scheduler_cls} for this model or platform"
     return unsupported(
         SetUp(
             version=__version_tuple__,
@@ -147,7 +147,7 @@ def _reason(args, speculation, *, scheduler_cls=None, second_model_runner: bool 
 
 
 def _share_metrics() -> None:
-    """Show the metrics of the engine core, a process still to be started, on this process's `/metrics`."""
+    """Show the metrics of the engine core, which is another process, on this process's `/metrics`."""
     from prometheus_client import REGISTRY
 
     from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileReader

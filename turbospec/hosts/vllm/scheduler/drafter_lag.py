@@ -1,4 +1,4 @@
-"""How much each request's drafter cache lacks in vLLM, and what its drafter is told to do about it."""
+"""The drafter's KV lag of each request in vLLM, and the orders by which the worker's drafter catches up."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from turbospec.interface import IntArray
 
 
 class DrafterLag:
-    """Decides, step by step, whether the drafter's first pass is left out and who is caught up.
+    """Decides, step by step, whether the drafter's first pass is skipped and which requests catch up.
 
-    A pass is left out where nothing is to be drafted and no drafts are verified: then what each request misses is
-    known without waiting for the device. What follows drafts always goes through the drafter.
+    A pass is skipped where nothing is to be drafted and no drafts are verified: then the lag of each request is known
+    without waiting for the device. The step after a draft always runs the drafter.
 
     Args:
-        kept_tokens: tokens that the worker keeps; who lacks older ones drafts no more.
-        max_batched_tokens: room in the drafter's buffers. Who lacks more than half of it drafts no more either: beside
-            the others' tokens there may never be room to catch up.
-        prefix_caching: whether a prompt's blocks may serve other requests, which will count on the drafter's part of
-            them. A prompt is then caught up in the step after it, when its first token has left.
+        kept_tokens: tokens whose inputs the worker keeps. A request whose lag reaches further back drafts no more.
+        max_batched_tokens: size of the drafter's buffers. A request that lags by more than half of it drafts no more
+            either: beside the other requests' tokens there may never be room to catch up.
+        prefix_caching: whether other requests may reuse a prompt's KV blocks, the drafter's included. A prompt is then
+            caught up in the step after its prefill, when its first token has left.
     """
 
     def __init__(self, kept_tokens: int, max_batched_tokens: int, *, prefix_caching: bool) -> None:
@@ -30,21 +30,24 @@ class DrafterLag:
         self._max_lag = min(kept_tokens, max_batched_tokens // 2)
         self._prefix_caching = prefix_caching
         self._kept: deque[int] = deque()
-        """Tokens of each step that the worker keeps, oldest first."""
+        """Tokens of each step that the worker keeps, oldest step first."""
         self._sum = 0
         self._first = 0
-        """Number of the first of them."""
+        """Number of the oldest kept step."""
 
     @property
     def _next(self) -> int:
         return self._first + len(self._kept)
 
     def can_draft(self, request: KnownRequest) -> bool:
+        """Whether the request's lag, if any, can be caught up."""
         return request.lag_tokens == 0 or (request.lag_since >= self._first and request.lag_tokens <= self._max_lag)
 
     def idle(self, requests: Sequence[KnownRequest]) -> DrafterOrders | None:
-        """Decide for a step of one token for each of these requests, without drafts, and take it that it is done; None
-        where somebody is to be caught up."""
+        """Orders for a step of one token for each of these requests, without drafts; None where one must catch up.
+
+        The requests' lag is updated as if the step had run.
+        """
         if any(request.lacks_prompt and self.can_draft(request) for request in requests):
             return None
         orders = DrafterOrders(self._next, self._first, skip=True)
@@ -67,17 +70,17 @@ class DrafterLag:
         unfinished: bool,
         drafter_fits: bool,
     ) -> DrafterOrders:
-        """Decide for one step, and take it that it is done.
+        """Orders for one step. The requests' lag is updated as if the step had run.
 
         Args:
-            requests: the n scheduled ones; what they have missed is brought up to date.
-            names: theirs.
+            requests: the n scheduled ones.
+            names: of these requests.
             num_scheduled: tokens that the step computes for each of them, drafts included.
             drafted: draft tokens among them, for the requests that have some.
-            resumed: those that start anew after a preemption.
-            lengths: (n,) draft lengths; those for whom there is no room are set to 0.
-            unfinished: whether a part of some prompt is left for later steps; all of it could be too much to catch up.
-            drafter_fits: whether vLLM calls the drafter at all, whatever it is told.
+            resumed: requests that start anew after a preemption.
+            lengths: (n,) draft lengths; set to 0 for requests that cannot catch up in this step.
+            unfinished: whether a prefill chunk is left for later steps; a long prompt may be too much to catch up.
+            drafter_fits: whether vLLM calls the drafter at all in this step.
         """
         tokens = [num_scheduled[name] for name in names]
         for name, request in zip(names, requests, strict=True):
@@ -90,17 +93,17 @@ class DrafterLag:
                 self._add_lag(request, number)
             self._keep(sum(tokens))
             return orders
-        # Drafters that take the next token along need a place more for each request.
+        # Drafters that take the next token too need room for one more token for each request.
         room = self._max_batched_tokens - sum(tokens) - len(names)
         orders, kept = DrafterOrders(self._next, self._first), 0
         for row, (name, request, number) in enumerate(zip(names, requests, tokens, strict=True)):
-            missed = request.lag_tokens
-            if missed == 0:
+            lag = request.lag_tokens
+            if lag == 0:
                 continue
             wanted = drafter_fits and (lengths[row] or request.lacks_prompt)
-            if wanted and missed <= room and self.can_draft(request):
-                room -= missed
-                orders.catch_up[name] = KvLag(missed, request.lag_since)
+            if wanted and lag <= room and self.can_draft(request):
+                room -= lag
+                orders.catch_up[name] = KvLag(lag, request.lag_since)
                 request.lag_tokens, request.lacks_prompt = 0, False
             else:
                 lengths[row] = 0
@@ -112,15 +115,15 @@ class DrafterLag:
         return orders
 
     def _all_may_lag(self, requests: Sequence[KnownRequest], tokens: Sequence[int]) -> bool:
-        # More prompts than half of what is kept would push one another out.
+        # Prompts of more than half of the kept tokens would evict one another.
         return 2 * sum(tokens) <= self._kept_tokens and all(map(self._may_lag, requests, tokens))
 
     def _may_lag(self, request: KnownRequest, tokens: int) -> bool:
-        """Whether what this step computes for a request can be caught up later."""
+        """Whether the request can catch up on this step's tokens later."""
         if request.lacks_prompt and self.can_draft(request):
             return False
         if tokens > 1 and request.one_token and self._prefix_caching:
-            return False  # it has no later step
+            return False  # the request has no later step
         return tokens == 1 or request.lag_tokens + tokens <= self._max_lag
 
     def _add_lag(self, request: KnownRequest, tokens: int) -> None:

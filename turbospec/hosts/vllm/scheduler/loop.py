@@ -283,10 +283,11 @@ class VllmLoop:
         computed = [request.num_computed_tokens + num_scheduled[request.request_id] for request in requests]
         if plan.reuse.drafts and not self._views.drafts_fit(max(computed)):
             return None
-        lengths = np.array(plan.reuse.lengths(num_scheduled), np.int64)
-        for row in np.flatnonzero(lengths):
-            left = requests[row].max_tokens - requests[row].num_output_tokens - 1
-            lengths[row] = min(lengths[row], self._views.draft_limit(known[row], computed[row], left))
+        lengths = np.zeros(len(requests), np.int64)
+        for row, length in enumerate(plan.reuse.lengths(num_scheduled)):
+            if length:
+                left = requests[row].max_tokens - requests[row].num_output_tokens - 1
+                lengths[row] = min(length, self._views.draft_limit(known[row], computed[row], left))
         return lengths, sum(num_scheduled[request.request_id] for request in new)
 
     def _passes(

@@ -1,4 +1,4 @@
-"""What the output of one of vLLM's steps says of its drafts. Knows vLLM's structures by their fields alone."""
+"""The verification of drafts, read from the output of one of vLLM's steps. Knows vLLM's structures by their fields."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Outputs(Protocol):
 def verified(
     scheduled: Scheduled, rows: Mapping[str, int], sampled: Sequence[int], outputs: Mapping[int, Outputs]
 ) -> dict[str, Verified]:
-    """What a step made of each of its requests.
+    """The verification of each request's drafts in one step.
 
-    What vLLM sent on is less than was sampled where a request ended. It sends nothing of requests that were aborted
-    while the step ran. Of those that were preempted it sends it as of any other, or nothing: then their positions are
-    computed again, and the step says nothing of their drafts.
+    vLLM emits fewer tokens than it sampled where a request ends, and none for requests that were aborted while the step
+    ran. For preempted requests it emits as usual or nothing; if nothing, their positions are computed again and the
+    step shows nothing of their drafts.
 
     Args:
         scheduled: the step.
-        rows: each request's place in `sampled` (`ModelRunnerOutput.req_id_to_index`).
-        sampled: tokens that the target gave each request, counted before vLLM took the output in, which cuts them; 0 in
-            the midst of a prompt.
+        rows: each request's index in `sampled` (`ModelRunnerOutput.req_id_to_index`).
+        sampled: tokens that the target sampled for each request, counted before vLLM processes the output, which cuts
+            them; 0 where prefill goes on.
         outputs: what vLLM's `update_from_output` returned, by client.
     """
     emitted = {each.request_id: len(each.new_token_ids) for client in outputs.values() for each in client.outputs}
@@ -54,7 +54,7 @@ def verified(
         number, sent = sampled[rows[name]], emitted.get(name, 0)
         if number and not sent:
             continue
-        # What a grammar ruled out was never judged by the target.
+        # Draft tokens that a grammar ruled out were not verified.
         drafted = len(drafts.get(name, ())) - invalid.get(name, 0)
         found[name] = Verified(drafted, min(max(number - 1, 0), drafted), sent)
     return found

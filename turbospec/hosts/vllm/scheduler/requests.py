@@ -1,4 +1,4 @@
-"""What is kept of vLLM's requests: numbers for their names, and what they asked for."""
+"""What is kept of vLLM's requests: a number for each name, their own limits, the drafter's KV lag."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ class VllmRequest(Protocol):
 
 
 def is_unfinished(request: VllmRequest, computed: int) -> bool:
-    """Whether, with so many tokens computed, a part of its prompt is left, or of what it computes again after a
-    preemption."""
+    """Whether, with so many tokens computed, prefill is left, also of a request that resumes after a preemption."""
     return computed < request.num_tokens + request.num_output_placeholders
 
 
@@ -50,16 +49,16 @@ class KnownRequest:
     number: int
     """Never used again."""
     max_draft: int | None
-    """Longest draft that the request allows; None for no limit of its own."""
+    """Longest draft that the request allows; None where it sets no limit."""
     class_id: int
     one_token: bool = False
-    """Whether its first token is its last."""
+    """Whether the request asks for one token only."""
     lag_tokens: int = 0
-    """Tokens in a row that its drafter's cache lacks."""
+    """Drafter KV lag: consecutive tokens that the drafter's KV cache lacks."""
     lag_since: int = 0
-    """Number of the kept step that has the first of them."""
+    """Number of the kept step with the first of them."""
     lacks_prompt: bool = False
-    """Whether they hold part of a prompt that other requests may come to share."""
+    """Whether the lag includes prompt tokens whose KV blocks other requests may reuse."""
 
 
 class KnownRequests:
@@ -104,7 +103,7 @@ class KnownRequests:
         except (TypeError, ValueError, OverflowError):
             length, whole = 0, False
         if not whole:
-            self._complain(MAX_DRAFT_ARG, f"{value!r} is not a whole number from 0; it is not heeded")
+            self._complain(MAX_DRAFT_ARG, f"{value!r} is not a whole number from 0 and is ignored")
             return None
         return length
 
@@ -115,13 +114,16 @@ class KnownRequests:
         name = str(value)
         if name not in self._classes:
             if len(self._classes) == MAX_CLASSES - 1:
-                self._complain(CLASS_ARG, f"{name!r} is beyond the {MAX_CLASSES - 1} told apart; served as if unnamed")
+                self._complain(
+                    CLASS_ARG,
+                    f"{name!r} is beyond the {MAX_CLASSES - 1} classes told apart and is served as class 0",
+                )
                 return 0
             self._classes[name] = len(self._classes) + 1
         return self._classes[name]
 
     def _complain(self, argument: str, text: str) -> None:
-        """Once for each argument: a client that is wrong is wrong with every request."""
+        """Warn once for each argument, not for every request of a client."""
         if argument not in self._complained:
             self._complained.add(argument)
             log.warning("%s: %s", argument, text)

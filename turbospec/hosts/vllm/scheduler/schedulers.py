@@ -1,9 +1,9 @@
 # pyright: basic, reportMissingImports=false
-"""vLLM's schedulers with a draft length that the controller chooses, for every step and every request.
+"""vLLM's schedulers, with draft lengths that the controller chooses for every step and every request.
 
-Methods of vLLM's are extended and none is replaced: after a step is scheduled its draft length is set, drafts are cut
-to their request's length before they are verified, and every output is reported. If any of that fails, the server goes
-on as vLLM would without it.
+Methods of vLLM are extended, none is replaced: after a step is scheduled its draft length is set, drafts are cut to
+their request's length before they are verified, and every output is reported. If any of that fails, the server
+continues as vLLM without TurboSpec.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MARK = "_turbospec_fetches_drafts_that_are_due"
 
 
 class _Adaptive(Scheduler):
-    """What both schedulers share."""
+    """Shared by both schedulers."""
 
     def __init__(self, vllm_config, *args, **kwargs) -> None:
         super().__init__(vllm_config, *args, **kwargs)
@@ -50,17 +50,17 @@ class _Adaptive(Scheduler):
         self._loop: VllmLoop | None = self._build_loop(vllm_config)
         self._began = 0.0
         self._was_paused = False
-        """Whether the engine was paused since the last step, perhaps with requests that stayed."""
+        """Whether the engine was paused since the last step; requests may have stayed in the batch."""
         self._lengths: dict[str, int] = {}
-        """Draft length of each request of the last scheduled step."""
+        """K of each request in the last scheduled step."""
         self.drafts_are_due = True
-        """Whether the last scheduled step drafts anything that its output does not bring."""
+        """Whether the last scheduled step makes drafts that its output does not carry."""
 
     def _build_loop(self, vllm_config) -> VllmLoop | None:
         settings = read_settings(vllm_config.additional_config)
         speculation = vllm_config.speculative_config
         if settings is None or speculation is None or self.dynamic_sd_lookup is None:
-            log.warning("TurboSpec is idle: it needs a policy and a --speculative-config")
+            log.warning("TurboSpec is off: it needs a policy and a --speculative-config")
             return None
         limits = EngineLimits(
             max_draft=self.num_spec_tokens,
@@ -81,8 +81,8 @@ class _Adaptive(Scheduler):
         return VllmLoop(controller, limits)
 
     def schedule(self, *args, **kwargs):
-        # With requests running, steps follow one another at once: what the core does in between, fetching drafts above
-        # all, belongs to the second. Time without any, or in a pause, belongs to no step.
+        # While requests run, steps follow one another at once, and the time between two belongs to the second. Time
+        # without requests, or in a pause, belongs to no step.
         if self._was_paused or not self.running:
             self._began, self._was_paused = time.perf_counter(), False
         return super().schedule(*args, **kwargs)
@@ -94,7 +94,7 @@ class _Adaptive(Scheduler):
     def _update_after_schedule(self, scheduler_output) -> None:
         self.drafts_are_due = True
         if self._loop is not None:
-            with self._at_work():
+            with self._measured():
                 self._loop.known.forget(scheduler_output.finished_req_ids)
                 if scheduler_output.num_scheduled_tokens:
                     self._plan(self._loop, scheduler_output)
@@ -105,11 +105,11 @@ class _Adaptive(Scheduler):
         if loop is None or not scheduler_output.num_scheduled_tokens:
             return super().update_from_output(scheduler_output, model_runner_output)
         sampled: list[int] = []
-        with self._at_work():
-            # Before vLLM cuts them where a request ends.
+        with self._measured():
+            # Counted before vLLM cuts them where a request ends.
             sampled = [len(tokens) for tokens in model_runner_output.sampled_token_ids]
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        with self._at_work():
+        with self._measured():
             rows = model_runner_output.req_id_to_index
             self._seconds.steps += loop.finish(lambda: verified(scheduler_output, rows, sampled, outputs))
         return outputs
@@ -120,8 +120,11 @@ class _Adaptive(Scheduler):
         super().shutdown()
 
     @contextmanager
-    def _at_work(self, *, overlapped: bool = False):
-        """Clocks what TurboSpec does, beside the workers or not, and keeps its errors from vLLM."""
+    def _measured(self, *, overlapped: bool = False):
+        """Measure the time that TurboSpec takes, and keep its errors from vLLM.
+
+        `overlapped`: while the workers run a step.
+        """
         began = time.perf_counter()
         try:
             yield
@@ -158,7 +161,7 @@ class _Adaptive(Scheduler):
         self._lengths = {}
 
     def _cut_drafts(self) -> None:
-        """Shorten the drafts of the last scheduled step, or what stands for them, to their requests' lengths."""
+        """Cut the drafts of the last scheduled step, or their placeholders, to each request's K."""
         for name, length in self._lengths.items():
             request = self.requests.get(name)
             if request is not None and len(request.spec_token_ids) > length:
@@ -166,26 +169,26 @@ class _Adaptive(Scheduler):
 
     def _queue(self) -> Queue:
         _, requests = self.get_request_counts()
-        # Those that wait for something else than their turn, a grammar for one, lie elsewhere or, in newer versions,
+        # Requests that wait for something else, such as a grammar, are in a queue of their own or, in newer versions,
         # among the others.
         deferred = getattr(self, "deferred_waiting", getattr(self, "skipped_waiting", ()))
         ready, now = requests - len(deferred), time.time()
         first = next((request for request in self.waiting if request not in deferred), None) if ready else None
-        # A preempted one goes first again and has its first token; how long the others wait is not known then.
+        # A preempted request is first in the queue and has its first token; the others' waiting time is not known then.
         arrived = now if first is None or first.num_preemptions else first.arrival_time
-        places = max(getattr(self, "max_num_active_reqs", self.max_num_running_reqs) - len(self.running), 0)
-        return Queue(requests, max(now - arrived, 0.0), min(ready, places))
+        slots = max(getattr(self, "max_num_active_reqs", self.max_num_running_reqs) - len(self.running), 0)
+        return Queue(requests, max(now - arrived, 0.0), min(ready, slots))
 
     def _fail(self) -> None:
-        log.exception("TurboSpec failed and is idle from now on; speculation goes on as vLLM has it")
+        log.exception("TurboSpec failed and is off until the server restarts; vLLM continues with its own draft length")
         self._loop = None
         self._lengths = {}
 
 
 def fetch_only_drafts_that_are_due() -> None:
-    """Have the engine core ask its workers for drafts only after steps that made some.
+    """Make the engine core ask its workers for drafts only after steps that made some.
 
-    It asks after every step otherwise, which takes a message to each worker and back: 5 to 15 % of a step of 6 ms.
+    Otherwise it asks after every step, a message to each worker and back: 5 to 15 % of a step of 6 ms.
     """
     fetch = EngineCore.post_step
     if hasattr(EngineCore, MARK):
@@ -201,14 +204,14 @@ def fetch_only_drafts_that_are_due() -> None:
 
 
 class TurboSpecScheduler(_Adaptive):
-    """vLLM's scheduler, adaptive: for engines that schedule a step when the one before has ended."""
+    """vLLM's scheduler for engines that schedule a step when the one before has ended, with adaptive K."""
 
     def get_grammar_bitmask(self, scheduler_output):
-        # The engine core asks for it when the workers have begun the step, before it waits for them: time that costs
-        # the step nothing.
+        # The engine core calls this after the workers have started the step and before it waits for them: time that
+        # costs the step nothing.
         bitmask = super().get_grammar_bitmask(scheduler_output)
         if self._loop is not None:
-            with self._at_work(overlapped=True):
+            with self._measured(overlapped=True):
                 queue = self._queue()
                 self._loop.settle(queue)
                 requests = [self.requests[name] for name in scheduler_output.num_scheduled_tokens]
@@ -229,7 +232,7 @@ class TurboSpecScheduler(_Adaptive):
 
 
 class TurboSpecAsyncScheduler(_Adaptive, AsyncScheduler):
-    """vLLM's async scheduler, adaptive: steps are scheduled while the one before still runs."""
+    """vLLM's async scheduler, which schedules a step while the one before still runs, with adaptive K."""
 
     def _update_after_schedule(self, scheduler_output) -> None:
         super()._update_after_schedule(scheduler_output)
@@ -238,6 +241,6 @@ class TurboSpecAsyncScheduler(_Adaptive, AsyncScheduler):
     def update_from_output(self, scheduler_output, model_runner_output):
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._loop is not None:
-            with self._at_work():
+            with self._measured():
                 self._loop.settle(self._queue())
         return outputs

@@ -1,8 +1,8 @@
-"""What part of a step's time its drafting took, learnt from whole steps.
+"""Splits a step's time into drafting and the rest, by what whole steps have taken.
 
-A scheduler sees when a step was given to the device and when its tokens came back, and nothing in between. Steps that
-verify and draft different numbers of tokens tell the two apart: one regression over both parts, of which each step's
-time is then shared out in proportion.
+A scheduler sees when a step starts and when its tokens return, and nothing in between. Steps that verify and draft
+different numbers of tokens identify the two parts: one regression predicts both, and each step's time is split in
+proportion.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from turbospec.models.online_regression import OnlineRegression, learn_online
 from turbospec.runtime.kernels import compiled
 
 MOST_DRAFTING = 0.95
-"""Of a step's time: the target's pass is never free, whatever the first few steps seem to say."""
+"""Largest share of a step's time that counts as drafting: the target's pass is never free."""
 
 
 class DrafterPasses(NamedTuple):
-    """Drafter passes, without those that every step has."""
+    """Drafter passes of a step, without a first pass that every step has."""
 
     number: int = 0
     rows: int = 0
-    """Draft tokens that they make, wanted or not: to sample one is most of what a token costs a small drafter."""
+    """Draft tokens sampled in them, used or not; sampling is most of a token's cost for a small drafter."""
     other_tokens: int = 0
-    """That the first of them takes besides: verified drafts, prompts and what it had missed."""
+    """Other tokens in the first of them: verified drafts, prompt tokens and KV lag."""
     catch_up_tokens: int = 0
-    """Of these, prompts and what it had missed."""
+    """Of these, prompt tokens and KV lag."""
 
 
 NO_PASSES = DrafterPasses()
 
 
 class StepSplit:
-    """Shares out step times between the target's pass and the drafter's passes."""
+    """Splits step times between the target's pass and the drafter's passes."""
 
     def __init__(self) -> None:
         verify = LatencyModel().verify
@@ -47,33 +47,33 @@ class StepSplit:
         variance[verify_size:, verify_size:] = np.diag(np.array([1e-2, 1e-4, 1e-4]) ** 2)
         self._model = OnlineRegression(np.concatenate([verify.weights, passes]), variance)
         self._verify_size = verify_size
-        self.draft_seconds(0.0, 1, 0, NO_PASSES, NO_PASSES)  # teaches nothing; compiled now, and not in the first step
+        self.draft_seconds(0.0, 1, 0, NO_PASSES, NO_PASSES)  # compiles; teaches nothing
 
     def draft_seconds(
         self, step_seconds: float, tokens: int, context_tokens: int, late: DrafterPasses, own: DrafterPasses
     ) -> tuple[float, float]:
-        """Learn from one step and share out its time.
+        """Learn from one step and split its time.
 
         Args:
             step_seconds: the whole step.
             tokens: in the target's pass.
             context_tokens: KV tokens that it attends to.
-            late: passes for the step before that ran in this one's time.
-            own: those for this step that did.
+            late: passes of the step before that ran in this step's time.
+            own: passes of this step that ran in its time.
 
         Returns:
-            Seconds of the late passes and of its own, 0 where there were none; the rest is the target's, sampling and
-            host work included.
+            Seconds of the late passes and of its own, 0 where there were none; the rest is the target's pass, sampling
+            and host work.
         """
         model = self._model
-        return _learn_and_share_out(
+        return _learn_and_split(
             model.weights, model.covariance, model.noise, model.forgetting, self._verify_size, step_seconds,
             float(tokens), float(context_tokens), np.array([late[:3], own[:3]], np.float64),
         )  # fmt: skip
 
 
 @compiled
-def _learn_and_share_out(
+def _learn_and_split(
     weights: FloatArray,
     covariance: FloatArray,
     noise: FloatArray,

@@ -1,4 +1,4 @@
-"""What the controller is shown of a step of vLLM's."""
+"""A step of vLLM as a `StepView`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turbospec.interface import Phase, StepView
 
 @dataclass(slots=True, frozen=True)
 class EngineLimits:
-    """What does not change while the server runs."""
+    """Limits and properties of the engine that do not change while it runs."""
 
     max_draft: int
     max_model_len: int
@@ -23,21 +23,21 @@ class EngineLimits:
     max_batched_tokens: int
     parallel_drafter: bool
     kept_tokens: int = 0
-    """Tokens kept for drafters that are to be caught up; 0 where the drafter runs in every step."""
+    """Tokens whose drafter input the worker keeps for catching up; 0 where the drafter runs in every step."""
     prefix_caching: bool = False
     late_drafts: bool = False
-    """Whether the drafter can wait until a step's tokens have left, as it does where there are first tokens."""
+    """Whether the drafter can run after a step's tokens have left, as it does where one is a first token."""
 
 
 @dataclass(slots=True, frozen=True)
 class Queue:
-    """The requests that wait, as a step is scheduled."""
+    """Waiting requests as a step is scheduled."""
 
     requests: int = 0
     waiting_seconds: float = 0.0
-    """How long the first of them has waited; 0 where it has been served before."""
+    """Waiting time of the first; 0 where it was preempted."""
     admitted: int = 0
-    """Those for whom there is a place; they wait for room in a step."""
+    """Those for which a batch slot is free; they wait for room in a step."""
 
 
 class Views:
@@ -45,7 +45,7 @@ class Views:
 
     Args:
         limits: of the engine.
-        cache: the drafter's; None where it runs in every step.
+        lag: of the drafter; None where the drafter runs in every step.
     """
 
     def __init__(self, limits: EngineLimits, lag: DrafterLag | None) -> None:
@@ -61,21 +61,27 @@ class Views:
         queue: Queue,
         running: int = 0,
     ) -> tuple[StepView, int]:
-        """The batch as it will stand when this step's tokens are sampled, and the prompt tokens in the step.
+        """The batch as it will be when this step's tokens are sampled, and the step's prefill tokens.
 
-        `running` is the number of steps that run and of which vLLM itself keeps no count (`num_output_placeholders`).
+        Args:
+            step: the controller's number of the step.
+            requests: the n scheduled ones.
+            known: what is kept of them.
+            num_scheduled: tokens that the step computes for each of them.
+            queue: waiting requests.
+            running: steps in flight that vLLM does not count itself (`num_output_placeholders`).
         """
         limits = self._limits
-        told: list[tuple[int, ...]] = []
+        rows_of: list[tuple[int, ...]] = []
         prefill_tokens = prompt_left = longest = 0
         for request, asked in zip(requests, known, strict=True):
             computed = request.num_computed_tokens + num_scheduled[request.request_id]
             known_tokens = request.num_tokens + request.num_output_placeholders
             missing = known_tokens - computed
             if request.num_computed_tokens < max(known_tokens - 1, request.num_prompt_tokens):
-                # A prompt, or what a preempted request has to compute again.
+                # Prefill, of a preempted request too.
                 prefill_tokens += num_scheduled[request.request_id]
-            # Of a step that still runs, and of this one, at least a token each is emitted before drafts are made.
+            # A step in flight, and this one, each emit at least one token before drafts are made.
             emitted = request.num_output_tokens + (request.num_output_placeholders > 0) + running
             left = request.max_tokens - emitted - 1
             limit = 0
@@ -86,8 +92,8 @@ class Views:
                 phase = Phase.DECODE if emitted else Phase.FIRST_DECODE
                 limit = self.draft_limit(asked, computed, left)
             longest = max(longest, computed)
-            told.append((asked.number, phase, computed, emitted + 1, left, limit, asked.class_id, asked.lag_tokens))
-        rows = np.array(told, np.int64).T.copy() if told else np.zeros((8, 0), np.int64)
+            rows_of.append((asked.number, phase, computed, emitted + 1, left, limit, asked.class_id, asked.lag_tokens))
+        rows = np.array(rows_of, np.int64).T.copy() if rows_of else np.zeros((8, 0), np.int64)
         if not self.drafts_fit(longest):
             rows[5] = 0
         view = StepView(
@@ -116,12 +122,14 @@ class Views:
         return view, prefill_tokens
 
     def drafts_fit(self, longest: int) -> bool:
-        """Whether vLLM drafts at all in a batch whose longest request has so many tokens computed: one that is too long
-        for the longest draft has it make up drafts of zeros for everybody."""
+        """Whether vLLM drafts in a batch whose longest request has so many tokens computed.
+
+        Where one request has no room for the longest draft, vLLM drafts zeros for the whole batch.
+        """
         return longest + self._limits.max_draft <= self._limits.max_model_len
 
     def draft_limit(self, asked: KnownRequest, computed: int, left: int) -> int:
-        """Longest draft of a request with so many tokens computed, and so many left to emit after its next one."""
+        """Longest draft of a request with so many computed tokens, and so many left to emit after its next one."""
         if self._lag is not None and not self._lag.can_draft(asked):
             return 0
         limit = min(self._limits.max_draft, left - 1, self._limits.max_model_len - computed - 2)

@@ -1,6 +1,6 @@
-"""What workers are told to do with their drafter in a step, and where they put its drafts.
+"""Orders from the scheduler to the worker's drafter, and the attributes that carry orders and drafts.
 
-Imports nothing, because workers read it.
+Imports nothing heavy, because workers import it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import NamedTuple
 ORDERS_ATTRIBUTE = "turbospec_drafter_orders"
 """Of `SchedulerOutput`."""
 DRAFTS_ATTRIBUTE = "turbospec_drafts"
-"""Of `ModelRunnerOutput`: vLLM's `DraftTokenIds`, where they were there when the step's tokens were."""
+"""Of `ModelRunnerOutput`: vLLM's `DraftTokenIds`, where the drafts were ready with the step's tokens."""
 DRAFTS_DUE_ATTRIBUTE = "turbospec_drafts_due"
-"""Of `SchedulerOutput`: there where the step is to make drafts, which TurboSpec's scheduler takes from its output."""
+"""Of `SchedulerOutput`: set where the step drafts and TurboSpec's scheduler takes the drafts from its output."""
 
 
 class KvLag(NamedTuple):
-    """What a request's drafter cache lacks: the tokens right before those of the step."""
+    """A request's drafter KV lag: the tokens right before those of the step."""
 
     tokens: int
     since: int
-    """Number of the step that has the first of them."""
+    """Number of the kept step with the first of them."""
 
 
 @dataclass(slots=True)
@@ -29,19 +29,19 @@ class DrafterOrders:
     """For one step."""
 
     step: int
-    """Counts the steps of which something was kept."""
+    """Counts the steps whose inputs the worker keeps, from 0."""
     oldest: int
-    """The first of them that may still be asked for, now or later."""
+    """The oldest kept step that may still be needed."""
     skip: bool = False
-    """Run no pass at all, and keep the step's tokens: all of its requests will have missed theirs."""
+    """Run no pass, and keep the inputs of all of the step's requests."""
     keep: set[str] = field(default_factory=set[str])
-    """Requests whose tokens of the step are kept, because they will have missed them."""
+    """Requests that stay out of the step's pass; their inputs are kept."""
     catch_up: dict[str, KvLag] = field(default_factory=dict[str, KvLag])
-    """What the step's pass takes along."""
+    """The lag that the step's pass computes as well, by request."""
     late: bool = False
-    """Draft when asked for the drafts, which is when the step's tokens have left."""
+    """Draft only when the engine core asks for the drafts, which is after the step's tokens have left."""
 
 
 def orders_of(scheduler_output: object) -> DrafterOrders | None:
-    """What vLLM's `SchedulerOutput` says of the drafter; None where it is to do what it does by itself."""
+    """The orders in vLLM's `SchedulerOutput`; None where the drafter runs as in vLLM."""
     return getattr(scheduler_output, ORDERS_ATTRIBUTE, None)

@@ -1,7 +1,7 @@
-"""What the user of a vLLM server said: the policy, and where its trace goes.
+"""TurboSpec's settings in a vLLM server: the policy, a profile, and the trace file.
 
 From the environment (`TURBOSPEC_POLICY`, `TURBOSPEC_PROFILE`, `TURBOSPEC_TRACE`), or from vLLM's `--additional-config`:
-`{"turbospec": "adaptive"}` or `{"turbospec": {"policy": "adaptive", "trace": "trace.jsonl"}}`, which comes first.
+`{"turbospec": "adaptive"}` or `{"turbospec": {"policy": "adaptive", "trace": "trace.jsonl"}}`, which takes precedence.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ENVIRONMENT = "TURBOSPEC_"
 
 
 class Settings(BaseModel):
-    """What TurboSpec is to do in a server."""
+    """TurboSpec's settings in a server."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    policy: str = Field(min_length=1, description="A policy's file, or the name of a shipped one.")
-    profile: Path | None = Field(default=None, description="Step times measured on this server, if there are any.")
+    policy: str = Field(min_length=1, description="Policy file, or the name of a shipped policy.")
+    profile: Path | None = Field(default=None, description="Step times measured on this server; optional.")
     trace: Path | None = Field(default=None, description="File for the decision trace; none by default.")
 
     def check(self) -> None:

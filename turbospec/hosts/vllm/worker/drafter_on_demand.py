@@ -1,13 +1,13 @@
 # pyright: basic, reportMissingImports=false
-"""Runs vLLM's drafter in the steps that draft and in no others, and gives it then what it has missed.
+"""Runs vLLM's drafter only in steps that draft, and has it catch up then.
 
-vLLM runs the drafter's first pass in every step, at a draft length of 0 too, so that its KV cache lacks nothing. Here
-such a pass is left out and its input kept: the step's tokens, with the target's hidden states for the drafters that
-take them. A request that drafts again gets the pass over its kept tokens and its new ones at once.
+vLLM runs the drafter's first pass in every step, also at K = 0, so that its KV cache has no lag. Here such a pass is
+skipped and its input kept: the step's tokens, and the target's hidden states for drafters that take them. When a
+request drafts again, one pass computes its kept tokens and its new ones.
 
-The scheduler decides (`turbospec.hosts.vllm.scheduler.drafter_lag`) and says so in `SchedulerOutput`; this runs in
-the worker, which may import nothing that brings numba along. What the drafter lacks or gets never changes an output,
-only how many of its tokens are accepted.
+The scheduler decides (`turbospec.hosts.vllm.scheduler.drafter_lag`) and puts its orders into `SchedulerOutput`. This
+module runs in the worker and must not import numba. The drafter's KV cache never changes an output, only how many draft
+tokens are accepted.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag, ord
 log = logging.getLogger("turbospec")
 
 DERIVED = ("positions", "_num_computed_tokens_cache", "_num_computed_tokens_cpu", "_token_to_req_indices_cache")
-"""What attention metadata hold of positions and queries for speed, under the names of all versions."""
+"""Cached fields of attention metadata that depend on positions and queries, under the names of all versions."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Kept:
-    """The tokens of one step, on the device."""
+    """The drafter's input of one step, on the device."""
 
     step: int
     tokens: torch.Tensor
     """(t,)"""
     hidden: torch.Tensor | None
-    """(t, hidden size) the target's; None for drafters that do not take it."""
+    """(t, hidden size) of the target; None for drafters that do not take hidden states."""
     lengths: dict[str, int]
-    """Tokens of each request, in the order in which they lie there."""
+    """Tokens of each request, in their order in `tokens`."""
 
     def rows(self) -> dict[str, range]:
-        """Each request's places."""
+        """Each request's rows in `tokens`."""
         ends = itertools.accumulate(self.lengths.values())
         return {name: range(end - self.lengths[name], end) for name, end in zip(self.lengths, ends, strict=True)}
 
 
 def install(model_runner) -> None:
-    """Have a worker's model runner, with a drafter that has a `propose`, heed the orders in the scheduler's output."""
+    """Make a worker's model runner follow the orders in the scheduler's output; its drafter has a `propose`."""
     on_demand = DrafterOnDemand(model_runner.drafter, alone=model_runner.parallel_config.tensor_parallel_size == 1)
     sample = model_runner.sample_tokens
 
@@ -57,26 +57,25 @@ def install(model_runner) -> None:
         state = model_runner.execute_model_state
         if state is not None:
             on_demand.take(state.scheduler_output, model_runner.input_batch.req_ids)
-            # Now, and not when the drafter is called: vLLM does not call it near the end of the model's length.
+            # Before the drafter is called: near the maximum model length vLLM does not call it.
             on_demand.keep(model_runner.input_ids.gpu, state.aux_hidden_states or [state.hidden_states])
         return sample(*given, **named)
 
     model_runner.sample_tokens = sample_tokens
     model_runner.drafter.propose = on_demand.propose
-    # Layers with a recurrent state must know of rows that could have had drafts, and async scheduling has the number of
-    # sampled tokens made ready on the way to the drafter.
+    # Layers with a recurrent state need to know of rows that could have drafts, and under async scheduling the
+    # speculative path computes the number of sampled tokens.
     recurrent = model_runner.model_config.is_hybrid or model_runner.model_config.is_attention_free
     if not (model_runner.use_async_scheduling or recurrent):
-        _speculate_only_where_it_shows(model_runner)
-    log.info("TurboSpec's scheduler may leave the drafter out of a step")
+        _skip_speculative_path(model_runner)
+    log.info("TurboSpec runs the drafter only in steps that draft")
 
 
-def _speculate_only_where_it_shows(model_runner) -> None:
-    """Have a model runner do without its speculative part where no drafts are verified or made.
+def _skip_speculative_path(model_runner) -> None:
+    """Make a model runner take its non-speculative path in steps that neither verify nor make drafts.
 
-    vLLM takes every step of a runner with that setting for one that verifies drafts and makes some: it builds what says
-    where they are, samples by rejection, and makes ready what the drafter would need. That takes longer and gives the
-    same.
+    With a speculative configuration vLLM treats every step as one with drafts: it builds their metadata, samples by
+    rejection and prepares the drafter's input. That takes longer and gives the same tokens.
     """
     prepare, execute, sample = model_runner._prepare_inputs, model_runner.execute_model, model_runner.sample_tokens
 
@@ -95,14 +94,14 @@ def _speculate_only_where_it_shows(model_runner) -> None:
             return prepare(scheduler_output, *others)
 
     def execute_model(scheduler_output, *others, **named):
-        if not _leaves_drafter_out(scheduler_output):
+        if not _skips_drafter(scheduler_output):
             return execute(scheduler_output, *others, **named)
         with not_speculating():
             return execute(scheduler_output, *others, **named)
 
     def sample_tokens(*given, **named):
         state = model_runner.execute_model_state
-        if state is None or not _leaves_drafter_out(state.scheduler_output):
+        if state is None or not _skips_drafter(state.scheduler_output):
             return sample(*given, **named)
         with not_speculating():
             return sample(*given, **named)
@@ -111,18 +110,18 @@ def _speculate_only_where_it_shows(model_runner) -> None:
     model_runner.execute_model, model_runner.sample_tokens = execute_model, sample_tokens
 
 
-def _leaves_drafter_out(scheduler_output) -> bool:
+def _skips_drafter(scheduler_output) -> bool:
     orders = orders_of(scheduler_output)
     return orders is not None and orders.skip
 
 
 class DrafterOnDemand:
-    """Stands before a drafter's `propose`.
+    """Wraps a drafter's `propose`.
 
     Args:
         drafter: one of vLLM's that runs a model.
-        alone: whether no other worker runs the same steps. What one of them had failed to keep, the others would draft
-            from, in passes that must be of one shape: an error is then the worker's end, as any other.
+        alone: whether no other worker runs the same steps. With tensor parallelism all workers' passes must have one
+            shape, so that a worker that failed to keep its input cannot degrade alone: its errors are raised.
     """
 
     def __init__(self, drafter, *, alone: bool) -> None:
@@ -134,9 +133,9 @@ class DrafterOnDemand:
         self._lengths: dict[str, int] = {}
 
     def take(self, scheduler_output, names: Sequence[str]) -> None:
-        """What the scheduler wants of a step, and the requests of its rows; without orders, what vLLM would do.
+        """Read the orders for a step, and the requests of its rows.
 
-        They are copied: the next step may be prepared before the drafter is called.
+        Both are copied: the next step may be prepared before the drafter is called.
         """
         scheduled = scheduler_output.num_scheduled_tokens
         self._orders, self._lengths = orders_of(scheduler_output), {name: scheduled[name] for name in names}
@@ -144,12 +143,13 @@ class DrafterOnDemand:
             self._kept.popleft()
 
     def keep(self, tokens: torch.Tensor, hidden: Sequence[torch.Tensor]) -> None:
-        """Keep what the drafter is not to be given of the step: copies, because the runner writes the next step's into
-        its tensors.
+        """Keep the input of requests that stay out of the step's pass.
+
+        As copies, because the runner writes the next step's input into the same tensors.
 
         Args:
             tokens: (t or more,) of the step.
-            hidden: (t or more, ·) each; what the target hands to drafters that take its hidden states, side by side.
+            hidden: (t or more, ·) each; the target's hidden states for drafters that take them, to be concatenated.
         """
         orders = self._orders
         if orders is None or not (orders.skip or orders.keep):
@@ -180,7 +180,7 @@ class DrafterOnDemand:
         common_attn_metadata,
         **others,
     ):
-        """As the drafter's own; (n, num_speculative_tokens) token ids."""
+        """Like the drafter's own: (n, num_speculative_tokens) token ids."""
         orders, metadata = self._orders, common_attn_metadata
         if orders is not None and orders.skip:
             return torch.empty(metadata.batch_size(), 0, device=target_token_ids.device, dtype=torch.int64)
@@ -202,25 +202,27 @@ class DrafterOnDemand:
         )
 
     def _draft_nothing(self) -> None:
-        """Leave the drafter as it is after drafting no token."""
+        """Set the drafter's state as after drafting no token."""
         self._drafter.num_speculative_tokens, self._drafter._last_draft_probs = 0, None
 
     @contextmanager
     def _degrade_on_error(self):
-        """Keeps errors, for want of memory above all, from the worker: without what was kept there are worse drafts."""
+        """Turns an error, such as out of memory, into worse drafts: kept input is dropped and the worker goes on."""
         try:
             yield
         except Exception:
             if not self._alone:
                 raise
-            log.exception("TurboSpec could not keep what a drafter missed; some requests' drafts will be worse")
+            log.exception(
+                "TurboSpec could not keep the drafter's input; fewer draft tokens will be accepted for some requests"
+            )
             self._kept.clear()
 
     def _caught_up(self, catch_up: Mapping[str, KvLag], tokens, positions, hidden, to_sample, metadata):
-        """The inputs of a first pass with kept tokens before those of their requests' rows.
+        """The inputs of a first pass with each request's kept tokens before its own.
 
         Args:
-            catch_up: what each request has missed.
+            catch_up: the lag of each request.
             tokens: (t,), and positions (t,), hidden (t, hidden size), to_sample (n,) or None, metadata: as `propose`.
         """
         starts = metadata.query_start_loc_cpu.numpy()
@@ -233,7 +235,7 @@ class DrafterOnDemand:
             pieces += [np.asarray(found.get(name, ()), np.int64), np.arange(starts[row], starts[row + 1])]
         device = tokens.device
         source = torch.from_numpy(np.concatenate(pieces)).to(device, non_blocking=True)
-        # A missed token's position, seen from its row's first.
+        # The position of each token relative to the first of its row in the step; kept tokens are negative.
         own = np.concatenate([np.arange(-added[row], lengths[row]) for row in range(len(added))])
         anchors = np.repeat(starts[:-1], lengths + added) + np.maximum(own, 0)
         all_positions = positions[torch.from_numpy(anchors).to(device)] + torch.from_numpy(np.minimum(own, 0)).to(
@@ -261,8 +263,11 @@ class DrafterOnDemand:
         return all_tokens, all_positions, states, to_sample, dataclasses.replace(metadata, **changed)
 
     def _find(self, catch_up: Mapping[str, KvLag], total: int) -> tuple[list[_Kept], dict[str, list[int]]]:
-        """The kept steps with what is asked for, and each request's places in their tokens, laid end to end after the
-        step's own `total` tokens; a request of which something is not there any more gets nothing."""
+        """The kept steps that are needed, and the rows of each request in them.
+
+        Rows count on from the step's own `total` tokens, the kept steps concatenated behind. A request whose kept
+        tokens are incomplete gets no rows.
+        """
         first = min(missed.since for missed in catch_up.values())
         sources = [kept for kept in self._kept if kept.step >= first]
         found: dict[str, list[int]] = {name: [] for name in catch_up}
