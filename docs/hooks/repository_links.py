@@ -1,7 +1,7 @@
 """A hook of mkdocs: links to files of the repository that are not pages of the site.
 
-The pages are read on GitHub too, where `../policies/adaptive.yaml` is a link. The site has no such file, so there the
-link becomes its text with the path beside it. A path that does not exist is a warning, which fails a strict build.
+The pages are read on GitHub too, where `../policies/adaptive.yaml` is a link. The site has no such file: there the path
+stands in place of the link. A path that does not exist is a warning, which fails a strict build.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s:]+)(?P<anchor>#[^)\s]*)?\)")
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)#\s:]+)(?P<anchor>#[^)\s]*)?\)")
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 log = logging.getLogger("mkdocs.hooks.repository_links")
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
-    """Replace a page's links out of the documentation by text."""
+    """Replace a page's links to files outside the documentation by their paths."""
     docs = Path(config["docs_dir"]).resolve()
     repository = docs.parent
     folder = (docs / page.file.src_uri).parent
@@ -31,8 +31,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
         if not target.is_relative_to(repository) or not target.exists():
             log.warning("%s links to %s, which does not exist", page.file.src_uri, link["target"])
         path = target.relative_to(repository).as_posix() if target.is_relative_to(repository) else link["target"]
-        text = link["text"].strip("`")
-        return f"`{path}`" if path.endswith(text) else f"{link['text']} (`{path}`)"
+        return f"`{path}`"
 
     pieces, end = [], 0
     for block in CODE.finditer(markdown):
