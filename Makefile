@@ -9,6 +9,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS)
 
 VLLM ?= 0.32.0
@@ -22,7 +23,7 @@ make_venv = $(PYTHON) -m venv $(1) 2>/dev/null || { \
 	  $(PYTHON) -m venv --clear --without-pip $(1) && $(PYTHON) -m pip --python $(1)/bin/python install pip; }
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench profile vllm-env test-vllm bench-vllm clean
+.PHONY: help venv demo test lint format docs bench profile vllm-env test-vllm bench-vllm clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +45,9 @@ format: $(READY) ## Mend style in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(DOCS_READY) ## Build the documentation site into site/; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+
 bench: $(READY) ## The full table of policies and workloads
 	$(BIN)/turbospec bench $(ARGS)
 
@@ -59,7 +63,7 @@ bench-vllm: $(VLLM_READY) ## Policies in vLLM, under load by vllm bench serve
 	$(VLLM_BIN)/turbospec bench vllm --vllm '$(VLLM_BIN)/python -m tests.vllm.command' $(ARGS)
 
 clean: ## Remove the environments and every cache
-	rm -rf $(VENV) .venv-vllm-* dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm-* dist site .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch comes first, by itself, so that TORCH and PIP_ARGS can name another build of it.
@@ -70,6 +74,10 @@ $(READY): pyproject.toml
 	@$(call make_venv,$(VENV))
 	$(PIP) '$(TORCH)'
 	$(PIP) -e '.[engine,dev]'
+	@touch $@
+
+$(DOCS_READY): $(READY)
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 # vLLM's wheel asks for CUDA builds of packages that a CPU does not need: it is installed without what it asks for, and
