@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from turbospec.hosts.vllm.scheduler.loop import Verified, VllmLoop
+from turbospec.hosts.vllm.scheduler.step_split import DrafterPasses
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
 from turbospec.interface import IntArray, Phase, PlanValidity, StepOutcome, StepPlan, StepView
@@ -167,6 +168,7 @@ def test_an_aborted_request_teaches_nothing() -> None:
     engine.step([a], accepted={"a": 1})
     (outcome,) = controller.outcomes
     assert outcome.drafted.tolist() == [2, 0]
+    assert outcome.accepted.tolist() == [1, 0]
     assert outcome.emitted.tolist() == [2, 0]
     assert outcome.request_ids.tolist() == controller.views[0].request_ids.tolist()
 
@@ -217,6 +219,63 @@ def test_an_acceptance_cut_short_shows_no_failure() -> None:
     (outcome,) = controller.outcomes
     assert outcome.truncated.tolist() == [True]
     assert outcome.accepted.tolist() == [2]
+
+
+@pytest.mark.parametrize(("emitted", "truncated"), [(1, True), (0, False), (2, False)])
+def test_only_an_output_that_ends_at_an_accepted_token_is_truncated(emitted: int, truncated: bool) -> None:
+    controller = Recorder(lengths=[4])
+    engine, a = FakeEngine(controller), Request("a")
+    engine.step([a])
+    engine.schedule([a])
+    engine.loop.finish(lambda: {"a": Verified(4, 1, emitted)})
+    engine.loop.settle(Queue())
+    assert controller.outcomes[0].truncated.tolist() == [truncated]
+
+
+def test_passes_are_counted_with_their_rows_and_tokens() -> None:
+    controller = Recorder(lengths=[0, 0, 2, 0])
+    engine, batch = FakeEngine(controller, ON_DEMAND), [Request("a", 1), Request("b", 1)]
+    for _ in range(2):
+        engine.step(batch)
+    added = Request("c", num_prompt_tokens=10)
+    engine.step([*batch, added])
+    # Three requests, two passes; the first takes the 2 + 10 tokens of the target's pass, less one sampled for each
+    # request, and the two tokens that a and b each lag by.
+    assert engine.loop._last is not None
+    assert engine.loop._last.passes == DrafterPasses(2, 6, 12 - 3 + 4, 4 + 10)
+    engine = FakeEngine(controller := Recorder(lengths=[3, 0]))
+    engine.step(batch)
+    assert engine.loop._last is not None
+    assert engine.loop._last.passes == DrafterPasses(2, 4), "the first pass of every step is not counted"
+    engine.step(batch)
+    (outcome,) = controller.outcomes
+    assert outcome.draft_context_tokens == 2 * int(controller.views[0].context_tokens.sum())
+
+
+def test_a_request_that_must_catch_up_ends_plan_reuse() -> None:
+    limits = replace(ON_DEMAND, kept_tokens=100, prefix_caching=True)
+    engine, a = FakeEngine(Recorder(idle_steps=9), limits), Request("a")
+    skipped, drafted = list[bool](), list[bool]()
+    for _ in range(3):
+        engine.step([a])
+        assert engine.orders is not None
+        assert engine.loop._last is not None
+        skipped.append(engine.orders.skip)
+        drafted.append(engine.loop._last.draft_seconds > 0.0)
+    # Other requests may reuse the prompt's blocks: the drafter computes them right after the first token.
+    assert skipped == [True, False, True]
+    assert drafted == [False, True, False], "the drafter's pass is part of a step that reuses a plan"
+    assert engine.loop.known.get(a).lag_tokens == 1
+
+
+def test_a_plan_ahead_is_dropped_where_a_request_resumes_or_the_step_is_another() -> None:
+    for resumed, missed in (((), 0), (("a",), 0), ((), 1)):
+        controller = Recorder(lengths=[1, 2, 3])
+        engine, a = FakeEngine(controller, ON_DEMAND), Request("a", num_prompt_tokens=1)
+        engine.step([a], ahead=True)
+        engine.loop._next_step += missed
+        lengths, _ = engine.loop.plan([a], {"a": 2}, {"a": 1}, resumed, Queue(), 0.0)
+        assert lengths.tolist() == ([2] if not resumed and not missed else [3])
 
 
 def test_times_add_up_to_the_clock() -> None:
