@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal, Self, TextIO
+from typing import Annotated, Any, Literal, NoReturn, Self
 
 import numpy as np
 from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
@@ -135,16 +137,23 @@ class TraceStep:
 LINE = TypeAdapter(TraceStep)
 
 
+class _TraceFile(RotatingFileHandler):
+    """Writes line by line, because servers are often killed and the last steps before that matter most."""
+
+    def handleError(self, record: logging.LogRecord) -> NoReturn:
+        raise  # by default `logging` prints a traceback for every record and goes on
+
+
 class DecisionTrace:
     """A controller's listener that writes the trace, in files of bounded size.
 
-    A trace that was there before is kept as a backup (`trace.jsonl.1` is the newest). A disk that fails while serving
-    ends the trace with one warning and nothing else.
+    An earlier trace is kept as a backup (`trace.jsonl.1` is the newest). A disk that fails while serving ends the trace
+    with one warning; the server goes on.
 
     Args:
         path: The file being written.
         max_bytes: Size at which it becomes a backup and a new one begins.
-        backups: Backups kept; 0 keeps none.
+        backups: Backups kept. With 0 an earlier trace is overwritten, and the file grows without bound.
 
     Raises:
         UserError: the file cannot be opened for writing.
@@ -152,12 +161,14 @@ class DecisionTrace:
 
     def __init__(self, path: Path, *, max_bytes: int = 64 * 2**20, backups: int = 3) -> None:
         self.path = path
-        self.max_bytes = max_bytes
-        self.backups = backups
-        self._bytes = 0
-        self._file: TextIO | None = None
         try:
-            self._rotate()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # A handler that rotates appends; the mode counts without rotation only.
+            self._file: _TraceFile | None = _TraceFile(
+                path, "w", maxBytes=max_bytes if backups else 0, backupCount=backups, encoding="utf-8"
+            )
+            if path.is_file() and path.stat().st_size:
+                self._file.doRollover()
         except OSError as error:
             raise _cannot_write(path, error) from error
 
@@ -165,22 +176,19 @@ class DecisionTrace:
         """Write one step."""
         if self._file is None:
             return
-        line = LINE.dump_json(TraceStep.from_step(view, plan, outcome, decision_seconds)).decode() + "\n"
+        line = LINE.dump_json(TraceStep.from_step(view, plan, outcome, decision_seconds)).decode()
         try:
-            if self._bytes and self._bytes + len(line) > self.max_bytes:
-                self._rotate()
-            self._file.write(line)
-            self._bytes += len(line)
+            self._file.emit(logging.makeLogRecord({"msg": line}))
         except OSError as error:
-            self._give_up(error)
+            self._give_up(self._file, error)
 
     def close(self) -> None:
-        """Flush what is not on disk yet; steps that follow are not written."""
+        """Close the file; steps that follow are not written."""
         if self._file is not None:
             try:
                 self._file.close()
             except OSError as error:
-                self._give_up(error)
+                self._give_up(self._file, error)
             self._file = None
 
     def __enter__(self) -> Self:
@@ -191,24 +199,10 @@ class DecisionTrace:
     ) -> None:
         self.close()
 
-    def _rotate(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        if self.path.is_file() and self.path.stat().st_size:
-            for number in range(self.backups, 0, -1):
-                older = self._backup(number - 1)
-                if older.exists():
-                    older.replace(self._backup(number))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Line by line: servers are often killed, and the last steps before that are those one wants to see.
-        self._file = self.path.open("w", encoding="utf-8", buffering=1)
-        self._bytes = 0
-
-    def _backup(self, number: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.{number}") if number else self.path
-
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, file: _TraceFile, error: OSError) -> None:
         log.warning("%s: cannot write the trace (%s); it ends here", self.path, error.strerror)
+        with suppress(OSError):  # what is still buffered fails again
+            file.close()
         self._file = None
 
 

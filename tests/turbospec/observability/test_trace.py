@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import json
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,22 +136,78 @@ def test_a_path_that_cannot_be_written_is_the_users_mistake(tmp_path: Path) -> N
         DecisionTrace(tmp_path)
 
 
-def test_a_disk_that_fails_ends_the_trace_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class FullDisk:
-        def write(self, line: str) -> int:
-            raise OSError(28, "No space left on device")
+def test_a_step_is_on_disk_before_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with DecisionTrace(path) as trace:
+        for number in range(2):
+            trace.on_step(*a_step(number))
+            assert [step.step for step in read_trace(path)] == [*range(number + 1)]
 
-        def close(self) -> None:
-            pass
 
+def test_steps_after_the_end_are_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    trace = DecisionTrace(path)
+    trace.on_step(*a_step(0))
+    trace.close()
+    trace.on_step(*a_step(1))
+    assert [step.step for step in read_trace(path)] == [0]
+
+
+def test_without_backups_an_earlier_trace_is_overwritten_and_the_file_grows(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    for number in range(2):
+        with DecisionTrace(path, max_bytes=1_000, backups=0) as trace:
+            for step in range(10 * number, 10 * number + 5):
+                trace.on_step(*a_step(step))
+    assert [*tmp_path.iterdir()] == [path]
+    assert [step.step for step in read_trace(path)] == [*range(10, 15)]
+
+
+def test_a_program_that_configures_logging_does_not_end_the_trace(tmp_path: Path) -> None:
+    """`dictConfig`, which vLLM and uvicorn call, closes every handler that there is."""
+    path = tmp_path / "trace.jsonl"
+    with DecisionTrace(path) as trace:
+        trace.on_step(*a_step(0))
+        logging.shutdown([reference for reference in logging._handlerList if reference() is trace._file])
+        trace.on_step(*a_step(1))
+    assert [step.step for step in read_trace(path)] == [0, 1]
+
+
+class FullDisk(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_disk_that_fails_ends_the_trace_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = DecisionTrace(tmp_path / "trace.jsonl")
-    trace._file = FullDisk()  # type: ignore[assignment]
+    assert trace._file is not None
+    trace._file.stream = FullDisk()
     with caplog.at_level(logging.WARNING, logger="turbospec"):
         for number in range(3):
             trace.on_step(*a_step(number))
         trace.close()
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
+    assert capsys.readouterr().err == "", "`logging` prints tracebacks of its own"
+
+
+def test_a_backup_that_cannot_be_made_ends_the_trace(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    path = tmp_path / "trace.jsonl"
+    trace = DecisionTrace(path, max_bytes=2_000)
+    monkeypatch.setattr(os, "rename", refuse)
+    with caplog.at_level(logging.WARNING, logger="turbospec"):
+        for number in range(10):
+            trace.on_step(*a_step(number))
+    assert "Permission denied" in caplog.text
+    assert len(caplog.records) == 1
+    assert path.stat().st_size <= 2_000
 
 
 @pytest.mark.parametrize(
