@@ -2,17 +2,14 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from tests.turbospec.factories import make_outcome, make_view
 from turbospec.controller import ControllerStats
-from turbospec.hosts.vllm.shared import metrics_file
-from turbospec.hosts.vllm.shared.metrics_file import MetricsFileReader, MetricsFileWriter
 from turbospec.interface import StepPlan
 from turbospec.observability.metrics import HostSeconds, StepMetrics
 
@@ -76,21 +73,6 @@ def test_steps_on_an_old_plan_are_counted_with_the_next() -> None:
     assert value(registry, "turbospec_steps_total") == 2 + 6
     assert value(registry, "turbospec_emitted_tokens_total") == 7 + 12
     assert value(registry, "turbospec_step_seconds_total") == pytest.approx(0.08)
-
-
-def test_another_process_shows_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_file, "EVERY_SECONDS", 0.01)
-    metrics, path, there = counted(), tmp_path / "metrics.prom", CollectorRegistry()
-    there.register(MetricsFileReader(path))
-    assert generate_latest(there) == b""
-    writer, view = MetricsFileWriter(path, metrics), make_view(1)
-    writer.on_step(view, StepPlan(np.array([0])), make_outcome(view, 0, 0), 0.0)
-    late_at = time.monotonic() + 10
-    while not path.exists() and time.monotonic() < late_at:
-        time.sleep(0.01)
-    for family in registered(metrics).collect():
-        for sample in family.samples:
-            assert there.get_sample_value(sample.name, sample.labels) == sample.value
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
