@@ -1,8 +1,8 @@
-"""The decision trace: what the controller saw, chose and got, one line of JSON a step.
+"""The decision trace: view, plan and outcome of every planned step, one line of JSON each.
 
     {"format": 2, "step": 812, "now": 40.117, "planned": [5, 0, 3], "accepted": [4, 0, 1], "reason": "…", …}
 
-`TraceStep` is the format: its fields are the keys of a line. Arrays have one entry a request, in the same order.
+`TraceStep` defines the format: its fields are the keys of a line. Arrays have one entry per request, in one order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("turbospec")
 
 
 def _renamed(name: str, before: str) -> Any:
-    """A field that is written as `name`, and read under the name that it had in format 1 too."""
+    """A field written as `name`; `before` is its name in format 1, which is still read."""
     return Field(validation_alias=AliasChoices(name, before))
 
 
@@ -35,7 +35,7 @@ class TraceStep:
     """One step. Names and units are those of `StepView`, `StepPlan` and `StepOutcome`, seconds and tokens."""
 
     format: Literal[1, 2]
-    """2; in format 1 the drafter's KV lag and the steps that reuse a plan had other names."""
+    """Written as 2. Format 1 has other names for the drafter KV lag and for the steps that reuse a plan."""
     step: int
     now: float
     request_ids: list[int]
@@ -72,11 +72,11 @@ class TraceStep:
     verify_seconds: float
     step_seconds: float
     decision_seconds: float
-    """What planning and learning cost."""
+    """Time spent planning and updating models."""
     probe: bool
     reason: str
     reused_plan_steps: Annotated[int, _renamed("reused_plan_steps", "unplanned_steps")] = 0
-    """Steps since the line before that reused a plan without drafts; the oldest traces have none of these three."""
+    """No-draft steps since the previous line that reused its plan. The oldest traces lack these three fields."""
     reused_plan_tokens: Annotated[int, _renamed("reused_plan_tokens", "unplanned_tokens")] = 0
     reused_plan_seconds: Annotated[float, _renamed("reused_plan_seconds", "unplanned_seconds")] = 0.0
 
@@ -207,10 +207,10 @@ class DecisionTrace:
 
 
 def check_writable(path: Path) -> None:
-    """See whether a trace can be written there, and leave what is there as it is.
+    """Check that a trace can be written to `path`; an existing file is not changed.
 
     Raises:
-        UserError: it cannot.
+        UserError: the file cannot be opened for writing.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -220,7 +220,7 @@ def check_writable(path: Path) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path}: cannot write the trace ({error.strerror}); name a file that can be")
+    return UserError(f"{path}: cannot write the trace ({error.strerror}); name another file")
 
 
 def read_trace(path: Path, on_broken: Callable[[int, str], None] | None = None) -> Iterator[TraceStep]:
@@ -228,11 +228,11 @@ def read_trace(path: Path, on_broken: Callable[[int, str], None] | None = None) 
 
     Args:
         path: A file that `DecisionTrace` wrote.
-        on_broken: Told the line number of each line that is no step, and why; such lines are skipped. Without it the
-            first broken line is an error.
+        on_broken: Called with the number of each line that is not a step, and the reason; such lines are skipped.
+            Without it the first broken line is an error.
 
     Raises:
-        UserError: the file cannot be read, or a line is broken and nobody is told.
+        UserError: the file cannot be read, or a line is broken and there is no `on_broken`.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:

@@ -15,7 +15,7 @@ from turbospec.observability.metrics import HostSeconds, StepMetrics
 
 
 def counted() -> StepMetrics:
-    """Two steps: a plan of 3 and 1 of which 2 and 1 were accepted, and a probe that nothing was promised of."""
+    """Two steps: K 3 and 1, of which 2 and 1 are accepted, and a probe without a prediction."""
     metrics = StepMetrics(ControllerStats(decision_seconds=0.5, guard_trips=2), HostSeconds(steps=2.0, ours=0.02))
     view = make_view(2, max_draft=4)
     plan = StepPlan(np.array([3, 1]), predicted_tokens=4.5, predicted_seconds=0.02)
@@ -65,7 +65,7 @@ def test_acceptance_is_counted_by_position() -> None:
     assert accepted == [2, 1, 0, 0]
 
 
-def test_steps_on_an_old_plan_are_counted_with_the_next() -> None:
+def test_steps_that_reuse_a_plan_are_counted_with_the_next_plan() -> None:
     metrics, view = counted(), make_view(2)
     outcome = make_outcome(view, 0, 0, reused_plan_steps=5, reused_plan_tokens=10, reused_plan_seconds=0.05)
     metrics.on_step(view, StepPlan(np.zeros(2, np.int64)), outcome, 0.0)
@@ -75,7 +75,7 @@ def test_steps_on_an_old_plan_are_counted_with_the_next() -> None:
     assert value(registry, "turbospec_step_seconds_total") == pytest.approx(0.08)
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+def test_the_dashboard_queries_metrics_that_exist() -> None:
     dashboard = json.loads((Path(__file__).parents[3] / "dashboards" / "grafana-vllm.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     expressions.append(dashboard["templating"]["list"][1]["query"]["query"])

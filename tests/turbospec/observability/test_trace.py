@@ -26,7 +26,7 @@ def a_step(
     truncated: tuple[bool, ...] = (False, False, False),
     **plan: Any,
 ) -> Step:
-    """A step of three requests; each was drafted for as planned."""
+    """A step of three requests, drafted as planned."""
     n = len(drafted)
     lengths = np.array(drafted, np.int64)
     view = StepView(
@@ -82,7 +82,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert (second["predicted_seconds"], second["probe"]) == (0.009, True)
 
 
-def on_an_old_plan(step: Step, steps: int, tokens: int, seconds: float) -> Step:
+def after_reused_plan(step: Step, steps: int, tokens: int, seconds: float) -> Step:
     view, plan, outcome, decision_seconds = step
     outcome = replace(outcome, reused_plan_steps=steps, reused_plan_tokens=tokens, reused_plan_seconds=seconds)
     return view, plan, outcome, decision_seconds
@@ -91,7 +91,7 @@ def on_an_old_plan(step: Step, steps: int, tokens: int, seconds: float) -> Step:
 def test_traces_of_format_1_are_read(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     with DecisionTrace(path) as trace:
-        trace.on_step(*on_an_old_plan(a_step(), 5, 15, 0.25))
+        trace.on_step(*after_reused_plan(a_step(), 5, 15, 0.25))
     (written,) = read_trace(path)
     text = path.read_text().replace("drafter_lag_tokens", "stale_tokens").replace('"reused_plan_', '"unplanned_')
     path.write_text(text.replace('"format":2', '"format":1'))
@@ -99,10 +99,10 @@ def test_traces_of_format_1_are_read(tmp_path: Path) -> None:
     assert read == replace(written, format=1)
 
 
-def test_steps_on_old_plans_are_kept_and_older_traces_have_none(tmp_path: Path) -> None:
+def test_steps_that_reuse_a_plan_are_kept_and_older_traces_have_none(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     with DecisionTrace(path) as trace:
-        trace.on_step(*on_an_old_plan(a_step(), 5, 15, 0.25))
+        trace.on_step(*after_reused_plan(a_step(), 5, 15, 0.25))
     (step,) = read_trace(path)
     assert (step.reused_plan_steps, step.reused_plan_tokens, step.reused_plan_seconds) == (5, 15, 0.25)
     line = {name: value for name, value in json.loads(path.read_text()).items() if not name.startswith("reused_plan")}
@@ -279,8 +279,8 @@ def test_the_summary_adds_steps_up() -> None:
     assert document["seconds"]["step"] == pytest.approx(0.03)
 
 
-def test_the_summary_counts_steps_on_old_plans() -> None:
-    document = summarised(a_step(), on_an_old_plan(a_step(6), 5, 15, 0.25)).document()
+def test_the_summary_counts_steps_that_reuse_a_plan() -> None:
+    document = summarised(a_step(), after_reused_plan(a_step(6), 5, 15, 0.25)).document()
     assert (document["steps"], document["reused_plan_steps"]) == (7, 5)
     assert document["emitted_tokens"] == 2 * 9 + 15
     assert document["draft_lengths"] == {"0": 2 + 15, "4": 4}
