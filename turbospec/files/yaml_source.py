@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # ruamel.yaml has types for its classes, and none for much of what they hold.
-"""Reads a YAML file into plain data and remembers the line that every value came from."""
+"""Reads a YAML file as plain data and keeps the line of every value, for error messages."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def _yaml() -> YAML:
 
 
 class YamlSource:
-    """One YAML document that holds a mapping, as data and as nodes with their lines (counted from 0).
+    """A YAML file that holds one mapping. Lines are counted from 0.
 
     Args:
         path: the file.
-        kind: what kind of file it is, in the words of errors.
+        kind: what errors call such a file.
 
     Raises:
         UserError: the file cannot be read, or is not one YAML mapping with each key given once.
@@ -74,7 +74,7 @@ class YamlSource:
         self._check_keys(root)
 
     def line(self, location: Sequence[int | str]) -> int:
-        """Line of the value at `location`; where it has none, of the innermost value around it."""
+        """Line of the value at `location`; where there is no such value, of the innermost one around it."""
         node: Node = self._root
         line = _line(node)
         for part in location:
@@ -85,6 +85,7 @@ class YamlSource:
         return line
 
     def error(self, line: int, field: str, message: str) -> UserError:
+        """An error line that names the file, the line (given from 0, shown from 1) and the field, if not empty."""
         return UserError(f"{self.path}:{line + 1}: {f'{field}: ' if field else ''}{message}")
 
     def _check_keys(self, node: Node) -> None:
@@ -101,7 +102,7 @@ class YamlSource:
 
 
 def _children(node: Node) -> Iterator[tuple[str, int, Node]]:
-    """Name (index in a list), line and node of everything directly inside a node."""
+    """Name (index in a list), line and node of each child of a node."""
     if isinstance(node, MappingNode):
         for key, child in _pairs(node):
             yield str(key.value), _line(key), child

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from turbospec.controller import ControllerStats
 from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
+
+if TYPE_CHECKING:  # summaries and traces need no compiled kernels, which the controller imports
+    from turbospec.controller import ControllerStats
 
 
 @dataclass(slots=True)
