@@ -11,7 +11,7 @@ from turbospec.files.suggestions import nearest
 
 
 def shipped_files(package: str, folder: str) -> dict[str, Path]:
-    """The YAML files of a folder in a package (in a wheel) or beside it (in the repository), by name without `.yaml`."""
+    """The YAML files of a folder inside a package (wheel) or beside it (repository), by name without `.yaml`."""
     root = Path(str(resources.files(package)))
     in_wheel, in_repository = root / folder, root.parent / folder
     found = in_wheel if in_wheel.is_dir() else in_repository
