@@ -58,27 +58,20 @@ def _show_totals(summary: Summary) -> None:
     totals.add_row("accepted length", f"{summary.accepted_length:.2f}")
     totals.add_row("step time", f"{step:.2f} s")
     for part in ("draft", "verify", "controller"):
-        totals.add_row(f"  of it {part}", f"{summary.seconds[part] / step:.1%}" if step else "–")
+        totals.add_row(f"  in {part}", f"{summary.seconds[part] / step:.1%}" if step else "–")
     if len(errors):
         totals.add_row("predicted step time, median error", f"{np.median(np.abs(errors)):.1%}")
         totals.add_row("predicted step time, bias", f"{np.median(errors):+.1%}")
     totals.add_row("probe steps", f"{summary.probes:,}")
     totals.add_row("  share of step time", f"{summary.seconds['probe'] / step:.1%}" if step else "–")
-    totals.add_row("fallbacks after policy faults", f"{summary.fallbacks:,}")
+    totals.add_row("guard fallbacks", f"{summary.fallbacks:,}")
     stdout.print(totals)
 
 
 def _show_positions(summary: Summary) -> None:
     """Draft lengths and acceptance rates; a position is observed only if all before it were accepted."""
     document = summary.document()
-    lengths = table(
-        "Draft lengths and acceptance rates by position",
-        "K or position",
-        "drafts",
-        "share",
-        "observed",
-        "acceptance rate",
-    )
+    lengths = table("Draft length and acceptance", "K or position", "drafted", "share", "observed", "acceptance")
     total = summary.draft_lengths.total()
     for position in range(max(len(document["acceptance"]), max(summary.draft_lengths, default=0)) + 1):
         drafted = summary.draft_lengths[position]

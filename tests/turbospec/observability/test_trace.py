@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.turbospec.factories import make_outcome, make_view
 from turbospec.errors import UserError
 from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
 from turbospec.observability.summary import Summary
@@ -27,37 +28,9 @@ def a_step(
     **plan: Any,
 ) -> Step:
     """A step of three requests, drafted as planned."""
-    n = len(drafted)
-    lengths = np.array(drafted, np.int64)
-    view = StepView(
-        step=number,
-        now=1.0 + number,
-        request_ids=np.arange(n),
-        phase=np.full(n, Phase.DECODE, np.int64),
-        context_tokens=np.arange(n) + 40,
-        emitted_tokens=np.full(n, 3),
-        tokens_left=np.full(n, 60),
-        drafter_lag_tokens=np.zeros(n, np.int64),
-        class_ids=np.zeros(n, np.int64),
-        draft_limits=np.full(n, 7, np.int64),
-        max_draft=7,
-        waiting_requests=2,
-    )
-    outcome = StepOutcome(
-        step=number,
-        request_ids=view.request_ids,
-        drafted=lengths,
-        accepted=np.array(accepted),
-        emitted=np.array(accepted) + 1,
-        truncated=np.array(truncated),
-        proposed=lengths,
-        draft_rows=np.array([2, 2, 2, 2]),
-        tokens_batched=int(lengths.sum()) + n,
-        draft_seconds=0.002,
-        verify_seconds=0.007,
-        step_seconds=0.01,
-    )
-    return view, StepPlan(lengths, **plan), outcome, 0.0001
+    view = make_view(len(drafted), step=number, now=1.0 + number, max_draft=7, waiting_requests=2)
+    outcome = make_outcome(view, drafted, accepted, truncated=np.array(truncated))
+    return view, StepPlan(np.array(drafted), **plan), outcome, 0.0001
 
 
 def summarised(*steps: Step) -> Summary:
