@@ -59,6 +59,7 @@ def test_a_weak_drafter_is_no_fault() -> None:
 
 def test_few_drafts_make_rough_findings() -> None:
     assert "only 30 drafts" in texts(diagnose(counts(0.7, 0.4, drafts=30), COST), "warning")
+    assert texts(diagnose(counts(0.7, 0.4, drafts=200), COST), "warning") == ""
 
 
 @pytest.mark.parametrize("nothing", [None, DraftCounts(0, 0, (0.0, 0.0)), DraftCounts(50, 100, ())])
@@ -99,10 +100,17 @@ def test_a_measured_loss_is_said() -> None:
 
 
 def test_at_a_fixed_rate_the_time_per_token_tells() -> None:
-    """Both runs serve what arrives, so that their throughput is the same but for noise."""
+    """Both runs serve what arrives: a difference in throughput is one of arrivals."""
     plain = replace(PLAIN, request_rate="2.0")
-    run = replace(RUN, request_rate="2.0", output_throughput=99.5, mean_tpot_ms=6.0)
+    run = replace(RUN, request_rate="2.0", output_throughput=90.0, mean_tpot_ms=6.0)
     assert severities(run, plain) == [("good", "measured")]
+    run = replace(RUN, output_throughput=90.0, mean_tpot_ms=6.0)
+    assert severities(run, PLAIN) == [("bad", "measured")]
+
+
+def test_a_loss_within_noise_is_none() -> None:
+    assert severities(replace(RUN, output_throughput=99.0, mean_tpot_ms=10.1), PLAIN) == [("good", "measured")]
+    assert severities(replace(RUN, output_throughput=97.0, mean_tpot_ms=10.1), PLAIN) == [("bad", "measured")]
 
 
 def test_runs_that_cannot_be_compared_are_not() -> None:

@@ -10,13 +10,15 @@ from prometheus_client import CollectorRegistry
 
 from tests.turbospec.factories import make_outcome, make_view
 from turbospec.controller import ControllerStats
-from turbospec.interface import StepPlan
+from turbospec.interface import Phase, StepPlan
 from turbospec.observability.metrics import HostSeconds, StepMetrics
 
 
 def counted() -> StepMetrics:
     """Two steps: K 3 and 1, of which 2 and 1 are accepted, and a probe without a prediction."""
-    metrics = StepMetrics(ControllerStats(decision_seconds=0.5, guard_trips=2), HostSeconds(steps=2.0, ours=0.02))
+    metrics = StepMetrics(
+        ControllerStats(decision_seconds=0.5, guard_trips=2), HostSeconds(steps=2.0, ours=0.02, overlapped=0.5)
+    )
     view = make_view(2, max_draft=4)
     plan = StepPlan(np.array([3, 1]), predicted_tokens=4.5, predicted_seconds=0.02)
     metrics.on_step(view, plan, make_outcome(view, [3, 1], [2, 1]), 0.1)
@@ -40,9 +42,12 @@ def registered(metrics: StepMetrics) -> CollectorRegistry:
     [
         ("turbospec_steps_total", 2),
         ("turbospec_emitted_tokens_total", 7),
+        ("turbospec_step_seconds_total", 0.02),
+        ("turbospec_draft_seconds_total", 0.004),
         ("turbospec_draft_length", 0.5),
         ("turbospec_longest_draft", 1),
         ("turbospec_predicted_tokens_total", 4.5),
+        ("turbospec_predicted_seconds_total", 0.02),
         ("turbospec_predicted_step_tokens_total", 5),
         ("turbospec_predicted_step_seconds_total", 0.01),
         ("turbospec_probe_steps_total", 1),
@@ -51,10 +56,31 @@ def registered(metrics: StepMetrics) -> CollectorRegistry:
         ("turbospec_guard_trips_total", 2),
         ("turbospec_engine_seconds_total", 2.0),
         ("turbospec_host_seconds_total", 0.02),
+        ("turbospec_overlapped_seconds_total", 0.5),
     ],
 )
 def test_steps_are_counted(name: str, expected: float) -> None:
     assert value(registered(counted()), name) == pytest.approx(expected)
+
+
+def test_a_step_without_drafts_has_draft_length_0() -> None:
+    metrics, view = counted(), make_view(2)
+    metrics.on_step(view, StepPlan(np.zeros(2, np.int64)), make_outcome(view, 0, 0), 0.0)
+    registry = registered(metrics)
+    assert [value(registry, f"turbospec_{name}") for name in ("draft_length", "longest_draft")] == [0, 0]
+
+
+def test_the_mean_draft_length_leaves_out_requests_in_prefill() -> None:
+    metrics = StepMetrics(ControllerStats())
+    view = make_view(3, phase=np.array([Phase.PREFILL, Phase.FIRST_DECODE, Phase.DECODE]))
+    metrics.on_step(view, StepPlan(np.array([0, 1, 4])), make_outcome(view, [0, 1, 4], 0), 0.0)
+    assert value(registered(metrics), "turbospec_draft_length") == 2.5
+
+
+def test_an_engine_without_host_seconds_has_none() -> None:
+    names = {family.name for family in StepMetrics(ControllerStats()).collect()}
+    assert "turbospec_steps" in names
+    assert not names & {"turbospec_engine_seconds", "turbospec_host_seconds", "turbospec_overlapped_seconds"}
 
 
 def test_acceptance_is_counted_by_position() -> None:
