@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.nodes import SequenceNode
 
 
 def with_values(text: str, values: Mapping[str, float]) -> str:
@@ -16,8 +17,9 @@ def with_values(text: str, values: Mapping[str, float]) -> str:
         values: by dotted field name; a field that is not in the file is added to the mapping that it belongs to, which
             has to be there.
     """
+    yaml = YAML(typ="safe", pure=True)
     for field, value in values.items():
-        start, end, new = _change(yaml.compose(text, Loader=yaml.SafeLoader), field.split("."), f"{value:.4g}")
+        start, end, new = _change(yaml.compose(text), field.split("."), f"{value:.4g}")
         text = text[:start] + new + text[end:]
     return text
 
@@ -25,7 +27,7 @@ def with_values(text: str, values: Mapping[str, float]) -> str:
 def _change(node: Any, parts: list[str], value: str) -> tuple[int, int, str]:
     """First and last character that a value takes the place of, and what is written there."""
     part, *rest = parts
-    if isinstance(node, yaml.SequenceNode):
+    if isinstance(node, SequenceNode):
         child = node.value[int(part)]
     else:
         child = next((child for key, child in node.value if key.value == part), None)

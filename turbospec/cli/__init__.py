@@ -1,7 +1,7 @@
 """The `turbospec` command.
 
-A mistake of the user's is one line on stderr and exit code 2, never a traceback. A subcommand is imported when it is
-the one that was asked for, so that help is quick and `turbospec policy` needs no engine.
+A user's mistake is one line on stderr and exit code 2, without a traceback. Only the subcommand that is run is
+imported, so that `--help` is quick and `turbospec policy` needs no engine.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from typer.main import get_command
 
 from turbospec.errors import UserError
 
+__all__ = ["COMMANDS", "main"]
+
 COMMANDS = {
     "generate": ("turbospec.cli.generate:generate", "Stream one prompt and watch the controller choose."),
-    "bench": ("turbospec.cli.bench:app", "Compare policies over the same requests, side by side."),
-    "profile": ("turbospec.cli.profile:profile", "Measure step times and fit the latency model to them."),
-    "simulate": ("turbospec.cli.simulate:simulate", "Try policies offline, on simulated servers and traffic."),
-    "capacity": (
-        "turbospec.cli.capacity:capacity",
-        "Find the load that simulated servers take within their SLO.",
-    ),
-    "replay": ("turbospec.cli.replay:replay", "Say what other policies would have made of a recorded run."),
-    "tune": ("turbospec.cli.tune:tune", "Search a policy's settings on simulated servers."),
-    "calibrate": ("turbospec.cli.calibrate:calibrate", "Fit simulated servers to measurements of real ones."),
+    "bench": ("turbospec.cli.bench:app", "Compare policies on the same requests, side by side."),
+    "profile": ("turbospec.cli.profile:profile", "Measure step times and fit the latency model."),
+    "simulate": ("turbospec.cli.simulate:simulate", "Run policies on simulated servers and traffic."),
+    "capacity": ("turbospec.cli.capacity:capacity", "Find the highest load that simulated servers serve within SLO."),
+    "replay": ("turbospec.cli.replay:replay", "Estimate a recorded run's results under other policies."),
+    "tune": ("turbospec.cli.tune:tune", "Search the best settings of a policy on simulated servers."),
+    "calibrate": ("turbospec.cli.calibrate:calibrate", "Fit simulated servers to measured ones."),
     "policy": ("turbospec.cli.policy:app", "Check, show and describe policy files."),
-    "doctor": ("turbospec.cli.doctor:doctor", "Say whether speculation pays on a vLLM server, and what to check."),
+    "doctor": ("turbospec.cli.doctor:doctor", "Tell whether speculation pays on a vLLM server."),
     "trace": ("turbospec.cli.trace:trace", "Summarise a decision trace."),
 }
 
@@ -40,23 +39,23 @@ EXTRAS = {
     "sim": ("joblib", "matplotlib"),
     "ray": ("ray",),
 }
-"""Modules that come with an extra of the package."""
+"""Modules that an extra of the package installs."""
 
 EXTRA_NAMES = {"engine": "the engine", "sim": "the simulator", "ray": "Ray"}
 
 QUIET_LOADING = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-"""Keeps the model loaders' own bars and remarks off the terminal; the user's environment goes before."""
+"""Keeps the progress bars and messages of model loaders off the terminal; the user's environment overrides it."""
 
 
 def main() -> None:
-    """Run the command that the arguments name and exit with its status."""
+    """Run the command of `sys.argv` and exit with its status."""
     os.environ.update(QUIET_LOADING | os.environ)
     try:
         status = _run(sys.argv[1:] or ["--help"])
     except UserError as error:
         status = _fail(str(error))
     except typer.TyperException as error:
-        status = _fail(f"{error.format_message()} Options and arguments are listed by --help.")
+        status = _fail(f"{error.format_message()} --help lists options and arguments.")
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
         extras = [name for name, modules in EXTRAS.items() if module in modules]
@@ -80,7 +79,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _application(arguments: Sequence[str]) -> typer.Typer:
-    """The command line with the wanted subcommand imported and every other one as its line of help."""
+    """The command line: the subcommand in `arguments` imported, all others by their line of help alone."""
     application = typer.Typer(add_completion=False, rich_markup_mode=None)
     application.callback()(_options)
     wanted = next((word for word in arguments if not word.startswith("-")), None)

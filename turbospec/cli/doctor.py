@@ -1,4 +1,4 @@
-"""`turbospec doctor`: does speculation pay on this server, and if not, why."""
+"""`turbospec doctor`: whether speculation pays on a server, and if not, why."""
 
 from __future__ import annotations
 
@@ -15,33 +15,38 @@ from turbospec.doctor.diagnosis import Diagnosis, StepCost, compare, diagnose
 from turbospec.errors import UserError
 
 DRAFT_COST, VERIFY_COST = 0.08, 0.02
-"""Assumed where nothing is known: an EAGLE head beside some tens of layers, and a batch that is not full."""
+"""Assumed costs: an EAGLE head with a target of some tens of layers, and a batch that is not full."""
 
-MARKS = {"good": "[green]ok[/]", "warning": "[yellow]look[/]", "bad": "[red]bad[/]"}
+MARKS = {"good": "[green]ok[/]", "warning": "[yellow]warning[/]", "bad": "[red]bad[/]"}
 
 
 def doctor(
-    url: Annotated[str | None, typer.Option(help="A running vLLM server, such as http://127.0.0.1:8000.")] = None,
-    bench: Annotated[Path | None, typer.Option(help="A result of `vllm bench serve --save-result`.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Address of a running vLLM server, such as http://127.0.0.1:8000.")
+    ] = None,
+    bench: Annotated[
+        Path | None, typer.Option(help="Result of `vllm bench serve --save-result`, with speculation.")
+    ] = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="The same run without speculation, to measure what --bench gained.")
+        Path | None, typer.Option(help="Result of the same run without speculation; measures the gain of --bench.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="Watch the server for so long; 0: all since it was started.", min=0.0, max=3600.0)
+        float,
+        typer.Option(help="Seconds to watch the server for; 0: use all counts since its start.", min=0.0, max=3600.0),
     ] = 0.0,
     draft_cost: Annotated[
-        float, typer.Option(help="Time to draft a token, in parts of a step without drafts.", min=0.0)
+        float, typer.Option(help="Time to draft one token, as a fraction of a step without drafts.", min=0.0)
     ] = DRAFT_COST,
     verify_cost: Annotated[
-        float, typer.Option(help="Time to verify one more token, in the same parts.", min=0.0)
+        float, typer.Option(help="Time to verify one more token, as a fraction of a step without drafts.", min=0.0)
     ] = VERIFY_COST,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Say in plain words whether speculation pays on a vLLM server, where acceptance dies, and what to check next."""
+    """Tell whether speculation pays on a vLLM server, up to which position drafts are accepted, and what to check."""
     if (url is None) == (bench is None):
-        raise UserError("give either --url of a running server or --bench, a result of `vllm bench serve`")
+        raise UserError("give either --url (a running server) or --bench (a result of `vllm bench serve`)")
     if baseline is not None and bench is None:
-        raise UserError("--baseline is compared with --bench; give both")
+        raise UserError("--baseline needs --bench, the result that it is compared with")
     cost = StepCost(draft_cost, verify_cost)
     if url is not None:
         diagnosis = diagnose(_watch(url, seconds), cost)
@@ -81,15 +86,17 @@ def _document(diagnosis: Diagnosis, cost: StepCost) -> dict[str, object]:
 
 def _show(diagnosis: Diagnosis, cost: StepCost) -> None:
     if len(diagnosis.conditional):
-        lengths = table("Draft lengths", "K", "acceptance", "tokens a step", "pays below", "at the assumed cost")
+        lengths = table(
+            "Draft lengths", "K", "acceptance rate", "tokens per step", "pays below", "speedup at the assumed cost"
+        )
         for length, tokens in enumerate(diagnosis.tokens_per_step.tolist()):
             rate = _percent(diagnosis.conditional[length - 1]) if length else ""
-            pays = f"{tokens:.2f} × a plain step" if length else ""
+            pays = f"{tokens:.2f} × a no-draft step" if length else ""
             lengths.add_row(str(length), rate, f"{tokens:.2f}", pays, f"{diagnosis.speedup[length]:.2f} ×")
         stdout.print(lengths)
         stdout.print(
-            f"Assumed: a drafted token takes {cost.draft_token:.2f} of a plain step, a verified one "
-            f"{cost.verify_token:.2f}; set them with --draft-cost and --verify-cost.\n"
+            f"Assumed: drafting a token takes {cost.draft_token:.2f} of a step without drafts, verifying one "
+            f"{cost.verify_token:.2f}. Set both with --draft-cost and --verify-cost.\n"
         )
     for finding in diagnosis.findings:
         stdout.print(f"{MARKS[finding.severity]}  {finding.text}", soft_wrap=True)

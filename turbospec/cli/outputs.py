@@ -1,4 +1,4 @@
-"""Files that subcommands write their results to."""
+"""Checks of the files that subcommands write."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from turbospec.errors import UserError
 
 
 def check_outputs(*paths: Path | None) -> None:
-    """Make the files' folders.
+    """Check that files can be written, before the work whose results they take, and make their folders.
 
     Raises:
-        UserError: a file cannot be written or is given twice, which is to be said before the work and not after it.
+        UserError: a file cannot be written, or is given twice.
     """
     wanted = [path for path in paths if path is not None]
     if len(set(wanted)) < len(wanted):
@@ -22,6 +22,6 @@ def check_outputs(*paths: Path | None) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{path}: its folder cannot be made ({error.strerror}); name another file") from error
-        # Files are written beside their place and moved there, so that their folder has to be open too.
+        # Files are written beside their final place and moved, so their folder must be writable too.
         if path.is_dir() or not all(os.access(place, os.W_OK) for place in (path.parent, path) if place.exists()):
             raise UserError(f"{path}: cannot be written; name another file")

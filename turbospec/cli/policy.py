@@ -17,7 +17,7 @@ app = typer.Typer(help="Check, show and describe policy files.", no_args_is_help
 
 @app.command()
 def check(files: Annotated[list[Path], typer.Argument(help="Policy files.", metavar="FILE...")]) -> None:
-    """Say whether policy files are valid; exit with 2 if one is not."""
+    """Check policy files; exit with 2 if one is invalid."""
     invalid = False
     for file in files:
         try:

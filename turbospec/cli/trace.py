@@ -1,4 +1,4 @@
-"""`turbospec trace`: what a decision trace amounts to."""
+"""`turbospec trace`: the summary of a decision trace."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ SHOWN_REASONS = 10
 
 
 def trace(
-    files: Annotated[list[Path], typer.Argument(help="Traces; a rotated one counts with its backups if named too.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    files: Annotated[
+        list[Path], typer.Argument(help="Traces. Name the backups of a rotated trace too (trace.jsonl.1, …).")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Summarise a decision trace: draft lengths, acceptance, predicted against measured time, reasons."""
+    """Summarise a decision trace: draft lengths, acceptance rates, predicted and measured step times, reasons."""
     summary = Summary()
     broken: list[str] = []
     for step in steps_of(files, broken):
@@ -47,27 +49,27 @@ def _show_totals(summary: Summary) -> None:
     errors = summary.prediction_errors()
     totals.add_row("steps", f"{summary.steps:,}")
     if summary.reused_plan_steps:
-        totals.add_row("  of these on an old plan", f"{summary.reused_plan_steps:,}")
+        totals.add_row("  of these reusing a plan", f"{summary.reused_plan_steps:,}")
     totals.add_row("requests", f"{len(summary.requests):,}")
     totals.add_row("tokens emitted", f"{summary.emitted_tokens:,}")
     totals.add_row("tokens drafted", f"{summary.drafted_tokens:,}")
     totals.add_row("tokens accepted", f"{summary.accepted_tokens:,}")
     totals.add_row("mean K", f"{summary.mean_draft_length:.2f}")
     totals.add_row("accepted length", f"{summary.accepted_length:.2f}")
-    totals.add_row("time in steps", f"{step:.2f} s")
+    totals.add_row("step time", f"{step:.2f} s")
     for part in ("draft", "verify", "controller"):
         totals.add_row(f"  in {part}", f"{summary.seconds[part] / step:.1%}" if step else "–")
     if len(errors):
         totals.add_row("predicted step time, median error", f"{np.median(np.abs(errors)):.1%}")
         totals.add_row("predicted step time, bias", f"{np.median(errors):+.1%}")
-    totals.add_row("probing steps", f"{summary.probes:,}")
-    totals.add_row("  of the time", f"{summary.seconds['probe'] / step:.1%}" if step else "–")
+    totals.add_row("probe steps", f"{summary.probes:,}")
+    totals.add_row("  share of step time", f"{summary.seconds['probe'] / step:.1%}" if step else "–")
     totals.add_row("guard fallbacks", f"{summary.fallbacks:,}")
     stdout.print(totals)
 
 
 def _show_positions(summary: Summary) -> None:
-    """Draft lengths and acceptance side by side; a position is observed only if all before it were accepted."""
+    """Draft lengths and acceptance rates; a position is observed only if all before it were accepted."""
     document = summary.document()
     lengths = table("Draft length and acceptance", "K or position", "drafted", "share", "observed", "acceptance")
     total = summary.draft_lengths.total()

@@ -1,4 +1,4 @@
-"""Traces that a user names: their steps, and remarks on what is broken in them."""
+"""Reads the traces that a user names, and reports their broken lines."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SHOWN_BROKEN_LINES = 5
 
 
 def steps_of(files: Sequence[Path], broken: list[str]) -> Iterator[TraceStep]:
-    """The steps of all files. Lines that are no step are put into `broken`, and told of on stderr in the end.
+    """The steps of all files. Lines that are not a step are added to `broken` and reported on stderr at the end.
 
     Raises:
-        UserError: a file cannot be read, or no file has a step.
+        UserError: a file cannot be read, or no file contains a step.
     """
     steps = 0
     for file in files:
@@ -25,8 +25,8 @@ def steps_of(files: Sequence[Path], broken: list[str]) -> Iterator[TraceStep]:
             yield step
     if not steps:
         why = broken[0] if broken else f"{files[0]}: empty"
-        raise UserError(f"no step of a trace ({why}); write one with `turbospec generate --trace FILE`")
+        raise UserError(f"no step of a trace ({why}); write a trace with `turbospec generate --trace FILE`")
     for line in broken[:SHOWN_BROKEN_LINES]:
-        stderr.print(f"skipped {line}", markup=False, soft_wrap=True)
+        stderr.print(f"skipped: {line}", markup=False, soft_wrap=True)
     if broken:
         stderr.print(f"broken lines skipped: {len(broken)}")

@@ -1,4 +1,4 @@
-"""What was drafted and accepted, read from a vLLM server's metrics or from what `vllm bench serve` wrote."""
+"""Counts of drafted and accepted tokens, from a vLLM server's metrics or from a result of `vllm bench serve`."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ SPEC = "vllm:spec_decode_num_"
 
 @dataclass(slots=True, frozen=True)
 class DraftCounts:
-    """Counts over some stretch of serving."""
+    """Counts over a time of serving."""
 
     drafts: int
-    """Drafts verified: one for a request in a step, of any length from 1."""
+    """Drafts verified: one per request and step with K above 0."""
     draft_tokens: int
     accepted: tuple[float, ...]
-    """Draft tokens accepted at each position from the first."""
+    """Draft tokens accepted, by position."""
     drafted: tuple[float, ...] | None = None
-    """Draft tokens verified at each position, where the server tells; all drafts reached every position otherwise."""
+    """Draft tokens verified, by position. None where the server does not count them: all drafts then have one K."""
 
     def since(self, before: DraftCounts) -> DraftCounts:
-        """What was added to an earlier reading.
+        """The counts added since an earlier reading.
 
         Raises:
-            UserError: the server is not the one of that reading.
+            UserError: the server was restarted in between.
         """
-        # TurboSpec's counts come a little after the server's first drafts.
+        # TurboSpec's counts appear up to a second after vLLM's.
         appeared = before.drafted is None and self.drafted is not None
         if self.drafts < before.drafts or (len(self.accepted) != len(before.accepted) and not appeared):
-            raise UserError("the server was started anew while it was watched; look again")
+            raise UserError("the server was restarted while it was watched; run the command again")
         nothing = (0.0,) * len(self.accepted)
         return DraftCounts(
             self.drafts - before.drafts,
@@ -56,18 +56,18 @@ class DraftCounts:
 
     @property
     def positions(self) -> int:
-        """Positions, from the first, that were drafted at all."""
+        """Positions that were drafted at least once."""
         if self.drafted is None:
             return len(self.accepted)
         return next((position for position, count in enumerate(self.drafted) if not count), len(self.drafted))
 
     def conditional(self) -> FloatArray:
-        """(K,) acceptance of each position, given that those before it were accepted and it was drafted; NaN where
-        that never happened."""
+        """(K,) acceptance rate of each position, given that it was drafted and all before it were accepted; NaN without
+        observations."""
         accepted = np.array(self.accepted)
         judged = np.concatenate([[float(self.drafts)], accepted[:-1]]) if len(accepted) else accepted
         if self.drafted is not None:
-            # Of the drafts that got as far as position j, the part that went on to j + 1 had as good a start.
+            # Assumes that the drafts that end at position j are accepted up to there as often as those that go on.
             drafted = np.array(self.drafted)
             went_on = np.divide(drafted[1:], drafted[:-1], out=np.zeros(len(drafted) - 1), where=drafted[:-1] > 0)
             judged = np.concatenate([drafted[:1], accepted[:-1] * went_on])
@@ -81,13 +81,13 @@ def _differences(now: tuple[float, ...], before: tuple[float, ...]) -> tuple[flo
 
 @dataclass(slots=True, frozen=True)
 class BenchResult:
-    """The part of a result of `vllm bench serve` that tells how speculation fared."""
+    """The figures of a result of `vllm bench serve` that concern speculation."""
 
     path: Path
     counts: DraftCounts | None
     """None where nothing was drafted."""
     output_throughput: float
-    """Tokens a second."""
+    """Tokens/s."""
     mean_tpot_ms: float
     p99_ttft_ms: float
     output_tokens: int
@@ -101,17 +101,17 @@ class BenchResult:
 
 
 def read_server(url: str) -> DraftCounts:
-    """Counts since a vLLM server was started.
+    """Counts since the start of a vLLM server.
 
     Args:
-        url: the server's, with or without `/metrics`.
+        url: its address, with or without `/metrics`.
 
     Raises:
-        UserError: it does not answer, is no vLLM, or does not speculate.
+        UserError: it does not answer, is not a vLLM server, or does not speculate.
     """
     address = url.rstrip("/").removesuffix("/metrics") + "/metrics"
     if not address.startswith(("http://", "https://")):
-        raise UserError(f"{url}: not an address; give one like http://127.0.0.1:8000")
+        raise UserError(f"{url}: not an address; give one such as http://127.0.0.1:8000")
     try:
         with urlopen(address, timeout=TIMEOUT_SECONDS) as answer:
             text = answer.read().decode("utf-8", errors="replace")
@@ -122,10 +122,10 @@ def read_server(url: str) -> DraftCounts:
 
 
 def read_metrics(text: str, source: str) -> DraftCounts:
-    """Counts from a page of metrics, over all of its engines.
+    """Counts from a page of Prometheus metrics, summed over its engines.
 
     Raises:
-        UserError: the page is no vLLM's, or of one that does not speculate.
+        UserError: the page is not from a vLLM server, or from one that does not speculate.
     """
     totals: dict[str, float] = defaultdict(float)
     positions: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -156,10 +156,10 @@ def _in_order(values: dict[int, float]) -> tuple[float, ...]:
 
 
 def read_bench(path: Path) -> BenchResult:
-    """Read what `vllm bench serve --save-result` wrote.
+    """Read a result of `vllm bench serve --save-result`.
 
     Raises:
-        UserError: the file is missing, broken or something else.
+        UserError: the file cannot be read, or is not such a result.
     """
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -181,7 +181,7 @@ def read_bench(path: Path) -> BenchResult:
             f"{path} is not a result of `vllm bench serve --save-result` ({type(error).__name__}: {error})"
         ) from None
     if min(result.completed, result.output_tokens, result.output_throughput, result.mean_tpot_ms) <= 0:
-        raise UserError(f"{path}: this run has no request completed with two tokens or more, so it says nothing")
+        raise UserError(f"{path}: no request was completed with two tokens or more; repeat the run with longer outputs")
     return result
 
 

@@ -1,9 +1,10 @@
-"""From counts to plain words.
+"""Findings about speculation on a server, from counts of drafted and accepted tokens.
 
-A step that drafts K tokens emits 1 + S1 + … + SK tokens for each request, S being the survival of each position, and
-takes longer than a plain one. Counts alone say the first and not the second, so the answer to "does it pay" is a
-break-even: how much longer such a step may take. With what a draft and a verified token cost, it becomes a yes or a no
-and a best K; with a run without speculation to compare with, it is measured.
+A step with draft length K emits 1 + S_1 + … + S_K tokens per request, S_j being the probability that positions 1 to j
+are all accepted (Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", 2023), and takes longer
+than a step without drafts. Counts give the tokens and not the time, so they yield a break-even: how much longer the
+step may take. An assumed cost per drafted and per verified token gives the speedup of each K, and the best K. A run
+without speculation as baseline gives the measured gain.
 """
 
 from __future__ import annotations
@@ -18,34 +19,35 @@ from turbospec.doctor.counts import BenchResult, DraftCounts
 from turbospec.interface import FloatArray
 
 ENOUGH_DRAFTS = 200
-NEVER_RIGHT = 0.05
-"""Acceptance of the first position below which something is wrong, not merely hard to guess."""
+MISMATCH = 0.05
+"""Acceptance rate of the first position below which the set-up is at fault, and not the text hard to predict."""
 WEAK = 0.4
-DEAD = 0.05
-"""Survival below which a position brings nothing."""
+"""Acceptance rate of the first position below which the drafter is called weak."""
+WASTED = 0.05
+"""Probability of acceptance, of a position and all before it, below which the position is useless."""
 LENGTH_TOLERANCE = 0.1
-"""Difference in tokens for each request from which two runs did not do the same work."""
+"""Relative difference in tokens per request above which two runs did different work."""
 EVEN_LENGTHS = 0.9
-"""Mean length of drafts, in parts of the longest, below which they were not all of one length; the last of a text are
-shorter anyway."""
+"""Mean over maximum draft length below which K was not constant. Not 1: the last drafts of a request are shorter."""
 TTFT_TOLERANCE = 1.1
+"""Ratio of P99 TTFT to the baseline's above which it is reported."""
 NOISE = 0.02
-"""Part by which two runs of the same thing may well differ."""
+"""Relative difference that two runs of the same configuration may show."""
 
 Severity = Literal["good", "warning", "bad"]
 
 
 @dataclass(slots=True, frozen=True)
 class StepCost:
-    """What drafting adds to a step, in parts of a step that drafts nothing."""
+    """Time that drafting adds to a step, as fractions of a step without drafts."""
 
     draft_token: float
-    """Each position drafted: one pass of the drafter."""
+    """Per drafted position: one drafter pass."""
     verify_token: float
-    """Each position verified."""
+    """Per verified position."""
 
     def of(self, length: int) -> float:
-        """Duration of a step that drafts `length` tokens, 1 for none."""
+        """Duration of a step with K = `length`; 1 for K = 0."""
         return 1.0 + length * (self.draft_token + self.verify_token)
 
 
@@ -54,7 +56,7 @@ class Finding:
     severity: Severity
     text: str
     checks: tuple[str, ...] = ()
-    """What to look at next, most likely first."""
+    """What to check, the most likely cause first."""
 
 
 def good(text: str) -> Finding:
@@ -72,69 +74,69 @@ def bad(text: str, checks: tuple[str, ...] = ()) -> Finding:
 @dataclass(slots=True)
 class Diagnosis:
     conditional: FloatArray
-    """(K,) acceptance of each position once the one before it is accepted; NaN where that never happened."""
+    """(K,) acceptance rate of each position, given that all before it were accepted; NaN without observations."""
     tokens_per_step: FloatArray
-    """(K + 1,) expected tokens of a request's step that drafts 0 … K."""
+    """(K + 1,) expected tokens per request of a step with draft length 0 … K."""
     speedup: FloatArray
-    """(K + 1,) tokens for the time of a step, over those of a plain one, at the assumed cost."""
+    """(K + 1,) tokens per step time at the assumed cost, relative to a step without drafts."""
     findings: list[Finding] = field(default_factory=list[Finding])
 
     @property
     def best_length(self) -> int:
-        """Draft length that makes most tokens at the assumed cost; 0 for none."""
+        """The K with the largest speedup at the assumed cost; 0: no draft."""
         return int(np.argmax(self.speedup))
 
 
-NEVER_RIGHT_CHECKS = (
-    "Target quantised, drafter trained on the weights before that: serve the unquantised target for a few requests; if "
-    "acceptance comes back, retrain the drafter on the quantised target's output or use another quantisation.",
-    "Wrong mapping of the draft vocabulary (EAGLE-3's d2t and t2d): look for them in the head's checkpoint, and "
-    "compare draft_vocab_size with their length.",
-    "Wrong checkpoint: compare the head's config.json (hidden size, layers of the target it reads, vocabulary) and the "
-    "target's name in its model card with the target that is served.",
-    "Another tokenizer than the target's: compare the two vocabularies; a draft model must share all of it.",
-    "Chat template: send one request through the completions endpoint with the exact text the drafter was trained "
-    "on; if acceptance is fine there, the chat endpoint formats it differently.",
+MISMATCH_CHECKS = (
+    "Quantised target, drafter trained for the unquantised one: serve the unquantised target for a few requests; if "
+    "they are accepted, retrain the drafter on the quantised target's output or use another quantisation.",
+    "Wrong mapping of the draft vocabulary (EAGLE-3): the drafter's checkpoint must hold d2t and t2d, d2t as long as "
+    "draft_vocab_size in the drafter's config.json.",
+    "Wrong checkpoint: compare the drafter's config.json (hidden size, vocabulary, layers of the target that it reads) "
+    "and the target named in its model card with the model that is served.",
+    "Wrong tokenizer: compare the vocabularies of drafter and target; a draft model needs the target's.",
+    "Chat template: send the exact text format of the drafter's training data to /v1/completions; if it is accepted "
+    "there, the template of /v1/chat/completions differs (--chat-template).",
 )
 WEAK_CHECKS = (
-    "The drafter was trained on other text than this traffic: compare acceptance on a sample of its training domain.",
-    "High temperature: drafts made greedily match sampled tokens less often; compare with temperature 0, and have "
-    "drafts sampled (draft_sample_method) if that is the cause.",
+    "The drafter's training data differ from this traffic: compare the acceptance rate on prompts of its own domain.",
+    "High temperature: greedy drafts match sampled tokens less often. Compare with temperature 0; if that is the "
+    'cause, add "draft_sample_method": "probabilistic" to --speculative-config.',
 )
 
 
 def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
-    """Findings from counts alone.
+    """Findings from counts and an assumed cost.
 
     Args:
-        counts: what was drafted and accepted; None where nothing was.
-        cost: assumed of drafting.
+        counts: drafted and accepted tokens; None where nothing was drafted.
+        cost: assumed cost of drafting.
     """
     if counts is None or counts.drafts <= 0:
-        return _nothing("nothing was drafted in this time: either no request decoded, or drafting was off")
+        return _nothing("nothing was drafted in this time: no request was decoding, or speculation was off")
     if not counts.accepted:
-        return _nothing("the server does not tell acceptance by position")
+        return _nothing("the server does not count accepted tokens by position")
     if counts.positions == 0:
-        return _nothing("TurboSpec's metrics, a second behind, show no draft yet; watch for longer")
+        return _nothing("TurboSpec's metrics, which lag by a second, show no draft yet; watch for longer (--seconds)")
     known = counts.conditional()[: counts.positions]
-    survival: FloatArray = np.cumprod(np.nan_to_num(known), dtype=np.float64)  # what nothing got to has no survivors
+    survival: FloatArray = np.cumprod(np.nan_to_num(known), dtype=np.float64)  # unobserved: 0
     tokens = np.concatenate([[1.0], 1.0 + np.cumsum(survival)])
     speedup = tokens / np.array([cost.of(length) for length in range(len(tokens))])
     diagnosis = Diagnosis(known, tokens, speedup)
     if counts.drafts < ENOUGH_DRAFTS:
         diagnosis.findings.append(
-            warning(f"only {counts.drafts} drafts were seen; take what follows as a guess and look again")
+            warning(f"only {counts.drafts} drafts were counted: the findings below are rough; repeat with more traffic")
         )
     if counts.drafted is None and counts.mean_draft_length < EVEN_LENGTHS * len(counts.accepted):
         diagnosis.findings.append(
             warning(
-                f"drafts were {counts.mean_draft_length:.1f} tokens long on average, of {len(counts.accepted)}, and "
-                "nothing tells how many got to each position: acceptance of the later ones is at least what is shown"
+                f"the mean draft length is {counts.mean_draft_length:.1f} of {len(counts.accepted)}, and the server "
+                "does not count drafts by position: the acceptance rate of later positions is at least what is shown"
             )
         )
     first = float(known[0])
     diagnosis.findings.append(_of_drafter(first))
-    if first >= NEVER_RIGHT:
+    if first >= MISMATCH:
         diagnosis.findings += _of_length(counts, diagnosis, survival)
     return diagnosis
 
@@ -145,84 +147,85 @@ def _nothing(text: str) -> Diagnosis:
 
 def _of_drafter(first: float) -> Finding:
     share = f"{first:.1%} of first draft tokens are accepted"
-    if first < NEVER_RIGHT:
+    if first < MISMATCH:
         return bad(
-            f"{share}: the drafter is never right here. This is a fault of the set-up, not hard text. "
-            "Until it is found, speculation only costs: turn it off.",
-            NEVER_RIGHT_CHECKS,
+            f"{share}: the drafter does not match its target. This is a fault of the set-up, not of the text. "
+            "Until it is found, speculation only costs time: start vLLM without --speculative-config.",
+            MISMATCH_CHECKS,
         )
     if first < WEAK:
-        return warning(f"{share}: a weak drafter for this traffic.", WEAK_CHECKS)
-    return good(f"{share}: the drafter fits its target.")
+        return warning(f"{share}: the drafter is weak on this traffic.", WEAK_CHECKS)
+    return good(f"{share}: the drafter matches its target.")
 
 
 def _of_length(counts: DraftCounts, diagnosis: Diagnosis, survival: FloatArray) -> list[Finding]:
     findings: list[Finding] = []
-    dead = np.flatnonzero(survival < DEAD)
-    if len(dead):
+    wasted = np.flatnonzero(survival < WASTED)
+    if len(wasted):
         findings.append(
             warning(
-                f"acceptance dies at position {dead[0] + 1}: less than {DEAD:.0%} of drafts get past it, "
-                "and what is drafted from there on is drafted for nothing"
+                f"positions from {wasted[0] + 1} on are wasted: under {WASTED:.0%} of drafts are accepted that far. "
+                f'Set "num_speculative_tokens" to {wasted[0]} or less in --speculative-config'
             )
         )
     used = min(round(counts.mean_draft_length), len(survival))
     tokens, here = float(diagnosis.tokens_per_step[used]), float(diagnosis.speedup[used])
     findings.append(
         good(
-            f"a step that drafts {used} makes {tokens:.2f} tokens a request: it pays as long as it takes less than "
-            f"{tokens:.2f} times as long as a plain one"
+            f"a step with K = {used} emits {tokens:.2f} tokens per request: it pays if it takes less than {tokens:.2f} "
+            "× the time of a step without drafts"
         )
     )
     best = diagnosis.best_length
     if best == 0:
-        findings.append(bad("at the assumed cost no draft length pays: turn speculation off"))
+        findings.append(bad("at the assumed cost no K pays: start vLLM without --speculative-config"))
     elif best == used:
         findings.append(
-            good(f"at the assumed cost {best} is the best fixed length: {here:.2f} × a plain step's tokens")
+            good(f"at the assumed cost K = {best} is the best fixed K: {here:.2f} × the throughput of no speculation")
         )
     else:
         findings.append(
             warning(
-                f"at the assumed cost {best} would be a better fixed length than {used}: "
-                f"{diagnosis.speedup[best]:.2f} × no speculation instead of {here:.2f} ×"
+                f"at the assumed cost K = {best} is a better fixed K than {used}: {diagnosis.speedup[best]:.2f} × the "
+                f'throughput of no speculation instead of {here:.2f} ×; set "num_speculative_tokens" in '
+                "--speculative-config"
             )
         )
     return findings
 
 
 def compare(run: BenchResult, baseline: BenchResult) -> list[Finding]:
-    """Findings from a run with speculation and one without."""
+    """Findings from a run with speculation and its baseline without."""
     findings: list[Finding] = []
     if baseline.counts is not None:
-        findings.append(warning(f"{baseline.path} speculates too: this compares two ways of speculating"))
+        findings.append(warning(f"the baseline {baseline.path} speculates too: this compares two ways of speculation"))
     for what, ours, theirs in (
         ("request rate", run.request_rate, baseline.request_rate),
         ("maximum concurrency", run.max_concurrency, baseline.max_concurrency),
     ):
         if ours != theirs:
-            findings.append(bad(f"not the same experiment: {what} {ours} here, {theirs} there"))
+            findings.append(bad(f"not the same experiment: {what} {ours}, baseline {theirs}"))
     longer = run.tokens_per_request / baseline.tokens_per_request
     if abs(math.log(longer)) > math.log1p(LENGTH_TOLERANCE):
         findings.append(
             bad(
-                f"not the same work: {run.tokens_per_request:.0f} tokens a request here, "
-                f"{baseline.tokens_per_request:.0f} there. Speculation does not change what is written; fix the "
-                "lengths (--ignore-eos) or the sampling before comparing."
+                f"not the same work: {run.tokens_per_request:.0f} tokens per request, baseline "
+                f"{baseline.tokens_per_request:.0f}. Speculation does not change output lengths; run both with "
+                "--ignore-eos, or with the same sampling options, and compare again."
             )
         )
     throughput = run.output_throughput / baseline.output_throughput
     tpot, ttft = run.mean_tpot_ms / baseline.mean_tpot_ms, run.p99_ttft_ms / baseline.p99_ttft_ms
-    # At a fixed rate the throughput is the rate's, whatever speculation does.
+    # At a fixed request rate the throughput equals the rate, with speculation or without.
     gains = [1.0 / tpot] if run.request_rate == baseline.request_rate != "inf" else [throughput, 1.0 / tpot]
     pays = min(gains) >= 1.0 - NOISE
-    text = f"measured: {throughput:.2f} × the output tokens/s and {tpot:.2f} × the mean TPOT of no speculation"
+    text = f"measured: {throughput:.2f} × the output tokens/s and {tpot:.2f} × the mean TPOT of the baseline"
     findings.append(good(text) if pays else bad(text))
     if ttft > TTFT_TOLERANCE:
         findings.append(
             warning(
-                f"measured: {ttft:.2f} × the P99 TTFT of no speculation: first tokens wait for the drafter's prefill "
-                "and its first draft; a shorter draft delays them less"
+                f"measured: {ttft:.2f} × the P99 TTFT of the baseline: first tokens wait for the drafter's prefill and "
+                'first draft; a smaller "num_speculative_tokens" delays them less'
             )
         )
     return findings

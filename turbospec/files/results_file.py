@@ -1,4 +1,4 @@
-"""Files with results, of simulations and of benchmarks: how they came about, and one row a run."""
+"""Result files of simulations and benchmarks: the settings of all runs, and one row per run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,25 @@ import numpy as np
 from turbospec.files.whole_file import write_whole
 
 ALL_AT_ONCE = "inf"
-"""The request rate of a row whose requests are all ready at the start, as `vllm bench serve` writes it."""
+"""Request rate of a row whose requests all arrive at the start, as `vllm bench serve` writes it."""
 DIGITS = 6
-"""Significant ones of a figure that is not whole; a run tells no more."""
+"""Significant digits of a fraction; a run does not measure more."""
 
 
 def save(path: Path, meta: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a results file: `meta`, and one row a run."""
+    """Write a result file.
+
+    Args:
+        path: the file; its folder is made.
+        meta: settings of all runs.
+        rows: one per run.
+    """
     document = {"meta": plain(meta), "rows": plain([dict(row) for row in rows])}
     write_whole(path, json.dumps(document, allow_nan=False) + "\n")
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold: null for what is not finite, and plain numbers."""
+    """`value` as JSON can hold it: Python numbers for numpy's, rounded to `DIGITS`; None for what is not finite."""
     if isinstance(value, np.generic):
         value = cast(Any, value).item()
     if isinstance(value, float):

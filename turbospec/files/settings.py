@@ -1,4 +1,4 @@
-"""The base of everything that is read from a YAML file."""
+"""The base class of all settings that are read from YAML files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Settings(BaseModel):
-    """Part of a file: unknown fields are errors, numbers are finite, and a field's docstring is its description."""
+    """Settings in a file. Unknown fields are errors, numbers are finite, a field's docstring is its description."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)

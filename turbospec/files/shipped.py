@@ -1,4 +1,4 @@
-"""Files that come with TurboSpec, found by name or by path."""
+"""Files shipped with TurboSpec, found by name or by path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turbospec.files.suggestions import nearest
 
 
 def shipped_files(package: str, folder: str) -> dict[str, Path]:
-    """The YAML files of a folder beside or in a package, by name (the file's name without `.yaml`)."""
+    """The YAML files of a folder inside a package (wheel) or beside it (repository), by name without `.yaml`."""
     root = Path(str(resources.files(package)))
     in_wheel, in_repository = root / folder, root.parent / folder
     found = in_wheel if in_wheel.is_dir() else in_repository
@@ -19,7 +19,7 @@ def shipped_files(package: str, folder: str) -> dict[str, Path]:
 
 
 def is_name(source: str) -> bool:
-    """Whether this is the name of a file that is shipped, by its form; a path has a suffix or a folder."""
+    """Whether `source` has the form of a shipped file's name; a path has a suffix or a folder."""
     path = Path(source)
     return not path.suffix and path.parent == Path()
 
@@ -27,8 +27,13 @@ def is_name(source: str) -> bool:
 def find_file(source: str | Path, shipped: Mapping[str, Path], kind: str) -> Path:
     """Path of a file, given its path or the name of a shipped one.
 
+    Args:
+        source: path or name.
+        shipped: paths of the shipped files, by name.
+        kind: what the error calls such a file.
+
     Raises:
-        UserError: a bare name that is neither shipped nor a file; it calls the file a `kind`.
+        UserError: a bare name that is neither shipped nor a file.
     """
     path = Path(source)
     if not is_name(str(source)):

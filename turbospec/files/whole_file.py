@@ -1,4 +1,4 @@
-"""Files that are never half written."""
+"""Atomic writes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file at once, so that an interruption leaves either the old one or the new one."""
+    """Write a file atomically: an interruption leaves either the old file or the new one. Its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".part")
+    partial = path.with_name(path.name + ".part")
     try:
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise

@@ -1,41 +1,44 @@
-"""What the controller does, counted for Prometheus.
+"""Prometheus metrics of the controller.
 
-Counters are added up in plain numbers while steps run and turned into metrics when they are asked for. What changes
-with time is left to the query: expected goodput is `rate(turbospec_predicted_tokens_total[1m]) /
-rate(turbospec_predicted_seconds_total[1m])`, acceptance at a position is accepted over drafted there.
+Steps are added up in plain numbers, which become metrics when Prometheus collects them. Rates are left to the query:
+predicted goodput is `rate(turbospec_predicted_tokens_total[1m]) / rate(turbospec_predicted_seconds_total[1m])`, the
+acceptance rate of a position is accepted over drafted tokens there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from turbospec.controller import ControllerStats
 from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
+
+if TYPE_CHECKING:  # summaries and traces need no compiled kernels, which the controller imports
+    from turbospec.controller import ControllerStats
 
 
 @dataclass(slots=True)
 class HostSeconds:
-    """Kept by an engine that plans for more than one step at a time."""
+    """Host time of TurboSpec, measured by an engine whose plans are reused over several steps. Seconds."""
 
     steps: float = 0.0
-    """All that its steps have taken."""
+    """Duration of all steps, those that reuse a plan included."""
     ours: float = 0.0
-    """What TurboSpec has taken of that, decisions included."""
+    """TurboSpec's part of it, decisions included."""
     overlapped: float = 0.0
-    """What it has worked besides, while the engine waited for a step's workers."""
+    """TurboSpec's work while the engine waited for its workers; not part of `ours`."""
 
 
 class StepMetrics(Collector):
     """A controller's listener, and a collector to be registered with a Prometheus registry.
 
     Args:
-        stats: of the controller that is listened to.
-        host: of an engine that measures it.
+        stats: of the same controller.
+        host: TurboSpec's host time, where the engine measures it.
     """
 
     def __init__(self, stats: ControllerStats, host: HostSeconds | None = None) -> None:
@@ -49,7 +52,7 @@ class StepMetrics(Collector):
         self._seconds = self._draft_seconds = self._probe_seconds = 0.0
         self._predicted_tokens = self._predicted_seconds = 0.0
         self._predicted_step_tokens = 0
-        """Tokens emitted in the steps that were predicted."""
+        """Tokens emitted in the steps that have a prediction."""
         self._predicted_step_seconds = 0.0
 
     def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
@@ -81,39 +84,42 @@ class StepMetrics(Collector):
             self._predicted_step_seconds += outcome.step_seconds
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they stand."""
+        """All metrics, at their present values."""
         gauges = {
-            "turbospec_draft_length": ("Mean draft length of the last step's decoding requests.", self._draft_length),
-            "turbospec_longest_draft": ("Longest draft planned in the last step.", self._longest),
+            "turbospec_draft_length": ("Mean K over the last step's decoding requests.", self._draft_length),
+            "turbospec_longest_draft": ("Largest K planned in the last step.", self._longest),
         }
+        stats = self._stats
         counters = {
-            "turbospec_steps": ("Steps finished, those on an old plan with the next one planned.", self._steps),
-            "turbospec_emitted_tokens": ("Tokens emitted in them.", self._emitted),
-            "turbospec_step_seconds": ("Their duration.", self._seconds),
-            "turbospec_draft_seconds": ("Time spent drafting.", self._draft_seconds),
-            "turbospec_predicted_tokens": ("Tokens expected, in the steps for which any were.", self._predicted_tokens),
-            "turbospec_predicted_seconds": ("Duration expected of those steps.", self._predicted_seconds),
-            "turbospec_predicted_step_tokens": ("Tokens that those steps emitted.", self._predicted_step_tokens),
-            "turbospec_predicted_step_seconds": ("Duration that those steps had.", self._predicted_step_seconds),
-            "turbospec_probe_steps": ("Steps with drafts made to learn from, not because they pay.", self._probe_steps),
-            "turbospec_probe_seconds": ("Time spent drafting in them.", self._probe_seconds),
-            "turbospec_decision_seconds": ("Time spent planning and learning.", self._stats.decision_seconds),
-            "turbospec_guard_trips": ("Faults of the policy that cost it its plan.", self._stats.guard_trips),
+            "turbospec_steps": ("Finished steps; those that reuse a plan are added with the next plan.", self._steps),
+            "turbospec_emitted_tokens": ("Tokens emitted.", self._emitted),
+            "turbospec_step_seconds": ("Duration of the finished steps.", self._seconds),
+            "turbospec_draft_seconds": ("Time in drafter passes.", self._draft_seconds),
+            "turbospec_predicted_tokens": ("Predicted tokens of all predicted steps.", self._predicted_tokens),
+            "turbospec_predicted_seconds": ("Predicted duration of all predicted steps.", self._predicted_seconds),
+            "turbospec_predicted_step_tokens": ("Tokens that predicted steps emitted.", self._predicted_step_tokens),
+            "turbospec_predicted_step_seconds": ("Measured duration of predicted steps.", self._predicted_step_seconds),
+            "turbospec_probe_steps": ("Probes: steps that draft to learn acceptance, not to pay.", self._probe_steps),
+            "turbospec_probe_seconds": ("Time in drafter passes of probes.", self._probe_seconds),
+            "turbospec_decision_seconds": ("Time spent planning and updating models.", stats.decision_seconds),
+            "turbospec_guard_trips": ("Policy faults; each falls back to K = 0 or the guard's K.", stats.guard_trips),
         }
         if self._host is not None:
-            text = "Duration of all of the engine's steps, on old plans too."
-            counters["turbospec_engine_seconds"] = text, self._host.steps
-            text = "Time that TurboSpec has taken of them, decisions included."
-            counters["turbospec_host_seconds"] = text, self._host.ours
-            text = "Time that TurboSpec has worked besides, while the engine waited for a step's workers."
-            counters["turbospec_overlapped_seconds"] = text, self._host.overlapped
+            counters |= {
+                "turbospec_engine_seconds": ("Duration of all steps, reused plans included.", self._host.steps),
+                "turbospec_host_seconds": ("Host time of TurboSpec within steps, decisions included.", self._host.ours),
+                "turbospec_overlapped_seconds": (
+                    "Host time of TurboSpec while the engine waits for its workers, which delays no step.",
+                    self._host.overlapped,
+                ),
+            }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(name, text, value=value)
         for name, (text, value) in counters.items():
             yield CounterMetricFamily(name, text, value=value)
         for name, text, values in (
-            ("turbospec_drafted_per_position", "Draft tokens verified, by position from 0.", self._drafted),
-            ("turbospec_accepted_per_position", "Draft tokens accepted, by position from 0.", self._accepted),
+            ("turbospec_drafted_per_position", "Draft tokens verified, by position (from 0).", self._drafted),
+            ("turbospec_accepted_per_position", "Draft tokens accepted, by position (from 0).", self._accepted),
         ):
             family = CounterMetricFamily(name, text, labels=["position"])
             for position, value in enumerate(values.tolist()):
@@ -122,5 +128,5 @@ class StepMetrics(Collector):
 
 
 def _at_least(lengths: np.ndarray, positions: int) -> np.ndarray:
-    """(positions,) how many of the lengths reach each position."""
+    """(positions,) number of lengths that reach each position."""
     return np.bincount(np.minimum(lengths, positions), minlength=positions + 1)[::-1].cumsum()[::-1][1:]

@@ -1,4 +1,4 @@
-"""What a run of steps amounts to: the figures of `turbospec trace` and of `turbospec generate`."""
+"""Totals and distributions over steps: the figures of `turbospec trace` and of `turbospec generate`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
 
 
 class Summary:
-    """Adds up steps, one `add` each."""
+    """Statistics of the steps given to `add`."""
 
     def __init__(self) -> None:
         self.steps = 0
-        """Those on an old plan included, as in all that follows."""
+        """Steps that reuse a plan included, here and in all other figures."""
         self.reused_plan_steps = 0
         self.requests: set[int] = set()
         self.emitted_tokens = 0
         self.drafted_tokens = 0
         self.accepted_tokens = 0
         self.drafts = 0
-        """Requests times steps in which something was drafted for them."""
+        """Drafts verified: one per request and step with K above 0."""
         self.draft_lengths: Counter[int] = Counter()
-        """How often a decoding request had so many draft tokens verified in a step."""
+        """Number of (decoding request, step) pairs by verified draft tokens."""
         self.seconds = dict.fromkeys(("draft", "verify", "controller", "step", "probe"), 0.0)
         self.probes = 0
         self.fallbacks = 0
@@ -38,7 +38,7 @@ class Summary:
         self._predictions: list[tuple[float, float]] = []
 
     def add(self, step: TraceStep) -> None:
-        """Count one more step, and those before it that ran on an old plan."""
+        """Count one step, and the steps before it that reused a plan."""
         self.steps += 1 + step.reused_plan_steps
         self.reused_plan_steps += step.reused_plan_steps
         self.requests.update(step.request_ids)
@@ -50,7 +50,7 @@ class Summary:
             drafted for drafted, phase in zip(step.drafted, step.phase, strict=True) if phase != Phase.PREFILL
         )
         if step.reused_plan_tokens:
-            # One for every request and step without drafts.
+            # A request emits one token in a step without drafts.
             self.draft_lengths[0] += step.reused_plan_tokens
         self.seconds["draft"] += step.draft_seconds
         self.seconds["verify"] += step.verify_seconds + step.reused_plan_seconds
@@ -66,12 +66,12 @@ class Summary:
 
     @property
     def mean_draft_length(self) -> float:
-        """Draft tokens verified a decoding request and step."""
+        """Verified draft tokens per decoding request and step."""
         return _ratio(self.drafted_tokens, self.draft_lengths.total())
 
     @property
     def accepted_length(self) -> float:
-        """Tokens that a drafted step emits for a request: the accepted ones and the target's own."""
+        """Mean tokens that a verified draft emits: the accepted ones and the target's own."""
         return 1 + _ratio(self.accepted_tokens, self.drafts)
 
     @property
@@ -80,20 +80,21 @@ class Summary:
         return _ratio(self.accepted_tokens, self.drafted_tokens)
 
     def acceptance(self) -> FloatArray:
-        """Acceptance at each position given that all before it were accepted; NaN where never observed.
+        """(K,) acceptance rate of each position, given that all before it were accepted; NaN without observations.
 
-        A draft says nothing of the positions after its first rejection, nor of the one after a truncation.
+        The positions after a draft's first rejection are not observed, nor those after the accepted tokens of a
+        truncated draft.
         """
         with np.errstate(invalid="ignore"):
             return self._accepted / self._tried
 
     def prediction_errors(self) -> FloatArray:
-        """Predicted over measured step time, less 1, of every step that was predicted."""
+        """(predicted steps,) predicted over measured step time, less 1."""
         pairs = np.array(self._predictions).reshape(-1, 2)
         return pairs[:, 0] / pairs[:, 1] - 1
 
     def document(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """All figures, for JSON."""
         errors = self.prediction_errors()
         return {
             "steps": self.steps,

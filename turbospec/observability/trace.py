@@ -1,18 +1,20 @@
-"""The decision trace: what the controller saw, chose and got, one line of JSON a step.
+"""The decision trace: view, plan and outcome of every planned step, one line of JSON each.
 
     {"format": 2, "step": 812, "now": 40.117, "planned": [5, 0, 3], "accepted": [4, 0, 1], "reason": "…", …}
 
-`TraceStep` is the format: its fields are the keys of a line. Arrays have one entry a request, in the same order.
+`TraceStep` defines the format: its fields are the keys of a line. Arrays have one entry per request, in one order.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal, Self, TextIO
+from typing import Annotated, Any, Literal, NoReturn, Self
 
 import numpy as np
 from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
@@ -24,7 +26,7 @@ log = logging.getLogger("turbospec")
 
 
 def _renamed(name: str, before: str) -> Any:
-    """A field that is written as `name`, and read under the name that it had in format 1 too."""
+    """A field written as `name`; `before` is its name in format 1, which is still read."""
     return Field(validation_alias=AliasChoices(name, before))
 
 
@@ -33,7 +35,7 @@ class TraceStep:
     """One step. Names and units are those of `StepView`, `StepPlan` and `StepOutcome`, seconds and tokens."""
 
     format: Literal[1, 2]
-    """2; in format 1 the drafter's KV lag and the steps that reuse a plan had other names."""
+    """Written as 2. Format 1 has other names for the drafter KV lag and for the steps that reuse a plan."""
     step: int
     now: float
     request_ids: list[int]
@@ -70,11 +72,11 @@ class TraceStep:
     verify_seconds: float
     step_seconds: float
     decision_seconds: float
-    """What planning and learning cost."""
+    """Time spent planning and updating models."""
     probe: bool
     reason: str
     reused_plan_steps: Annotated[int, _renamed("reused_plan_steps", "unplanned_steps")] = 0
-    """Steps since the line before that reused a plan without drafts; the oldest traces have none of these three."""
+    """No-draft steps since the previous line that reused its plan. The oldest traces lack these three fields."""
     reused_plan_tokens: Annotated[int, _renamed("reused_plan_tokens", "unplanned_tokens")] = 0
     reused_plan_seconds: Annotated[float, _renamed("reused_plan_seconds", "unplanned_seconds")] = 0.0
 
@@ -135,16 +137,23 @@ class TraceStep:
 LINE = TypeAdapter(TraceStep)
 
 
+class _TraceFile(RotatingFileHandler):
+    """Writes line by line, because servers are often killed and the last steps before that matter most."""
+
+    def handleError(self, record: logging.LogRecord) -> NoReturn:
+        raise  # by default `logging` prints a traceback for every record and goes on
+
+
 class DecisionTrace:
     """A controller's listener that writes the trace, in files of bounded size.
 
-    A trace that was there before is kept as a backup (`trace.jsonl.1` is the newest). A disk that fails while serving
-    ends the trace with one warning and nothing else.
+    An earlier trace is kept as a backup (`trace.jsonl.1` is the newest). A disk that fails while serving ends the trace
+    with one warning; the server goes on.
 
     Args:
         path: The file being written.
         max_bytes: Size at which it becomes a backup and a new one begins.
-        backups: Backups kept; 0 keeps none.
+        backups: Backups kept. With 0 an earlier trace is overwritten, and the file grows without bound.
 
     Raises:
         UserError: the file cannot be opened for writing.
@@ -152,12 +161,14 @@ class DecisionTrace:
 
     def __init__(self, path: Path, *, max_bytes: int = 64 * 2**20, backups: int = 3) -> None:
         self.path = path
-        self.max_bytes = max_bytes
-        self.backups = backups
-        self._bytes = 0
-        self._file: TextIO | None = None
         try:
-            self._rotate()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # A handler that rotates appends; the mode counts without rotation only.
+            self._file: _TraceFile | None = _TraceFile(
+                path, "w", maxBytes=max_bytes if backups else 0, backupCount=backups, encoding="utf-8"
+            )
+            if path.is_file() and path.stat().st_size:
+                self._file.doRollover()
         except OSError as error:
             raise _cannot_write(path, error) from error
 
@@ -165,22 +176,19 @@ class DecisionTrace:
         """Write one step."""
         if self._file is None:
             return
-        line = LINE.dump_json(TraceStep.from_step(view, plan, outcome, decision_seconds)).decode() + "\n"
+        line = LINE.dump_json(TraceStep.from_step(view, plan, outcome, decision_seconds)).decode()
         try:
-            if self._bytes and self._bytes + len(line) > self.max_bytes:
-                self._rotate()
-            self._file.write(line)
-            self._bytes += len(line)
+            self._file.emit(logging.makeLogRecord({"msg": line}))
         except OSError as error:
-            self._give_up(error)
+            self._give_up(self._file, error)
 
     def close(self) -> None:
-        """Flush what is not on disk yet; steps that follow are not written."""
+        """Close the file; steps that follow are not written."""
         if self._file is not None:
             try:
                 self._file.close()
             except OSError as error:
-                self._give_up(error)
+                self._give_up(self._file, error)
             self._file = None
 
     def __enter__(self) -> Self:
@@ -191,32 +199,18 @@ class DecisionTrace:
     ) -> None:
         self.close()
 
-    def _rotate(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        if self.path.is_file() and self.path.stat().st_size:
-            for number in range(self.backups, 0, -1):
-                older = self._backup(number - 1)
-                if older.exists():
-                    older.replace(self._backup(number))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Line by line: servers are often killed, and the last steps before that are those one wants to see.
-        self._file = self.path.open("w", encoding="utf-8", buffering=1)
-        self._bytes = 0
-
-    def _backup(self, number: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.{number}") if number else self.path
-
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, file: _TraceFile, error: OSError) -> None:
         log.warning("%s: cannot write the trace (%s); it ends here", self.path, error.strerror)
+        with suppress(OSError):  # what is still buffered fails again
+            file.close()
         self._file = None
 
 
 def check_writable(path: Path) -> None:
-    """See whether a trace can be written there, and leave what is there as it is.
+    """Check that a trace can be written to `path`; an existing file is not changed.
 
     Raises:
-        UserError: it cannot.
+        UserError: the file cannot be opened for writing.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +220,7 @@ def check_writable(path: Path) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path}: cannot write the trace ({error.strerror}); name a file that can be")
+    return UserError(f"{path}: cannot write the trace ({error.strerror}); name another file")
 
 
 def read_trace(path: Path, on_broken: Callable[[int, str], None] | None = None) -> Iterator[TraceStep]:
@@ -234,11 +228,11 @@ def read_trace(path: Path, on_broken: Callable[[int, str], None] | None = None) 
 
     Args:
         path: A file that `DecisionTrace` wrote.
-        on_broken: Told the line number of each line that is no step, and why; such lines are skipped. Without it the
-            first broken line is an error.
+        on_broken: Called with the number of each line that is not a step, and the reason; such lines are skipped.
+            Without it the first broken line is an error.
 
     Raises:
-        UserError: the file cannot be read, or a line is broken and nobody is told.
+        UserError: the file cannot be read, or a line is broken and there is no `on_broken`.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:

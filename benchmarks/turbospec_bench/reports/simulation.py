@@ -7,9 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from turbospec.files.whole_file import write_whole
+from turbospec.files.yaml_text import yaml_text
 from turbospec_bench.reports.page import details, page
 from turbospec_bench.reports.simulation_figures import against_load, step_time, timeline
 from turbospec_sim.replications import Replications, Row, replications
@@ -54,12 +53,11 @@ def _scenario(name: str, scenario: Mapping[str, Any], points: Sequence[Replicati
     limits = {field: limit for field, limit in (scenario["slo"] or {}).items() if limit is not None}
     regrets = {field: said for field, said in YARDSTICKS.items() if points[0].rows[0][field] is not None}
     seeds = sorted({row["seed"] for point in points for row in point.rows})
-    document = yaml.safe_dump(dict(scenario), sort_keys=False, allow_unicode=True)
     parts = [
         f"<h2>{escape(name)}</h2>",
         f"<p>{escape(scenario['description'])}</p>" if scenario["description"] else "",
         f"<p>{escape(_facts(scenario, seeds))}</p>",
-        details("The scenario as it was simulated", f"<pre>{escape(document)}</pre>", False),
+        details("The scenario as it was simulated", f"<pre>{escape(yaml_text(scenario))}</pre>", False),
         "<h3>SLO</h3>",
         f"<p>{_slo_words(limits)}</p>",
         _matrix(points, lambda point: _slo_cell(point, limits)),

@@ -6,17 +6,13 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from turbospec.files.whole_file import write_whole
+from turbospec.files.yaml_text import LINE_LENGTH, yaml_text
 from turbospec.policy import PolicyConfig
-
-LINE_LENGTH = 120
 
 
 def write_policy(path: Path, config: PolicyConfig, comment: Sequence[str]) -> None:
     """Write the settings that were given or found, below a comment; at once, or not at all."""
     settings = config.model_dump(mode="json", exclude_unset=True)
     lines = [line for text in comment for line in textwrap.wrap(text, LINE_LENGTH - 2)]
-    body = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=LINE_LENGTH)
-    write_whole(path, "".join(f"# {line}\n" for line in lines) + body)
+    write_whole(path, "".join(f"# {line}\n" for line in lines) + yaml_text(settings))

@@ -20,7 +20,12 @@ def result(tmp_path: Path) -> Path:
 def test_findings_are_told_in_words(result: Path, capsys: pytest.CaptureFixture[str]) -> None:
     doctor(bench=result, baseline=result)
     shown = capsys.readouterr().out
-    for words in ("60.0%", "the drafter fits its target", "it pays as long as", "1.00 × the output tokens/s"):
+    for words in (
+        "60.0%",
+        "the drafter matches its target",
+        "it pays if it takes less than",
+        "1.00 × the output tokens/s",
+    ):
         assert words in shown
 
 

@@ -7,23 +7,15 @@ from typing import NoReturn
 
 import pytest
 
-from tests.turbospec.command import assert_one_line
+from tests.turbospec.command import assert_one_line, run_command
 from turbospec import UserError, cli
-
-
-def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
-    """Run the command line in this process and return its exit code."""
-    monkeypatch.setattr(sys, "argv", ["turbospec", *arguments])
-    with pytest.raises(SystemExit) as exit_of:
-        cli.main()
-    return exit_of.value.code
 
 
 @pytest.mark.parametrize("arguments", [["--help"], []])
 def test_help_lists_every_command(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(arguments, monkeypatch) == 0
+    assert run_command(arguments, monkeypatch) == 0
     shown = capsys.readouterr().out
     assert all(f"\n  {command}" in shown for command in cli.COMMANDS)
 
@@ -62,7 +54,7 @@ def test_nothing_is_imported_that_the_command_does_not_need(arguments: list[str]
 def test_usage_mistakes_are_one_line(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(arguments, monkeypatch) == 2
+    assert run_command(arguments, monkeypatch) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert_one_line(shown.err)
@@ -95,7 +87,7 @@ def test_what_ends_a_command_early_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("turbospec.cli.trace.trace", command_that_raises(error))
-    assert run(["trace"], monkeypatch) == status
+    assert run_command(["trace"], monkeypatch) == status
     assert capsys.readouterr().err.lstrip("\n") == line
 
 

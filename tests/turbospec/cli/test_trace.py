@@ -6,23 +6,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.turbospec.factories import make_outcome, make_view
 from turbospec import UserError
 from turbospec.cli.trace import trace
-from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
+from turbospec.interface import StepPlan
 from turbospec.observability.trace import DecisionTrace
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    """A trace of ten steps of one request: K 3, of which 2 are accepted."""
+    """Ten steps of one request with K = 3, of which 2 are accepted; before the last, two steps reuse a plan."""
     path = tmp_path / "trace.jsonl"
-    one = np.ones(1, np.int64)
     with DecisionTrace(path) as writer:
         for step in range(10):
-            view = StepView(step, step * 0.01, one, one * Phase.DECODE, one, one, one, one, one, one * 7, max_draft=7)
-            plan = StepPlan(one * 3, 2.8, 0.011, f"K 3 is worth {step} tokens/s")
-            no_end = np.zeros(1, bool)
-            writer.on_step(view, plan, StepOutcome(step, one, one * 3, one * 2, one * 3, no_end, one * 3), 1e-4)
+            view = make_view(1, step=step, max_draft=7)
+            plan = StepPlan(np.array([3]), 2.8, 0.011, f"K 3 is worth {step} tokens/s")
+            reused = {"reused_plan_steps": 2, "reused_plan_tokens": 2, "reused_plan_seconds": 0.01} if step == 9 else {}
+            writer.on_step(view, plan, make_outcome(view, 3, 2, **reused), 1e-4)
     return path
 
 
@@ -30,8 +30,19 @@ def test_tables(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace([written])
     shown = capsys.readouterr()
     assert shown.err == ""
-    for words in ("steps", "accepted length", "3.00", "K # is worth # tokens/s", "100%"):
-        assert words in shown.out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.out.splitlines()]
+    for row in (
+        ["steps", "12"],
+        ["of these reusing a plan", "2"],
+        ["accepted length", "3.00"],
+        ["in draft", "18.2%"],
+        ["predicted step time, bias", "+10.0%"],
+        ["guard fallbacks", "0"],
+        ["0", "2", "17%", "", ""],
+        ["3", "10", "83%", "10", "0%"],
+        ["K # is worth # tokens/s", "10"],
+    ):
+        assert row in rows
 
 
 def test_json_alone_is_on_stdout(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +50,7 @@ def test_json_alone_is_on_stdout(written: Path, capsys: pytest.CaptureFixture[st
     trace([written], as_json=True)
     shown = capsys.readouterr()
     document = json.loads(shown.out)
-    assert (document["steps"], document["broken_lines"]) == (10, 2)
+    assert (document["steps"], document["broken_lines"]) == (12, 2)
     assert document["acceptance"] == [1, 1, 0]
     assert "trace.jsonl:11" in shown.err.replace("\n", "")
     assert "broken lines skipped: 2" in shown.err
@@ -47,7 +58,7 @@ def test_json_alone_is_on_stdout(written: Path, capsys: pytest.CaptureFixture[st
 
 def test_several_files_count_together(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace([written, written], as_json=True)
-    assert json.loads(capsys.readouterr().out)["steps"] == 20
+    assert json.loads(capsys.readouterr().out)["steps"] == 24
 
 
 @pytest.mark.parametrize("content", ["", "not a trace\n"])

@@ -19,3 +19,12 @@ def test_an_interruption_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_file_that_cannot_be_begun_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        write_whole(tmp_path / "results.json", "new")

@@ -2,24 +2,23 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from tests.turbospec.factories import make_outcome, make_view
 from turbospec.controller import ControllerStats
-from turbospec.hosts.vllm.shared import metrics_file
-from turbospec.hosts.vllm.shared.metrics_file import MetricsFileReader, MetricsFileWriter
-from turbospec.interface import StepPlan
+from turbospec.interface import Phase, StepPlan
 from turbospec.observability.metrics import HostSeconds, StepMetrics
 
 
 def counted() -> StepMetrics:
-    """Two steps: a plan of 3 and 1 of which 2 and 1 were accepted, and a probe that nothing was promised of."""
-    metrics = StepMetrics(ControllerStats(decision_seconds=0.5, guard_trips=2), HostSeconds(steps=2.0, ours=0.02))
+    """Two steps: K 3 and 1, of which 2 and 1 are accepted, and a probe without a prediction."""
+    metrics = StepMetrics(
+        ControllerStats(decision_seconds=0.5, guard_trips=2), HostSeconds(steps=2.0, ours=0.02, overlapped=0.5)
+    )
     view = make_view(2, max_draft=4)
     plan = StepPlan(np.array([3, 1]), predicted_tokens=4.5, predicted_seconds=0.02)
     metrics.on_step(view, plan, make_outcome(view, [3, 1], [2, 1]), 0.1)
@@ -43,9 +42,12 @@ def registered(metrics: StepMetrics) -> CollectorRegistry:
     [
         ("turbospec_steps_total", 2),
         ("turbospec_emitted_tokens_total", 7),
+        ("turbospec_step_seconds_total", 0.02),
+        ("turbospec_draft_seconds_total", 0.004),
         ("turbospec_draft_length", 0.5),
         ("turbospec_longest_draft", 1),
         ("turbospec_predicted_tokens_total", 4.5),
+        ("turbospec_predicted_seconds_total", 0.02),
         ("turbospec_predicted_step_tokens_total", 5),
         ("turbospec_predicted_step_seconds_total", 0.01),
         ("turbospec_probe_steps_total", 1),
@@ -54,10 +56,31 @@ def registered(metrics: StepMetrics) -> CollectorRegistry:
         ("turbospec_guard_trips_total", 2),
         ("turbospec_engine_seconds_total", 2.0),
         ("turbospec_host_seconds_total", 0.02),
+        ("turbospec_overlapped_seconds_total", 0.5),
     ],
 )
 def test_steps_are_counted(name: str, expected: float) -> None:
     assert value(registered(counted()), name) == pytest.approx(expected)
+
+
+def test_a_step_without_drafts_has_draft_length_0() -> None:
+    metrics, view = counted(), make_view(2)
+    metrics.on_step(view, StepPlan(np.zeros(2, np.int64)), make_outcome(view, 0, 0), 0.0)
+    registry = registered(metrics)
+    assert [value(registry, f"turbospec_{name}") for name in ("draft_length", "longest_draft")] == [0, 0]
+
+
+def test_the_mean_draft_length_leaves_out_requests_in_prefill() -> None:
+    metrics = StepMetrics(ControllerStats())
+    view = make_view(3, phase=np.array([Phase.PREFILL, Phase.FIRST_DECODE, Phase.DECODE]))
+    metrics.on_step(view, StepPlan(np.array([0, 1, 4])), make_outcome(view, [0, 1, 4], 0), 0.0)
+    assert value(registered(metrics), "turbospec_draft_length") == 2.5
+
+
+def test_an_engine_without_host_seconds_has_none() -> None:
+    names = {family.name for family in StepMetrics(ControllerStats()).collect()}
+    assert "turbospec_steps" in names
+    assert not names & {"turbospec_engine_seconds", "turbospec_host_seconds", "turbospec_overlapped_seconds"}
 
 
 def test_acceptance_is_counted_by_position() -> None:
@@ -68,7 +91,7 @@ def test_acceptance_is_counted_by_position() -> None:
     assert accepted == [2, 1, 0, 0]
 
 
-def test_steps_on_an_old_plan_are_counted_with_the_next() -> None:
+def test_steps_that_reuse_a_plan_are_counted_with_the_next_plan() -> None:
     metrics, view = counted(), make_view(2)
     outcome = make_outcome(view, 0, 0, reused_plan_steps=5, reused_plan_tokens=10, reused_plan_seconds=0.05)
     metrics.on_step(view, StepPlan(np.zeros(2, np.int64)), outcome, 0.0)
@@ -78,22 +101,7 @@ def test_steps_on_an_old_plan_are_counted_with_the_next() -> None:
     assert value(registry, "turbospec_step_seconds_total") == pytest.approx(0.08)
 
 
-def test_another_process_shows_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_file, "EVERY_SECONDS", 0.01)
-    metrics, path, there = counted(), tmp_path / "metrics.prom", CollectorRegistry()
-    there.register(MetricsFileReader(path))
-    assert generate_latest(there) == b""
-    writer, view = MetricsFileWriter(path, metrics), make_view(1)
-    writer.on_step(view, StepPlan(np.array([0])), make_outcome(view, 0, 0), 0.0)
-    late_at = time.monotonic() + 10
-    while not path.exists() and time.monotonic() < late_at:
-        time.sleep(0.01)
-    for family in registered(metrics).collect():
-        for sample in family.samples:
-            assert there.get_sample_value(sample.name, sample.labels) == sample.value
-
-
-def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+def test_the_dashboard_queries_metrics_that_exist() -> None:
     dashboard = json.loads((Path(__file__).parents[3] / "dashboards" / "grafana-vllm.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     expressions.append(dashboard["templating"]["list"][1]["query"]["query"])

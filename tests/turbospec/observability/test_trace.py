@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import json
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.turbospec.factories import make_outcome, make_view
 from turbospec.errors import UserError
 from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
 from turbospec.observability.summary import Summary
@@ -24,38 +27,10 @@ def a_step(
     truncated: tuple[bool, ...] = (False, False, False),
     **plan: Any,
 ) -> Step:
-    """A step of three requests; each was drafted for as planned."""
-    n = len(drafted)
-    lengths = np.array(drafted, np.int64)
-    view = StepView(
-        step=number,
-        now=1.0 + number,
-        request_ids=np.arange(n),
-        phase=np.full(n, Phase.DECODE, np.int64),
-        context_tokens=np.arange(n) + 40,
-        emitted_tokens=np.full(n, 3),
-        tokens_left=np.full(n, 60),
-        drafter_lag_tokens=np.zeros(n, np.int64),
-        class_ids=np.zeros(n, np.int64),
-        draft_limits=np.full(n, 7, np.int64),
-        max_draft=7,
-        waiting_requests=2,
-    )
-    outcome = StepOutcome(
-        step=number,
-        request_ids=view.request_ids,
-        drafted=lengths,
-        accepted=np.array(accepted),
-        emitted=np.array(accepted) + 1,
-        truncated=np.array(truncated),
-        proposed=lengths,
-        draft_rows=np.array([2, 2, 2, 2]),
-        tokens_batched=int(lengths.sum()) + n,
-        draft_seconds=0.002,
-        verify_seconds=0.007,
-        step_seconds=0.01,
-    )
-    return view, StepPlan(lengths, **plan), outcome, 0.0001
+    """A step of three requests, drafted as planned."""
+    view = make_view(len(drafted), step=number, now=1.0 + number, max_draft=7, waiting_requests=2)
+    outcome = make_outcome(view, drafted, accepted, truncated=np.array(truncated))
+    return view, StepPlan(np.array(drafted), **plan), outcome, 0.0001
 
 
 def summarised(*steps: Step) -> Summary:
@@ -80,7 +55,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert (second["predicted_seconds"], second["probe"]) == (0.009, True)
 
 
-def on_an_old_plan(step: Step, steps: int, tokens: int, seconds: float) -> Step:
+def after_reused_plan(step: Step, steps: int, tokens: int, seconds: float) -> Step:
     view, plan, outcome, decision_seconds = step
     outcome = replace(outcome, reused_plan_steps=steps, reused_plan_tokens=tokens, reused_plan_seconds=seconds)
     return view, plan, outcome, decision_seconds
@@ -89,7 +64,7 @@ def on_an_old_plan(step: Step, steps: int, tokens: int, seconds: float) -> Step:
 def test_traces_of_format_1_are_read(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     with DecisionTrace(path) as trace:
-        trace.on_step(*on_an_old_plan(a_step(), 5, 15, 0.25))
+        trace.on_step(*after_reused_plan(a_step(), 5, 15, 0.25))
     (written,) = read_trace(path)
     text = path.read_text().replace("drafter_lag_tokens", "stale_tokens").replace('"reused_plan_', '"unplanned_')
     path.write_text(text.replace('"format":2', '"format":1'))
@@ -97,10 +72,10 @@ def test_traces_of_format_1_are_read(tmp_path: Path) -> None:
     assert read == replace(written, format=1)
 
 
-def test_steps_on_old_plans_are_kept_and_older_traces_have_none(tmp_path: Path) -> None:
+def test_steps_that_reuse_a_plan_are_kept_and_older_traces_have_none(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     with DecisionTrace(path) as trace:
-        trace.on_step(*on_an_old_plan(a_step(), 5, 15, 0.25))
+        trace.on_step(*after_reused_plan(a_step(), 5, 15, 0.25))
     (step,) = read_trace(path)
     assert (step.reused_plan_steps, step.reused_plan_tokens, step.reused_plan_seconds) == (5, 15, 0.25)
     line = {name: value for name, value in json.loads(path.read_text()).items() if not name.startswith("reused_plan")}
@@ -134,22 +109,78 @@ def test_a_path_that_cannot_be_written_is_the_users_mistake(tmp_path: Path) -> N
         DecisionTrace(tmp_path)
 
 
-def test_a_disk_that_fails_ends_the_trace_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class FullDisk:
-        def write(self, line: str) -> int:
-            raise OSError(28, "No space left on device")
+def test_a_step_is_on_disk_before_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with DecisionTrace(path) as trace:
+        for number in range(2):
+            trace.on_step(*a_step(number))
+            assert [step.step for step in read_trace(path)] == [*range(number + 1)]
 
-        def close(self) -> None:
-            pass
 
+def test_steps_after_the_end_are_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    trace = DecisionTrace(path)
+    trace.on_step(*a_step(0))
+    trace.close()
+    trace.on_step(*a_step(1))
+    assert [step.step for step in read_trace(path)] == [0]
+
+
+def test_without_backups_an_earlier_trace_is_overwritten_and_the_file_grows(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    for number in range(2):
+        with DecisionTrace(path, max_bytes=1_000, backups=0) as trace:
+            for step in range(10 * number, 10 * number + 5):
+                trace.on_step(*a_step(step))
+    assert [*tmp_path.iterdir()] == [path]
+    assert [step.step for step in read_trace(path)] == [*range(10, 15)]
+
+
+def test_a_program_that_configures_logging_does_not_end_the_trace(tmp_path: Path) -> None:
+    """`dictConfig`, which vLLM and uvicorn call, closes every handler that there is."""
+    path = tmp_path / "trace.jsonl"
+    with DecisionTrace(path) as trace:
+        trace.on_step(*a_step(0))
+        logging.shutdown([reference for reference in logging._handlerList if reference() is trace._file])
+        trace.on_step(*a_step(1))
+    assert [step.step for step in read_trace(path)] == [0, 1]
+
+
+class FullDisk(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_disk_that_fails_ends_the_trace_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = DecisionTrace(tmp_path / "trace.jsonl")
-    trace._file = FullDisk()  # type: ignore[assignment]
+    assert trace._file is not None
+    trace._file.stream = FullDisk()
     with caplog.at_level(logging.WARNING, logger="turbospec"):
         for number in range(3):
             trace.on_step(*a_step(number))
         trace.close()
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
+    assert capsys.readouterr().err == "", "`logging` prints tracebacks of its own"
+
+
+def test_a_backup_that_cannot_be_made_ends_the_trace(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    path = tmp_path / "trace.jsonl"
+    trace = DecisionTrace(path, max_bytes=2_000)
+    monkeypatch.setattr(os, "rename", refuse)
+    with caplog.at_level(logging.WARNING, logger="turbospec"):
+        for number in range(10):
+            trace.on_step(*a_step(number))
+    assert "Permission denied" in caplog.text
+    assert len(caplog.records) == 1
+    assert path.stat().st_size <= 2_000
 
 
 @pytest.mark.parametrize(
@@ -221,8 +252,8 @@ def test_the_summary_adds_steps_up() -> None:
     assert document["seconds"]["step"] == pytest.approx(0.03)
 
 
-def test_the_summary_counts_steps_on_old_plans() -> None:
-    document = summarised(a_step(), on_an_old_plan(a_step(6), 5, 15, 0.25)).document()
+def test_the_summary_counts_steps_that_reuse_a_plan() -> None:
+    document = summarised(a_step(), after_reused_plan(a_step(6), 5, 15, 0.25)).document()
     assert (document["steps"], document["reused_plan_steps"]) == (7, 5)
     assert document["emitted_tokens"] == 2 * 9 + 15
     assert document["draft_lengths"] == {"0": 2 + 15, "4": 4}

@@ -1,4 +1,4 @@
-"""Carries metrics from the engine core's process to the one that answers `/metrics`, by a file."""
+"""Carries metrics through a file from the engine core's process to the one that serves `/metrics`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from turbospec.interface import StepOutcome, StepPlan, StepView
 log = logging.getLogger("turbospec")
 
 METRICS_FILE_VARIABLE = "TURBOSPEC_METRICS_FILE"
-"""Of the environment: tells the engine core's process the file; set by the plugin. In vLLM's configuration, by which
-its caches go, a path that is another at every start would have the model compiled anew."""
+"""Environment variable that tells the engine core's process the file; set by the plugin. Not a field of vLLM's
+configuration: its hash is the key of vLLM's compilation cache, and the path differs at every start."""
 EVERY_SECONDS = 1.0
-"""Between a step and the file that has it."""
+"""Delay from a step to the file that contains it."""
 
 
 class MetricsFileWriter:
-    """A controller's listener that has a thread write a collector's metrics out: steps do not wait for the file.
+    """A controller's listener that writes a collector's metrics in a thread, so that steps do not wait for the file.
+
+    The process that reads the file removes its folder when it exits; then the thread ends silently. Where the folder is
+    still there, a failed write ends it with one warning.
 
     Args:
         path: the file, replaced as a whole each time.
@@ -36,25 +39,27 @@ class MetricsFileWriter:
         self._path = path
         self._registry = CollectorRegistry()
         self._registry.register(collector)
-        self._news = threading.Event()
-        threading.Thread(target=self._run, name="turbospec-metrics", daemon=True).start()
+        self._step_finished = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="turbospec-metrics", daemon=True)
+        self._thread.start()
 
     def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
-        self._news.set()
+        self._step_finished.set()
 
     def _run(self) -> None:
-        while self._news.wait():
+        while self._step_finished.wait():
             time.sleep(EVERY_SECONDS)
-            self._news.clear()
+            self._step_finished.clear()
             try:
                 write_to_textfile(str(self._path), self._registry)
             except OSError as error:
-                log.warning("TurboSpec's metrics stand still from now on: %s", error)
+                if self._path.parent.is_dir():
+                    log.warning("%s: cannot write TurboSpec's metrics (%s); they change no more", self._path, error)
                 return
 
 
 class MetricsFileReader(Collector):
-    """A collector of what another process wrote last; nothing where there is no file yet."""
+    """A collector of the metrics that another process wrote last; none while there is no file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,5 +72,5 @@ class MetricsFileReader(Collector):
         yield from text_string_to_metric_families(text)
 
     def describe(self) -> list[Metric]:
-        """Nothing to say before the first step; without this a registry would ask for the metrics themselves."""
+        """No metrics before the first step. Without this method a registry calls `collect` when it is registered."""
         return []

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tests.turbospec.factories import make_outcome, make_view
+from turbospec.controller import ControllerStats
+from turbospec.hosts.vllm.shared import metrics_file
+from turbospec.hosts.vllm.shared.metrics_file import MetricsFileReader, MetricsFileWriter
+from turbospec.interface import StepPlan
+from turbospec.observability.metrics import StepMetrics
+
+
+@pytest.fixture(autouse=True)
+def _without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_file, "EVERY_SECONDS", 0.01)
+
+
+def a_step(*listeners: StepMetrics | MetricsFileWriter) -> None:
+    """Tell listeners of one step: a draft of 3 tokens, 2 of them accepted."""
+    view = make_view(1, max_draft=4)
+    for listener in listeners:
+        listener.on_step(view, StepPlan(np.array([3])), make_outcome(view, 3, 2), 0.0)
+
+
+def metrics() -> StepMetrics:
+    return StepMetrics(ControllerStats())
+
+
+def test_another_process_shows_the_same(tmp_path: Path) -> None:
+    path, counted, there = tmp_path / "metrics.prom", metrics(), CollectorRegistry()
+    there.register(MetricsFileReader(path))
+    assert generate_latest(there) == b""
+    a_step(counted, MetricsFileWriter(path, counted))
+    late_at = time.monotonic() + 10
+    while not path.exists() and time.monotonic() < late_at:
+        time.sleep(0.01)
+    samples = [sample for family in counted.collect() for sample in family.samples]
+    assert there.get_sample_value("turbospec_emitted_tokens_total") == 3
+    for sample in samples:
+        assert there.get_sample_value(sample.name, sample.labels) == sample.value
+
+
+def test_a_server_that_has_ended_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The process that reads the file ends first and takes the folder along."""
+    folder = tmp_path / "turbospec-1"
+    folder.mkdir()
+    writer = MetricsFileWriter(folder / "metrics.prom", metrics())
+    shutil.rmtree(folder)
+    a_step(writer)
+    writer._thread.join(10)
+    assert not writer._thread.is_alive()
+    assert caplog.records == []
+
+
+def test_a_disk_that_fails_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: str, registry: CollectorRegistry) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(metrics_file, "write_to_textfile", full)
+    writer = MetricsFileWriter(tmp_path / "metrics.prom", metrics())
+    with caplog.at_level(logging.WARNING, logger="turbospec"):
+        for _ in range(2):
+            a_step(writer)
+            writer._thread.join(10)
+    assert not writer._thread.is_alive()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "No space left on device" in caplog.text
