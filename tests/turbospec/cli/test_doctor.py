@@ -23,6 +23,7 @@ def test_findings_are_told_in_words(result: Path, capsys: pytest.CaptureFixture[
     for words in (
         "60.0%",
         "the drafter matches its target",
+        "Assumed: drafting a token takes 0.08",
         "it pays if it takes less than",
         "1.00 × the output tokens/s",
     ):

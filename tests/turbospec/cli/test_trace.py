@@ -34,7 +34,12 @@ def test_tables(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for row in (
         ["steps", "12"],
         ["of these reusing a plan", "2"],
+        ["tokens emitted", "32"],
+        ["tokens drafted", "30"],
+        ["tokens accepted", "20"],
+        ["mean K", "2.50"],
         ["accepted length", "3.00"],
+        ["step time", "0.11 s"],
         ["in draft", "18.2%"],
         ["predicted step time, bias", "+10.0%"],
         ["guard fallbacks", "0"],

@@ -63,6 +63,24 @@ def test_steps_are_counted(name: str, expected: float) -> None:
     assert value(registered(counted()), name) == pytest.approx(expected)
 
 
+def test_positions_are_added_when_the_engines_limit_rises() -> None:
+    metrics = counted()
+    for limit in (6, 5):
+        view = make_view(1, max_draft=limit)
+        metrics.on_step(view, StepPlan(np.array([5])), make_outcome(view, 5, 1), 0.0)
+    registry = registered(metrics)
+    drafted = [value(registry, "turbospec_drafted_per_position_total", position=str(j)) for j in range(6)]
+    assert drafted == [5, 3, 3, 2, 2, 0]
+
+
+@pytest.mark.parametrize("prediction", [(4.0, np.nan), (np.nan, 0.02)])
+def test_half_a_prediction_is_none(prediction: tuple[float, float]) -> None:
+    metrics, view = counted(), make_view(1)
+    metrics.on_step(view, StepPlan(np.array([3]), *prediction), make_outcome(view, 3, 1), 0.0)
+    assert value(registered(metrics), "turbospec_predicted_tokens_total") == 4.5
+    assert value(registered(metrics), "turbospec_predicted_step_tokens_total") == 5
+
+
 def test_a_step_without_drafts_has_draft_length_0() -> None:
     metrics, view = counted(), make_view(2)
     metrics.on_step(view, StepPlan(np.zeros(2, np.int64)), make_outcome(view, 0, 0), 0.0)

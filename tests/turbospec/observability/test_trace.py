@@ -166,6 +166,15 @@ def test_a_disk_that_fails_ends_the_trace_with_one_warning(
     assert capsys.readouterr().err == "", "`logging` prints tracebacks of its own"
 
 
+def test_a_disk_that_fails_at_the_end_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trace = DecisionTrace(tmp_path / "trace.jsonl")
+    assert trace._file is not None
+    trace._file.stream = FullDisk()
+    trace.close()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "No space left" in caplog.text
+
+
 def test_a_backup_that_cannot_be_made_ends_the_trace(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
