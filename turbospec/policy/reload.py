@@ -62,7 +62,9 @@ class ReloadingPolicy:
         try:
             self.policy = self._load()
         except UserError as error:
-            log.warning("policy not reloaded, the one before stays: %s", error)
+            log.warning("policy not reloaded, the previous one stays: %s", error)
+        except Exception:  # another package's policy may raise anything while it is built
+            log.exception("policy not reloaded, the previous one stays: %s", self.path)
         else:
             log.info("policy reloaded from %s", self.path)
 
