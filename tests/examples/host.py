@@ -14,8 +14,8 @@ MAX_DRAFT = 5
 def serve(controller: Policy, prompt_tokens: Sequence[int], output_tokens: int, acceptance: float) -> float:
     """Serve a batch of prompts to the end; returns the mean draft length of the decode steps.
 
-    Drafting and verifying are made up: the drafter is right with probability `acceptance`, and a step takes 10 ms, and
-    1 ms for each drafter pass.
+    Drafting and verifying are simulated: a draft token is accepted with probability `acceptance`, and a step takes
+    10 ms and 1 ms per drafter pass.
     """
     rng = np.random.default_rng(0)
     ids, context = np.arange(len(prompt_tokens)), np.array(prompt_tokens)
@@ -50,7 +50,7 @@ def serve(controller: Policy, prompt_tokens: Sequence[int], output_tokens: int, 
             drafted=drafted,
             accepted=accepted,
             emitted=accepted + 1,
-            truncated=np.zeros(len(ids), np.bool_),  # no stop strings, and no draft is longer than what is left
+            truncated=np.zeros(len(ids), np.bool_),  # no stop strings, and no draft exceeds what is left
             proposed=drafted,
             draft_rows=np.array([(drafted > depth).sum() for depth in range(passes)], np.int64),
             draft_context_tokens=int((context * drafted).sum()),

@@ -1,4 +1,4 @@
-"""The kinds of policy that a file may name: those of this package, and those that other packages register."""
+"""The policies that a file can name: the built-in ones and those that other packages register."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ BUILT_IN: dict[str, type[PolicyConfig]] = {
     "off": OffConfig,
     "static": StaticConfig,
 }
-"""Settings of each policy of this package, by the name that files give it; the class's `policy` field says the same."""
+"""Settings class of each built-in policy, by name. The class's `policy` field has the same name."""
 
 
 def known_kinds() -> list[str]:
-    """Names of all kinds, sorted. Imports no other package."""
+    """Names of all policies, sorted. Imports no other package."""
     return sorted([*BUILT_IN, *registered_kinds()])
 
 
 def config_class(kind: str) -> type[PolicyConfig] | None:
-    """The settings of a kind of policy; None where there is no such kind.
+    """The settings class of a policy; None if there is no such policy.
 
-    Looks at other packages only for a name that is not built in, and imports only the package that registers it.
+    Entry points are read only for a name that is not built in, and only the package that registers it is imported.
 
     Raises:
-        UserError: the kind is registered, and its registration is faulty.
+        UserError: the registration of this name is invalid.
     """
     return BUILT_IN[kind] if kind in BUILT_IN else load_registered(kind)

@@ -1,6 +1,7 @@
-"""Policies of other packages, which register them by entry points in the group `turbospec.policies`.
+"""Policies of other packages, registered as entry points in the group `turbospec.policies`.
 
-An entry point's name is what policy files say, `<package>.<policy>`; its value is the policy's `PolicyConfig` subclass.
+An entry point's name is the name in policy files, `<package>.<policy>`. Its value is the policy's `PolicyConfig`
+subclass.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ def registered_kinds() -> list[str]:
 
 
 def registration_faults() -> list[str]:
-    """One line for each name that no policy file can use, and the mend. Imports none of the packages."""
+    """One line for each invalid name: what is wrong and how to fix it. Imports none of the packages."""
     faults = ((found[0], _fault_of_name(found)) for found in _entries().values())
     return [str(_error(entry, fault)) for entry, fault in faults if fault is not None]
 
 
 def load_registered(name: str) -> type[PolicyConfig] | None:
-    """Import the policy that is registered under a name; None where there is none.
+    """Import the settings class that is registered under a name; None if the name is not registered.
 
     Raises:
-        UserError: the registration is faulty; one line that names the package and the entry point.
+        UserError: the registration is invalid; one line that names package and entry point.
     """
     found = _entries().get(name)
     if found is None:
@@ -40,10 +41,10 @@ def load_registered(name: str) -> type[PolicyConfig] | None:
         raise _error(entry, fault)
     try:
         loaded = entry.load()
-    except Exception as error:  # importing another package's code may raise anything
-        raise _error(entry, f"does not load ({type(error).__name__}: {error}); mend `{entry.value}`") from error
+    except Exception as error:  # the import runs code of another package, which may raise anything
+        raise _error(entry, f"does not load ({type(error).__name__}: {error}); fix `{entry.value}`") from error
     if not (isinstance(loaded, type) and issubclass(loaded, PolicyConfig)):
-        raise _error(entry, f"must name a subclass of turbospec.policy.PolicyConfig; `{entry.value}` is none")
+        raise _error(entry, f"must be a subclass of turbospec.policy.PolicyConfig; `{entry.value}` is not")
     _check_class(entry, loaded)
     return loaded
 
@@ -54,11 +55,12 @@ def _check_class(entry: EntryPoint, loaded: type[PolicyConfig]) -> None:
         raise _error(entry, f"cannot be built; add {missing} to {loaded.__name__}")
     field = loaded.model_fields.get("policy")
     if field is None or get_origin(field.annotation) is not Literal or get_args(field.annotation) != (entry.name,):
-        raise _error(entry, f'must say its own name; declare `policy: Literal["{entry.name}"]` in {loaded.__name__}')
+        wanted = f'policy: Literal["{entry.name}"]'
+        raise _error(entry, f"has another name in its class; declare `{wanted}` in {loaded.__name__}")
     try:
         loaded.model_json_schema()  # error lines and `turbospec policy schema` need it
-    except Exception as error:  # pydantic's errors of JSON schemas have no base class but Exception
-        raise _error(entry, f"has a field that a YAML file cannot hold ({error}); mend {loaded.__name__}") from error
+    except Exception as error:  # pydantic has no common base class for these errors
+        raise _error(entry, f"has a field that a YAML file cannot hold ({error}); fix {loaded.__name__}") from error
 
 
 def _entries() -> dict[str, list[EntryPoint]]:
@@ -72,8 +74,8 @@ def _entries() -> dict[str, list[EntryPoint]]:
 def _fault_of_name(found: list[EntryPoint]) -> str | None:
     name = found[0].name
     if "." not in name:
-        # Not even where no built-in policy has the name today: one may have it tomorrow.
-        return f"must be called `<package>.{name}`; names without a dot are those of TurboSpec's own policies"
+        # Even if no built-in policy has this name: a later release may add one.
+        return f"must be called `<package>.{name}`; names without a dot are reserved for built-in policies"
     if len(found) > 1:
         return f"is registered by package `{_package(found[1])}` too; uninstall one of the two"
     return None

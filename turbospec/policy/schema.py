@@ -1,4 +1,4 @@
-"""Reads policy files. What is wrong with one is said in one line: file, line, field, and how to mend it."""
+"""Reads and validates policy files. An error is one line: file, line, field, what is wrong, and how to fix it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _MISSING = ("missing", "too_short")
 
 
 def read_policy(path: Path) -> PolicyConfig:
-    """Read and check a policy file.
+    """Read and validate a policy file.
 
     Raises:
-        UserError: one line that names the file, the line and the field, and says how to mend it.
+        UserError: one line with file, line, field, what is wrong, and how to fix it.
     """
     source = YamlSource(path)
     settings = _class_of(source)
     try:
-        # Through JSON, because only there is pydantic strict about scalars (no 3 from "3" or `yes`) while it still
-        # takes a list for a tuple.
+        # Through JSON: only then is pydantic strict about scalars (3 is not taken from "3") and still accepts a list
+        # for a tuple.
         return settings.model_validate_json(json.dumps(source.data, default=str), strict=True)
     except ValidationError as error:
-        # Of several problems say the first, but what is missing last: it may be there, misspelt or refused itself.
+        # Report the first of several problems, but a missing field last: it may be in the file, misspelt or invalid.
         problems = error.errors()
         ranked = sorted((problem["type"] in _MISSING, *_explain(settings, source, problem)) for problem in problems)
         _, line, field, message = ranked[0]
@@ -47,7 +47,7 @@ def read_policy(path: Path) -> PolicyConfig:
 def json_schema() -> dict[str, Any]:
     """JSON schema of a policy file, for editors.
 
-    It holds the policies of other packages too; a faulty registration is left out with a warning in the log.
+    Includes the policies of other packages. An invalid registration is left out and logged as a warning.
     """
     classes = {**BUILT_IN, **_registered_classes()}
     references, definitions = models_json_schema([(settings, "validation") for settings in classes.values()])
@@ -77,7 +77,7 @@ def _registered_classes() -> dict[str, type[PolicyConfig]]:
 
 
 def _class_of(source: YamlSource) -> type[PolicyConfig]:
-    """The settings of the kind that a file names."""
+    """The settings class of the policy that a file names."""
     if "policy" not in source.data:
         raise source.error(source.line([]), "policy", f"missing; add it (known: {', '.join(known_kinds())})")
     kind, line = source.data["policy"], source.line(["policy"])
@@ -93,12 +93,12 @@ def _class_of(source: YamlSource) -> type[PolicyConfig]:
 
 
 def _explain(settings: type[PolicyConfig], source: YamlSource, problem: ErrorDetails) -> tuple[int, str, str]:
-    """Line (from 0), field and words of a validation error."""
+    """Line (from 0), field and message of a validation error."""
     location = problem["loc"]
     match problem["type"]:
         case "extra_forbidden":
             known = _fields(settings, location[:-1])
-            message = f"unknown field; {nearest(str(location[-1]), known) if known else 'take it out'}"
+            message = f"unknown field; {nearest(str(location[-1]), known) if known else 'remove it'}"
         case "missing":
             expected = _fields(settings, location[:-1]).get(str(location[-1]), {})
             value = expected.get("const", f"<{expected.get('type', 'value')}>")
@@ -112,7 +112,7 @@ def _explain(settings: type[PolicyConfig], source: YamlSource, problem: ErrorDet
 
 
 def _fields(settings: type[PolicyConfig], location: Sequence[int | str]) -> dict[str, dict[str, Any]]:
-    """JSON schemas of the fields that a policy takes at a place in its file, by name; none where that depends."""
+    """JSON schemas of the fields at a location in a policy file, by name; empty where the schema does not tell."""
     schema = node = settings.model_json_schema()
     for part in location:
         node = node.get("properties", {}).get(part) or node.get("items") or node.get("additionalProperties", {})

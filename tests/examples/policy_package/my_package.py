@@ -1,4 +1,4 @@
-"""A policy of your own: drafts a little more than the requests accepted of late."""
+"""A policy of your own: drafts a little more than what the requests accepted recently."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from turbospec.policy import PolicyConfig
 
 
 class MyPolicyConfig(PolicyConfig):
-    """The average accepted length and a margin, the same for every request."""
+    """The average number of accepted draft tokens and a margin, the same for every request."""
 
     policy: Literal["my_package.my_policy"]
     margin: float = Field(default=1.0, ge=0)
-    """Tokens drafted beyond the average accepted length."""
+    """Tokens drafted beyond the average number of accepted ones."""
     weight: float = Field(default=0.2, gt=0, le=1)
     """Weight of the newest step in the moving average."""
 
@@ -26,7 +26,7 @@ class MyPolicyConfig(PolicyConfig):
 
 
 class MyPolicy:
-    """Keeps a moving average of the accepted length."""
+    """Keeps a moving average of accepted draft tokens per request."""
 
     def __init__(self, config: MyPolicyConfig) -> None:
         self._config = config
@@ -38,7 +38,7 @@ class MyPolicy:
         return StepPlan(np.minimum(length, view.draft_limits), reason=reason)
 
     def observe(self, outcome: StepOutcome) -> None:
-        # A draft cut short by the end of its request says nothing about the tokens after it.
+        # A truncated draft says nothing about the positions after its accepted tokens.
         complete = (outcome.drafted > 0) & ~outcome.truncated
         if complete.any():
             accepted = float(outcome.accepted[complete].mean())

@@ -208,34 +208,34 @@ def test_a_reloaded_file_whose_policy_cannot_be_built_is_refused(register, file,
     [
         (
             {"value": "no_such_module:Config"},
-            "does not load (ModuleNotFoundError: No module named 'no_such_module'); mend `no_such_module:Config`",
+            "does not load (ModuleNotFoundError: No module named 'no_such_module'); fix `no_such_module:Config`",
         ),
-        ({"source": 'raise ValueError("two\\nlines")'}, "does not load (ValueError: two lines); mend `{module}:"),
+        ({"source": 'raise ValueError("two\\nlines")'}, "does not load (ValueError: two lines); fix `{module}:"),
         ({"value": "{module}:Other"}, "does not load (AttributeError: module '{module}' has no attribute 'Other')"),
         (
             {"source": "OtherConfig = 3"},
-            "must name a subclass of turbospec.policy.PolicyConfig; `{module}:OtherConfig` is none",
+            "must be a subclass of turbospec.policy.PolicyConfig; `{module}:OtherConfig` is not",
         ),
         (
             {"source": "class OtherConfig: pass"},
-            "must name a subclass of turbospec.policy.PolicyConfig; `{module}:OtherConfig` is none",
+            "must be a subclass of turbospec.policy.PolicyConfig; `{module}:OtherConfig` is not",
         ),
         ({"source": CONFIG.replace("def build", "def make")}, "cannot be built; add `build` to OtherConfig"),
         (
             {"source": CONFIG.replace("{kind}", "other.name")},
-            'must say its own name; declare `policy: Literal["{name}"]` in OtherConfig',
+            'has another name in its class; declare `policy: Literal["{name}"]` in OtherConfig',
         ),
         (
             {"source": CONFIG.replace('Literal["{kind}"]', "str")},
-            'must say its own name; declare `policy: Literal["{name}"]` in OtherConfig',
+            'has another name in its class; declare `policy: Literal["{name}"]` in OtherConfig',
         ),
         (
             {"source": CONFIG.replace('"{kind}"', '"{kind}", "other"')},
-            'must say its own name; declare `policy: Literal["{name}"]` in OtherConfig',
+            'has another name in its class; declare `policy: Literal["{name}"]` in OtherConfig',
         ),
         (
             {"source": CONFIG.replace("    policy: ", "    policy: int\n    kind: ")},
-            'must say its own name; declare `policy: Literal["{name}"]` in OtherConfig',
+            'has another name in its class; declare `policy: Literal["{name}"]` in OtherConfig',
         ),
         (
             {"source": CONFIG.replace("\n    def", "\n    what: Callable[[], int] | None = None\n    def")},
@@ -243,7 +243,7 @@ def test_a_reloaded_file_whose_policy_cannot_be_built_is_refused(register, file,
         ),
         (
             {"name": "mine_{module}"},
-            "must be called `<package>.{name}`; names without a dot are those of TurboSpec's own policies",
+            "must be called `<package>.{name}`; names without a dot are reserved for built-in policies",
         ),
     ],
 )
@@ -270,7 +270,7 @@ def test_a_built_in_policy_cannot_be_replaced(register, file):
     assert (checked.exit_code, checked.stdout) == (0, f"{path}: valid (static)\n")
     assert checked.stderr == (
         "entry point `static` of package `my-package` must be called `<package>.static`; "
-        "names without a dot are those of TurboSpec's own policies\n"
+        "names without a dot are reserved for built-in policies\n"
     )
     assert module not in sys.modules
 
