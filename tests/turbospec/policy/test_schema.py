@@ -3,11 +3,17 @@ import json
 import pytest
 
 from turbospec import UserError
-from turbospec.policy import json_schema, read_policy
+from turbospec.policy import json_schema, read_policy, registered
 
 HEAD = "version: 1\npolicy: static\n"
 EMA = "version: 1\npolicy: ema_tiers\n"
 KINDS = "acceptance_gate, adaptive, bandit, batch_table, confidence, ema_tiers, goodput, heuristic, off, static"
+
+
+@pytest.fixture(autouse=True)
+def no_registered_policies(monkeypatch):
+    """Whatever the environment has installed, only the built-in policies are known here."""
+    monkeypatch.setattr(registered, "entry_points", lambda group: ())
 
 
 @pytest.fixture
