@@ -53,9 +53,10 @@ def test_refits_after_six_observed_tokens_of_both_kinds():
     assert policy.plan(view).gate.advance(np.array([0]), np.array([0.69]))[1].tolist() == [False]
 
 
-def test_one_kind_alone_teaches_nothing():
-    policy, view = build(), make_view(4, max_draft=3)
-    policy.observe(make_outcome(view, 3, 3, confidence=np.full((4, 3), 0.9)))
+@pytest.mark.parametrize("accepted", [0, 3])
+def test_one_kind_alone_teaches_nothing(accepted):
+    policy, view = build(), make_view(8, max_draft=3)
+    policy.observe(make_outcome(view, 3, accepted, confidence=np.full((8, 3), 0.9)))
     assert policy.threshold == 0.4
 
 
@@ -71,9 +72,10 @@ def test_tokens_after_the_first_rejection_and_truncated_drafts_are_not_observed(
 
 def test_forgets_past_its_window():
     policy, view = build(window=6), make_view(1, max_draft=3)
-    policy.observe(make_outcome(view, 3, 0, confidence=np.full((1, 3), 0.99)))
+    policy.observe(make_outcome(view, 3, 3, confidence=np.full((1, 3), 0.2)))
     for _ in range(2):
         policy.observe(make_outcome(view, 3, 2, confidence=np.array([[0.9, 0.8, 0.3]])))
+    # With the first three, 0.2 would cost 1 and 0.8 would cost 3 * 3/7.
     assert policy.threshold == 0.8
 
 
