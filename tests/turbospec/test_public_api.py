@@ -63,7 +63,26 @@ EXPORTS = {
     "turbospec.hosts": [],
     "turbospec_engine": ["NGRAM", "Completion", "Engine", "EngineConfig", "Models", "RequestOutput", "SamplingParams"],
     "turbospec_sim": [],
-    "turbospec_bench": [],
+    "turbospec_bench": [
+        "Configuration",
+        "Contender",
+        "DisturbanceCheck",
+        "Finding",
+        "Ratio",
+        "Results",
+        "Row",
+        "Run",
+        "Variant",
+        "Verdict",
+        "by_configuration",
+        "findings",
+        "geometric_mean",
+        "judge",
+        "paired_ratio",
+        "play_rounds",
+        "select_configurations",
+        "variants_of",
+    ],
 }
 
 
