@@ -15,7 +15,7 @@ from turbospec_engine import sizing
 from turbospec_engine.admission import Admission
 from turbospec_engine.blocks import BlockAllocator
 from turbospec_engine.config import EngineConfig
-from turbospec_engine.drafter import build_drafter
+from turbospec_engine.drafter import Drafter, build_drafter
 from turbospec_engine.emission import Emission, emit
 from turbospec_engine.models import Models
 from turbospec_engine.outcome import step_outcome
@@ -30,11 +30,24 @@ from turbospec_engine.verification import verify_step
 class Engine:
     """Serves requests with speculative decoding under a controller. Not thread-safe.
 
+    Args:
+        config: models, sizes and limits.
+        controller: chooses the draft lengths.
+        models: checkpoints loaded before, to share them between engines.
+        drafter: a drafter of your own, in place of the one that `config` names.
+
     Raises:
         UserError: the checkpoints or the configuration do not fit together.
     """
 
-    def __init__(self, config: EngineConfig, controller: Policy, *, models: Models | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        controller: Policy,
+        *,
+        models: Models | None = None,
+        drafter: Drafter | None = None,
+    ) -> None:
         self.config = config
         self.controller = controller
         self.models = models or Models.load(config)
@@ -45,7 +58,7 @@ class Engine:
         self.scheduler = Scheduler(self.allocator, config.max_num_seqs, config.max_num_batched_tokens)
         self.target = ModelRunner(self.models.target, num_blocks, config.block_size)
         self.target.warm_up()
-        self.drafter = build_drafter(config, self.models, num_blocks)
+        self.drafter = drafter or build_drafter(config, self.models, num_blocks)
         self._admission = Admission(config, self.models, self.max_request_tokens)
         self._planner = StepPlanner(config, self.scheduler, self.drafter)
         self._requests: dict[str, Request] = {}

@@ -118,7 +118,7 @@ def test_a_policy_file_that_breaks_and_is_mended(server: Server) -> None:
 
     assert drafted("static-3") > 0
     assert drafted(None) > 0
-    assert server.log.read_text().count("policy not reloaded, the one before stays") == 1
+    assert server.log.read_text().count("policy not reloaded, the previous one stays") == 1
     assert drafted("off") == 0
     assert drafted("adaptive") > 0
     log = server.log.read_text()

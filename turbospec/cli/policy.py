@@ -11,6 +11,7 @@ import typer
 from turbospec.cli.console import print_json, stderr, stdout, table
 from turbospec.errors import UserError
 from turbospec.policy import find_policy, json_schema, read_policy
+from turbospec.policy.registered import registration_faults
 
 app = typer.Typer(help="Check, show and describe policy files.", no_args_is_help=True)
 
@@ -18,6 +19,8 @@ app = typer.Typer(help="Check, show and describe policy files.", no_args_is_help
 @app.command()
 def check(files: Annotated[list[Path], typer.Argument(help="Policy files.", metavar="FILE...")]) -> None:
     """Check policy files; exit with 2 if one is invalid."""
+    for fault in registration_faults():
+        stderr.print(fault, style="yellow", markup=False, soft_wrap=True)
     invalid = False
     for file in files:
         try:

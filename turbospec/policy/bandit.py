@@ -1,6 +1,6 @@
-"""`bandit`: tries draft lengths and keeps to those that gave the most tokens a second, per batch size.
+"""`bandit`: learns by trial which draft length emits the most tokens per second, separately for each batch size.
 
-One bandit for each batch size, as Nightjar (arXiv 2512.22420) has it, in powers of two so that each learns from enough
+One bandit per batch size, as in Nightjar (arXiv 2512.22420), but per power of two, so that each learns from enough
 steps. Arms are chosen by discounted UCB (Garivier and Moulines, arXiv 0805.3415), which forgets and so follows change.
 """
 
@@ -19,35 +19,35 @@ from turbospec.runtime.open_plans import OpenPlans
 
 
 class BanditConfig(PolicyConfig):
-    """Discounted UCB over draft lengths, one bandit for each power of two of the batch size."""
+    """Discounted UCB over draft lengths, one bandit per power of two of the batch size."""
 
     policy: Literal["bandit"]
     draft_lengths: DraftLengths = (0, 1, 2, 3, 5, 8, 15)
-    """The arms, in tokens, rising; those above the engine's maximum are left out."""
+    """The arms: draft lengths in tokens, in rising order. Those above the engine's maximum are left out."""
     discount: float = Field(default=0.99, gt=0, le=1)
-    """What is left of an observation's weight after each later step of the same bandit."""
+    """Factor on the weight of earlier observations at each step of the same bandit; 1 never forgets."""
     exploration: float = Field(default=0.1, ge=0)
-    """Width of the confidence bound, as a share of the best arm's tokens a second."""
+    """Width of the confidence bound, as a share of the best arm's tokens per second."""
 
     def build(self, profile: Profile | None, seed: int) -> BanditPolicy:
         return BanditPolicy(self)
 
 
 class BanditPolicy:
-    """Rewards the arm of each step with the tokens a second that the whole step emitted."""
+    """The reward of a step's arm is the step's emitted tokens per second."""
 
     def __init__(self, config: BanditConfig) -> None:
         self._config = config
         self._arms: dict[int, _Arms] = {}
         self._open = OpenPlans[tuple[_Arms, int]]()
-        """Bandit and arm of each step that is planned and not yet observed."""
+        """Bandit and arm of each planned step whose outcome is not yet known."""
 
     def plan(self, view: StepView) -> StepPlan:
         arms = self._bandit(view)
         arm = arms.choose()
         self._open.put(view.step, (arms, arm))
         length = arms.draft_lengths[arm]
-        return StepPlan(np.minimum(length, view.draft_limits), reason=f"bandit: {length} at batch size {view.size}")
+        return StepPlan(np.minimum(length, view.draft_limits), reason=f"bandit: K = {length} at batch size {view.size}")
 
     def observe(self, outcome: StepOutcome) -> None:
         arms, arm = self._open.pop(outcome.step) or (None, 0)
@@ -74,7 +74,7 @@ class _Arms:
         """Discounted sum of each arm's rewards, tokens/s."""
 
     def choose(self) -> int:
-        """The arm of the highest upper bound; those never tried come first, shortest draft first."""
+        """The arm with the highest upper bound; arms never tried come first, in order of draft length."""
         if not self._weights.all():
             return int(np.argmin(self._weights > 0))
         means = self._sums / self._weights

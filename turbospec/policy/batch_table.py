@@ -1,4 +1,4 @@
-"""`batch_table`: the draft length that a hand-written table gives for the batch size, as in vLLM.
+"""`batch_table`: the draft length by batch size, from a table in the policy file, as in vLLM.
 
 Source: vLLM 0.32, `num_speculative_tokens_per_batch_size` (vllm/v1/spec_decode/dynamic/utils.py).
 """
@@ -26,15 +26,15 @@ class TableEntry(Settings):
     last: int = Field(ge=1)
     """Largest batch size, in requests."""
     draft_length: int = Field(ge=0)
-    """Tokens to draft for each request."""
+    """Draft tokens per request."""
 
 
 class BatchTableConfig(PolicyConfig):
-    """The draft length follows the number of requests in the step, by a table."""
+    """The draft length by the number of requests in the step."""
 
     policy: Literal["batch_table"]
     table: tuple[TableEntry, ...] = Field(min_length=1)
-    """Entries by rising batch size, from 1. A batch size in a gap, or past the end, takes the entry before it."""
+    """Entries in rising order of batch size, from 1. A batch size in a gap or past the end uses the entry before it."""
 
     @field_validator("table")
     @classmethod
@@ -56,8 +56,8 @@ class BatchTableConfig(PolicyConfig):
 class BatchTablePolicy:
     """Looks the draft length up by the number of requests scheduled in the step.
 
-    At draft length 0 vLLM still runs the drafter's first pass, to keep its KV cache in step; this policy leaves that to
-    the engine that it runs in.
+    At K = 0 vLLM still runs the drafter's first pass, so that its KV cache does not lag. A policy has no say in that:
+    the host decides whether the first pass runs.
     """
 
     def __init__(self, table: Sequence[TableEntry]) -> None:
@@ -66,7 +66,8 @@ class BatchTablePolicy:
 
     def plan(self, view: StepView) -> StepPlan:
         length = self._lengths[max(bisect_right(self._starts, view.size) - 1, 0)]
-        return StepPlan(np.minimum(length, view.draft_limits), reason=f"table: {length} at batch size {view.size}")
+        reason = f"batch_table: K = {length} at batch size {view.size}"
+        return StepPlan(np.minimum(length, view.draft_limits), reason=reason)
 
     def observe(self, outcome: StepOutcome) -> None:
-        """A table learns nothing."""
+        """Nothing to learn."""

@@ -1,4 +1,7 @@
-"""`confidence`: stops drafting where the drafter doubts its own token, as in Hugging Face transformers.
+"""`confidence`: stops drafting after the first token of low drafter confidence, as in Hugging Face transformers.
+
+The gate works only in the embedded engine, the one engine that reports confidence. In vLLM and in the simulator this
+policy drafts the maximum in every step.
 
 Source: transformers 5, `assistant_confidence_threshold` (generation/candidate_generator.py,
 `AssistedCandidateGenerator.update_candidate_strategy`; generation/stopping_criteria.py, `ConfidenceCriteria`).
@@ -16,29 +19,32 @@ from turbospec.models.profile import Profile
 from turbospec.policy.config import PolicyConfig
 
 MIN_PAIRS = 6
-"""Judged tokens that a refit takes; among them at least one accepted and one rejected."""
-MISSED_COST = 3.0
-"""Cost of stopping before a token that would be accepted, where drafting a rejected one costs 1 (75 % to 25 %)."""
+"""Fewest observed tokens to refit to, with at least one accepted and one rejected among them."""
+FALSE_NEGATIVE_COST = 3.0
+"""Cost of stopping before a token that would be accepted, relative to drafting a rejected one (75 % to 25 %)."""
 
 
 class ConfidenceConfig(PolicyConfig):
-    """Drafts up to the engine's maximum and stops each draft after the first token the drafter is unsure of."""
+    """Drafts up to the engine's maximum and ends a draft after the first token below the confidence threshold.
+
+    Needs an engine that reports drafter confidence (the embedded engine). Elsewhere it drafts the maximum.
+    """
 
     policy: Literal["confidence"]
     threshold: float = Field(default=0.4, gt=0, lt=1)
-    """Probability under which a token ends the draft, until enough tokens were judged to refit it."""
+    """A token of lower probability ends the draft. Refitted online once enough tokens were observed."""
     window: int = Field(default=512, ge=MIN_PAIRS)
-    """Judged tokens that the threshold is refitted to, the latest."""
+    """Number of latest observed tokens that the threshold is refitted to."""
 
     def build(self, profile: Profile | None, seed: int) -> ConfidencePolicy:
         return ConfidencePolicy(self.threshold, self.window)
 
 
 class ConfidenceGate:
-    """Ends a draft after its first token under the threshold; that token is still verified.
+    """Ends a draft after its first token below the threshold; that token is still verified.
 
-    It sees the largest probability of the draft distribution. That is the probability of the token itself, which
-    transformers uses, at temperature 0; when sampling, only the maximum may be used without a bias (see `DraftGate`).
+    The gate sees the largest probability of the draft distribution. At temperature 0 this is the probability of the
+    drafted token, which transformers uses. When sampling, only the maximum may be used without bias (see `DraftGate`).
     """
 
     def __init__(self, threshold: float) -> None:
@@ -52,11 +58,12 @@ class ConfidenceGate:
 
 
 class ConfidencePolicy:
-    """Refits the threshold after every step to the latest judged tokens of all requests.
+    """Refits the threshold after every step to the latest observed tokens of all requests.
 
-    Transformers serves one request at a time, keeps the threshold from one to the next and judges it by the tokens of
-    the running request; in a batch the latest `window` tokens of all requests stand for them. An engine that reports no
-    confidence drafts the maximum always.
+    Observed are the accepted tokens of a draft and its first rejected one; those after it are unknown.
+    Transformers serves one request at a time, keeps the threshold from one request to the next, and refits it to the
+    tokens of the running request. In a batch, the latest `window` tokens of all requests take their place. Without
+    confidence from the engine nothing is learnt and every draft has the maximum length.
     """
 
     def __init__(self, threshold: float, window: int) -> None:
@@ -66,7 +73,7 @@ class ConfidencePolicy:
         self._accepted = np.zeros(0, np.bool_)
 
     def plan(self, view: StepView) -> StepPlan:
-        reason = f"drafting while the drafter gives {self.threshold:.2f} or more"
+        reason = f"confidence: draft until confidence < {self.threshold:.2f}"
         return StepPlan(view.draft_limits.copy(), reason=reason, gate=ConfidenceGate(self.threshold))
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -75,22 +82,26 @@ class ConfidencePolicy:
         position = np.arange(int(outcome.confidence.shape[1]))
         accepted = position < outcome.accepted[:, None]
         first_rejected = (outcome.accepted < outcome.drafted) & ~outcome.truncated
-        judged = accepted | ((position == outcome.accepted[:, None]) & first_rejected[:, None])
-        self._confidence = np.concatenate([self._confidence, outcome.confidence[judged]])[-self._window :]
-        self._accepted = np.concatenate([self._accepted, accepted[judged]])[-self._window :]
+        observed = accepted | ((position == outcome.accepted[:, None]) & first_rejected[:, None])
+        self._confidence = np.concatenate([self._confidence, outcome.confidence[observed]])[-self._window :]
+        self._accepted = np.concatenate([self._accepted, accepted[observed]])[-self._window :]
         if len(self._accepted) >= MIN_PAIRS and self._accepted.any() and not self._accepted.all():
             self.threshold = best_threshold(self._confidence, self._accepted)
 
 
 def best_threshold(confidence: FloatArray, accepted: BoolArray) -> float:
-    """Threshold of least cost on the ROC curve: false positive rate + 3 · false negative rate.
+    """The threshold of lowest cost on the ROC curve: false positive rate + 3 · false negative rate.
 
-    Candidates are the confidences seen; a token passes where its own is at least the threshold. Of equal costs the
-    highest threshold wins.
+    Candidates are the confidences in the sample; a token passes if its confidence is at least the threshold. Among
+    equal costs the highest threshold wins.
+
+    Args:
+        confidence: (n,) confidence of each observed token.
+        accepted: (n,) whether it was accepted; at least one was, and at least one was not.
     """
     order = np.argsort(-confidence, kind="stable")
     ranked, hits = confidence[order], accepted[order]
-    ends = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)  # the last of each run of equal confidences
+    ends = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)  # last index of each group of equal confidences
     true_rate = np.cumsum(hits)[ends] / hits.sum()
     false_rate = np.cumsum(~hits)[ends] / (~hits).sum()
-    return float(ranked[ends][np.argmin(false_rate + MISSED_COST * (1.0 - true_rate))])
+    return float(ranked[ends][np.argmin(false_rate + FALSE_NEGATIVE_COST * (1.0 - true_rate))])

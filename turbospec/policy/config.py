@@ -1,4 +1,4 @@
-"""What every policy file has in common."""
+"""The fields that all policy files share."""
 
 from __future__ import annotations
 
@@ -14,22 +14,30 @@ from turbospec.models.profile import Profile
 
 
 class PolicyConfig(Settings, ABC):
-    """The fields of every policy file. Each policy adds `policy`, the name of its kind, and its own settings."""
+    """Base of every policy's settings.
+
+    A policy's own class adds `policy: Literal["<its name>"]`, its fields with defaults, bounds and docstrings, and
+    `build`. CONTRIBUTING.md has an example.
+    """
 
     version: Literal[1]
     """Version of the policy file format."""
     description: str = ""
-    """For people; the controller ignores it."""
+    """A note for readers; the controller ignores it."""
     guard: GuardConfig = Field(default_factory=GuardConfig)
-    """What stands in for the policy where it fails."""
+    """Fallback where the policy fails, and what counts as a failure."""
 
     @abstractmethod
     def build(self, profile: Profile | None, seed: int) -> Policy:
         """Make the policy that these settings describe.
 
         Args:
-            profile: step times measured on the engine, for the policies that predict a step's time.
-            seed: for the policies that draw at random.
+            profile: step times measured on the engine; None where there are none. Only for policies that predict step
+                times.
+            seed: for policies that draw random numbers.
+
+        Raises:
+            UserError: the policy cannot use the profile.
         """
 
 
@@ -40,4 +48,4 @@ def _rising(draft_lengths: tuple[int, ...]) -> tuple[int, ...]:
 
 
 DraftLengths = Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(_rising)]
-"""Draft lengths to choose from, in tokens, rising."""
+"""Type of a field that lists candidate draft lengths: tokens, in rising order, at least one."""

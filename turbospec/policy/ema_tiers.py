@@ -1,4 +1,4 @@
-"""`ema_tiers`: steps up and down a short list of draft lengths on a moving average of accepted drafts, as in SGLang.
+"""`ema_tiers`: moves up and down a short list of draft lengths by the average of accepted tokens, as in SGLang.
 
 Source: SGLang 0.5.23, python/sglang/srt/speculative/adaptive_spec_params.py.
 """
@@ -18,18 +18,18 @@ from turbospec.policy.config import DraftLengths, PolicyConfig
 
 
 class TierSlot(Settings):
-    """The draft lengths to choose from at some batch sizes, and how readily to change between them."""
+    """Candidate draft lengths for a range of batch sizes, and the margins for moving between them."""
 
     candidates: DraftLengths
-    """Draft lengths in tokens, rising."""
+    """Draft lengths in tokens, in rising order."""
     up_hysteresis: float = 0.0
-    """Added to the average, in tokens, that it takes to go up."""
+    """Tokens added to the average at which the draft length goes up."""
     down_hysteresis: float = 0.0
-    """Added to the average, in tokens, under which to go down; below 0 it takes a worse average."""
+    """Tokens added to the average at which the draft length goes down; negative values delay going down."""
 
 
 class EmaTiersConfig(PolicyConfig):
-    """Tiers of draft lengths per batch size, moved by the average number of accepted drafts."""
+    """Tiers of draft lengths per batch size; the tier follows the average number of accepted draft tokens."""
 
     policy: Literal["ema_tiers"]
     slots: dict[PositiveInt, TierSlot] = Field(
@@ -41,22 +41,22 @@ class EmaTiersConfig(PolicyConfig):
         },
         min_length=1,
     )
-    """Candidates by batch size in requests; a batch belongs to the largest size listed that it reaches."""
+    """Candidates by batch size in requests. A batch uses the largest listed size that it reaches."""
     start: int = Field(default=3, ge=0)
-    """Draft length to start with, in tokens; a slot without it starts in the middle of its candidates."""
+    """First draft length, in tokens. A slot that does not list it starts in the middle of its candidates."""
     ema_weight: float = Field(default=0.2, gt=0, le=1)
     """Weight of the newest step in the moving average."""
     warmup_steps: int = Field(default=10, ge=0)
-    """Steps of a slot before its first decision can fall due."""
+    """Steps of a slot before its first decision."""
     decision_interval: int = Field(default=5, ge=1)
-    """Steps of a slot from one decision to the next."""
+    """Steps of a slot between two decisions."""
 
     def build(self, profile: Profile | None, seed: int) -> EmaTiersPolicy:
         return EmaTiersPolicy(self)
 
 
 class EmaTiersPolicy:
-    """Keeps one `_Slot` for each listed batch size and lets it decide for the batches that reach that size."""
+    """Keeps one `_Slot` per listed batch size, which decides for the batches that reach this size."""
 
     def __init__(self, config: EmaTiersConfig) -> None:
         self._sizes = sorted(config.slots)
@@ -64,7 +64,7 @@ class EmaTiersPolicy:
 
     def plan(self, view: StepView) -> StepPlan:
         slot = self._slot(view.size)
-        reason = f"tier {slot.length}: {slot.average:.2f} accepted on average"
+        reason = f"ema_tiers: K = {slot.length}, {slot.average:.2f} tokens accepted on average"
         return StepPlan(np.minimum(slot.length, view.draft_limits), reason=reason)
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -75,17 +75,19 @@ class EmaTiersPolicy:
 
 
 class _Slot:
+    """The current draft length for one range of batch sizes, and what it is decided by."""
+
     def __init__(self, config: EmaTiersConfig, slot: TierSlot) -> None:
         self._config = config
         self._slot = slot
         candidates = slot.candidates
         self.length = config.start if config.start in candidates else candidates[len(candidates) // 2]
         self.average = self.length - 1.0
-        """Moving average of accepted drafts a request; it starts where neither way is favoured."""
+        """Moving average of accepted draft tokens per request; starts between the bounds for going up and down."""
         self._steps = 0
 
     def observe(self, outcome: StepOutcome) -> None:
-        """Learn from a step of this slot's batch size, and decide anew where that is due."""
+        """Update the average from a step of this slot, and decide if a decision is due."""
         if self.length > 0:
             shown = (outcome.drafted > 0) & ~outcome.truncated
             if not shown.any():
@@ -102,7 +104,7 @@ class _Slot:
         candidates = self._slot.candidates
         index = started = candidates.index(self.length)
         last = len(candidates) - 1
-        if self.length == 0:  # nothing was learnt while off: always try the next candidate
+        if self.length == 0:  # K = 0 shows no acceptance: always probe the next candidate
             probe = candidates[min(index + 1, last)]
             if probe > 0 and self.average < 0.0:
                 self.average = probe - 1.0
@@ -115,5 +117,5 @@ class _Slot:
         return candidates[index]
 
     def _floor(self, below: int) -> float:
-        """Average at which a slot goes down to the candidate `below`."""
+        """Average at or below which the slot goes down to the candidate `below`."""
         return (0.5 if below == 0 else below - 0.5) + self._slot.down_hysteresis

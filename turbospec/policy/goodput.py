@@ -1,6 +1,6 @@
-"""`goodput`: the draft length that maximises predicted tokens a second, as in TurboSpec / SmartSpec (arXiv 2406.14066).
+"""`goodput`: the draft length of highest predicted tokens per second, as in TurboSpec / SmartSpec (arXiv 2406.14066).
 
-One acceptance rate α for the whole server, a moving average; a draft of k tokens is taken to emit
+The acceptance rate α is a moving average over the whole server. A draft of k tokens is predicted to emit
 1 + α + ... + α^k = (1 - α^(k+1)) / (1 - α) tokens. A pass of either model takes a·context + b·batched tokens + c
 seconds.
 """
@@ -20,19 +20,19 @@ from turbospec.models.profile import LatencySample, Profile
 from turbospec.policy.config import PolicyConfig
 
 MAX_SAMPLES = 4096
-"""Steps remembered where the latency model is learnt online."""
+"""Most steps kept for fitting the latency model online."""
 
 
 class GoodputConfig(PolicyConfig):
-    """One draft length for the whole batch, the one of highest predicted goodput; 0 is a candidate."""
+    """One draft length for the whole batch: the one of highest predicted goodput, K = 0 included."""
 
     policy: Literal["goodput"]
     initial_acceptance: float = Field(default=0.7, ge=0, le=1)
-    """Acceptance rate assumed before anything was observed (0.7 in the authors' code)."""
+    """Acceptance rate before the first observation (0.7 in the authors' code)."""
     acceptance_weight: float = Field(default=0.15, gt=0, le=1)
-    """Weight of the newest step in the moving average of acceptance (0.15 in the authors' code)."""
+    """Weight of the newest step in the moving average of the acceptance rate (0.15 in the authors' code)."""
     warmup_steps: int = Field(default=64, ge=1)
-    """Without a profile: steps that go through all draft lengths in turn, to fit the latency model to."""
+    """Without a profile: number of first steps that cycle through all draft lengths, to fit the latency model."""
 
     def build(self, profile: Profile | None, seed: int) -> GoodputPolicy:
         if profile is None:
@@ -43,11 +43,11 @@ class GoodputConfig(PolicyConfig):
 
 
 class GoodputPolicy:
-    """Scans all draft lengths for the best ratio of expected tokens to predicted seconds.
+    """Scans all draft lengths for the best ratio of predicted tokens to predicted seconds.
 
     The paper fits its latency model offline. Without a profile this policy fits it to its own first `warmup_steps`
-    steps, and again whenever as many steps more are known as before. It does not probe: where 0 is chosen, acceptance
-    is not seen, and speculation comes back only if the load changes.
+    steps, and again whenever the number of steps has doubled. It does not probe: at K = 0 no acceptance is observed,
+    and drafting resumes only if the load changes.
     """
 
     def __init__(self, config: GoodputConfig, times: PassTimes | None) -> None:
@@ -62,7 +62,7 @@ class GoodputPolicy:
         candidates = np.arange(view.max_draft + 1)
         if self.times is None:
             length = len(self._samples) % len(candidates)
-            return StepPlan(np.minimum(length, view.draft_limits), reason=f"goodput: warm-up with {length}")
+            return StepPlan(np.minimum(length, view.draft_limits), reason=f"goodput: warm-up, K = {length}")
         tokens = self._expected_tokens(view, candidates)
         seconds = self.times.predict(view, candidates)
         best = int(np.argmax(tokens / seconds))
@@ -70,22 +70,22 @@ class GoodputPolicy:
             np.minimum(best, view.draft_limits),
             predicted_tokens=float(tokens[best]),
             predicted_seconds=float(seconds[best]),
-            reason=f"goodput: {best} at acceptance {self.acceptance:.2f}",
+            reason=f"goodput: K = {best} at acceptance rate {self.acceptance:.2f}",
         )
 
     def observe(self, outcome: StepOutcome) -> None:
         if not self._offline:
             self._learn_times(outcome)
-        # A draft shows a token's acceptance up to its first rejection and nothing after it, so the share that α stands
-        # for is accepted / (accepted + rejections seen). accepted / drafted would count the unseen as rejected: at
-        # α = 0.8 and 7 drafts it gives 0.45.
+        # A draft is verified up to its first rejection; positions after it are unobserved. So α is estimated as
+        # accepted / (accepted + observed rejections). accepted / drafted would count the unobserved positions as
+        # rejections: at α = 0.8 and K = 7 it gives 0.45.
         accepted = int(outcome.accepted.sum())
         rejected = int(((outcome.accepted < outcome.drafted) & ~outcome.truncated).sum())
         if accepted + rejected > 0:
             self.acceptance += self._weight * (accepted / (accepted + rejected) - self.acceptance)
 
     def _expected_tokens(self, view: StepView, candidates: IntArray) -> FloatArray:
-        """Tokens that the decoding requests emit in expectation, for each draft length."""
+        """(candidates,) predicted tokens emitted by the decoding requests, for each draft length."""
         by_length = np.cumsum(self.acceptance**candidates)  # 1 + α + ... + α^k
         limits = view.draft_limits[view.phase != Phase.PREFILL]
         return by_length[np.minimum(candidates[:, None], limits)].sum(axis=1)
@@ -100,7 +100,12 @@ class GoodputPolicy:
 
 
 class PassTimes:
-    """Seconds of a drafter pass and of the rest of the step, each linear in context tokens, batched tokens and 1."""
+    """Seconds of a drafter pass and of the rest of the step, each linear in context tokens and batched tokens.
+
+    Args:
+        draft: (3,) seconds per context token, per batched token and per pass of the drafter.
+        target: (3,) the same for the rest of the step.
+    """
 
     def __init__(self, draft: FloatArray, target: FloatArray) -> None:
         self.draft = draft
@@ -108,7 +113,7 @@ class PassTimes:
 
     @classmethod
     def fit(cls, samples: Sequence[LatencySample]) -> PassTimes:
-        """Least squares. All that is not drafting counts as the target's: verifying, prefill, host work."""
+        """Non-negative least squares. Everything except drafting counts as the target's: verify, prefill, host time."""
         drafted = [sample for sample in samples if sample.draft_rows]
         return cls(
             draft=_non_negative_fit(
@@ -122,7 +127,7 @@ class PassTimes:
         )
 
     def predict(self, view: StepView, candidates: IntArray) -> FloatArray:
-        """Seconds of the step, for each draft length given to the whole batch."""
+        """(candidates,) predicted seconds of the step, for each draft length of the whole batch."""
         lengths = np.minimum(candidates[:, None], view.draft_limits)  # (candidate, request)
         passes = np.minimum(lengths, 1) if view.parallel_drafter else lengths
         if view.batch_drafter:
@@ -135,9 +140,9 @@ class PassTimes:
 
 
 def _non_negative_fit(features: Sequence[tuple[int, int, int]], seconds: Sequence[float]) -> FloatArray:
-    """Coefficients a, b, c of non-negative least squares; all 0 where there is nothing to fit."""
+    """Coefficients a, b, c of non-negative least squares; all 0 without samples."""
     if not features:
         return np.zeros(3)
     matrix = np.array(features, np.float64)
-    scale = np.maximum(matrix.max(axis=0), 1.0)  # contexts are thousands of times larger than the constant
+    scale = np.maximum(matrix.max(axis=0), 1.0)  # context tokens are thousands of times larger than the constant
     return cast(Any, nnls)(matrix / scale, np.array(seconds))[0] / scale

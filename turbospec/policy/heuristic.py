@@ -18,7 +18,7 @@ from turbospec.policy.config import PolicyConfig
 INCREASE = 2
 DECREASE = 1
 MAX_REQUESTS = 8192
-"""Requests whose draft lengths are remembered; past that the oldest are forgotten, being long finished."""
+"""Most requests whose draft lengths are kept; beyond that the oldest, which finished long ago, are dropped."""
 
 
 class HeuristicConfig(PolicyConfig):
@@ -33,7 +33,7 @@ class HeuristicConfig(PolicyConfig):
 
 
 class HeuristicPolicy:
-    """Keeps a draft length for each request, because transformers drafts for one request at a time."""
+    """Keeps one draft length per request, because transformers drafts for one request at a time."""
 
     def __init__(self, start: int) -> None:
         self._start = start
@@ -44,7 +44,7 @@ class HeuristicPolicy:
         self._max_draft = view.max_draft
         ids: list[int] = view.request_ids.tolist()
         lengths = np.array([self._lengths.get(request_id, self._start) for request_id in ids], np.int64)
-        return StepPlan(np.minimum(lengths, view.draft_limits), reason="heuristic")
+        return StepPlan(np.minimum(lengths, view.draft_limits), reason="heuristic: K per request")
 
     def observe(self, outcome: StepOutcome) -> None:
         shown = (outcome.drafted > 0) & ~outcome.truncated
@@ -56,8 +56,8 @@ class HeuristicPolicy:
             del self._lengths[next(iter(self._lengths))]
 
     def _next(self, length: int, accepted_all: bool) -> int:
-        # The engine's maximum, which transformers does not have, bounds the state too: a length far above what is
-        # drafted would take as many rejections to come down to it.
+        # The engine's maximum, which transformers does not have, also bounds the state. Otherwise a length far above
+        # the maximum would need that many rejections before K falls at all.
         length = min(length, self._max_draft)
         length += INCREASE if accepted_all else -DECREASE
         return max(1, min(length, self._max_draft))

@@ -1,4 +1,4 @@
-"""Finds policy files, those that are shipped by name, and builds what they describe."""
+"""Finds policy files, by path or by the name of a shipped one, and builds the policies that they describe."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def load_policy(source: str | Path, *, profile: Profile | None = None, seed: int
 
     Args:
         source: path of a policy file, or the name of a shipped one ("adaptive", "static-3").
-        profile: step times measured on the engine, for the policies that predict a step's time.
-        seed: for the policies that draw at random.
+        profile: step times measured on the engine, for policies that predict step times.
+        seed: for policies that draw random numbers.
 
     Raises:
-        UserError: the file is missing or wrong, or the policy cannot use the profile.
+        UserError: the file is missing or invalid, or the policy cannot use the profile.
     """
     return read_policy(find_policy(source)).build(profile, seed)
 
@@ -49,8 +49,8 @@ def load_controller(
         source: as for `load_policy`.
         profile: as for `load_policy`.
         seed: as for `load_policy`.
-        reload: follow the file: an edit takes effect while the engine runs, and one that is wrong is a warning in the
-            log and leaves the policy as it was. The guard is the one that the file had at the start.
+        reload: follow the file. An edit takes effect between two steps; an invalid one is logged as a warning and the
+            previous policy stays. The guard's settings are read once, at the start.
 
     Raises:
         UserError: as for `load_policy`.

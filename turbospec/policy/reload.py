@@ -1,4 +1,4 @@
-"""Hot reload: a policy that follows its file (`load_controller(…, reload=True)`)."""
+"""Hot reload: a policy that follows changes of its file (`load_controller(…, reload=True)`)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ log = logging.getLogger("turbospec")
 class ReloadingPolicy:
     """The policy of a file, replaced between two steps when the file has changed.
 
-    A changed file that is valid takes effect at the next plan, with nothing carried over from the policy before it. One
-    that is invalid, or has vanished, is refused with one warning, and the policy stays. The guard's settings are not
-    the policy's and are read once, at start (see `load_controller`).
+    A valid change takes effect at the next plan; the new policy starts without what the previous one learnt. An invalid
+    or deleted file is one warning in the log, and the previous policy stays. The guard's settings belong to the
+    controller and are read once, at the start (see `load_controller`).
 
     Args:
         path: a policy file.
         profile: as for `load_policy`.
         seed: as for `load_policy`.
-        check_seconds: least time between two looks at the file, on the clock of `StepView.now`.
+        check_seconds: shortest time between two checks of the file, on the clock of `StepView.now`.
 
     Raises:
-        UserError: the file is wrong at the start, when there is no policy to keep.
+        UserError: the file is invalid at the start, when there is no previous policy.
     """
 
     def __init__(
@@ -62,13 +62,15 @@ class ReloadingPolicy:
         try:
             self.policy = self._load()
         except UserError as error:
-            log.warning("policy not reloaded, the one before stays: %s", error)
+            log.warning("policy not reloaded, the previous one stays: %s", error)
+        except Exception:  # another package's policy may raise anything while it is built
+            log.exception("policy not reloaded, the previous one stays: %s", self.path)
         else:
             log.info("policy reloaded from %s", self.path)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Changes whenever the file does: inode, time of change and size; None where there is no file."""
+    """Inode, modification time and size, one of which changes with the file; None if there is no file."""
     try:
         status = path.stat()
     except OSError:

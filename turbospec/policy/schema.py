@@ -1,101 +1,123 @@
-"""Reads policy files. What is wrong with one is said in one line: file, line, field, and how to mend it."""
+"""Reads and validates policy files. An error is one line: file, line, field, what is wrong, and how to fix it."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ValidationError
+from pydantic.json_schema import models_json_schema
 from pydantic_core import ErrorDetails
 
+from turbospec.errors import UserError
 from turbospec.files.suggestions import nearest
 from turbospec.files.yaml_source import YamlSource
-from turbospec.policy.acceptance_gate import AcceptanceGateConfig
-from turbospec.policy.adaptive import AdaptiveConfig
-from turbospec.policy.bandit import BanditConfig
-from turbospec.policy.batch_table import BatchTableConfig
-from turbospec.policy.confidence import ConfidenceConfig
 from turbospec.policy.config import PolicyConfig
-from turbospec.policy.ema_tiers import EmaTiersConfig
-from turbospec.policy.goodput import GoodputConfig
-from turbospec.policy.heuristic import HeuristicConfig
-from turbospec.policy.static import OffConfig, StaticConfig
+from turbospec.policy.kinds import BUILT_IN, config_class, known_kinds
+from turbospec.policy.registered import load_registered, registered_kinds, registration_faults
 
-AnyPolicyConfig = (
-    AcceptanceGateConfig
-    | AdaptiveConfig
-    | BanditConfig
-    | BatchTableConfig
-    | ConfidenceConfig
-    | EmaTiersConfig
-    | GoodputConfig
-    | HeuristicConfig
-    | OffConfig
-    | StaticConfig
-)
+log = logging.getLogger("turbospec")
 
-_ADAPTER: TypeAdapter[PolicyConfig] = TypeAdapter(Annotated[AnyPolicyConfig, Field(discriminator="policy")])
-_KINDS: dict[str, type[PolicyConfig]] = {
-    get_args(config.model_fields["policy"].annotation)[0]: config for config in get_args(AnyPolicyConfig)
-}
 _MISSING = ("missing", "too_short")
 
 
 def read_policy(path: Path) -> PolicyConfig:
-    """Read and check a policy file.
+    """Read and validate a policy file.
 
     Raises:
-        UserError: one line that names the file, the line and the field, and says how to mend it.
+        UserError: one line with file, line, field, what is wrong, and how to fix it.
     """
     source = YamlSource(path)
+    settings = _class_of(source)
     try:
-        # Through JSON, because only there is pydantic strict about scalars (no 3 from "3" or `yes`) while it still
-        # takes a list for a tuple.
-        return _ADAPTER.validate_json(json.dumps(source.data, default=str), strict=True)
+        # Through JSON: only then is pydantic strict about scalars (3 is not taken from "3") and still accepts a list
+        # for a tuple.
+        return settings.model_validate_json(json.dumps(source.data, default=str), strict=True)
     except ValidationError as error:
-        # Of several problems say the first, but what is missing last: it may be there, misspelt or refused itself.
-        ranked = sorted((problem["type"] in _MISSING, *_explain(source, problem)) for problem in error.errors())
+        # Report the first of several problems, but a missing field last: it may be in the file, misspelt or invalid.
+        problems = error.errors()
+        ranked = sorted((problem["type"] in _MISSING, *_explain(settings, source, problem)) for problem in problems)
         _, line, field, message = ranked[0]
         raise source.error(line, field, message) from error
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON schema of a policy file, for editors."""
-    schema = _ADAPTER.json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "TurboSpec policy", **schema}
+    """JSON schema of a policy file, for editors.
+
+    Includes the policies of other packages. An invalid registration is left out and logged as a warning.
+    """
+    classes = {**BUILT_IN, **_registered_classes()}
+    references, definitions = models_json_schema([(settings, "validation") for settings in classes.values()])
+    places = {kind: references[settings, "validation"] for kind, settings in classes.items()}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "TurboSpec policy",
+        **definitions,
+        "discriminator": {"mapping": {kind: place["$ref"] for kind, place in places.items()}, "propertyName": "policy"},
+        "oneOf": list(places.values()),
+    }
 
 
-def _explain(source: YamlSource, problem: ErrorDetails) -> tuple[int, str, str]:
-    """Line (from 0), field and words of a validation error."""
-    context = problem.get("ctx", {})
-    if problem["type"] == "union_tag_not_found":
-        return source.line([]), "policy", f"missing; add it (known: {', '.join(sorted(_KINDS))})"
-    if problem["type"] == "union_tag_invalid":
-        kind = str(context["tag"])
-        return source.line(["policy"]), "policy", f"unknown policy `{kind}`; {nearest(kind, _KINDS)}"
-    kind, *location = problem["loc"]  # the first part is the policy's kind
+def _registered_classes() -> dict[str, type[PolicyConfig]]:
+    faults, classes = registration_faults(), dict[str, type[PolicyConfig]]()
+    for kind in registered_kinds():
+        try:
+            settings = load_registered(kind)
+        except UserError as error:
+            faults.append(str(error))
+        else:
+            assert settings is not None  # the kind is registered
+            classes[kind] = settings
+    for fault in faults:
+        log.warning("policy left out: %s", fault)
+    return classes
+
+
+def _class_of(source: YamlSource) -> type[PolicyConfig]:
+    """The settings class of the policy that a file names."""
+    if "policy" not in source.data:
+        raise source.error(source.line([]), "policy", f"missing; add it (known: {', '.join(known_kinds())})")
+    kind, line = source.data["policy"], source.line(["policy"])
+    try:
+        settings = config_class(kind) if isinstance(kind, str) else None
+    except UserError as error:
+        raise source.error(line, "policy", str(error)) from error
+    if settings is None:
+        name = kind if isinstance(kind, str) else json.dumps(kind, default=str)[:60]
+        lacking = ", registered by no installed package" if "." in name else ""
+        raise source.error(line, "policy", f"unknown policy `{name}`{lacking}; {nearest(name, known_kinds())}")
+    return settings
+
+
+def _explain(settings: type[PolicyConfig], source: YamlSource, problem: ErrorDetails) -> tuple[int, str, str]:
+    """Line (from 0), field and message of a validation error."""
+    location = problem["loc"]
     match problem["type"]:
         case "extra_forbidden":
-            message = f"unknown field; {nearest(str(location[-1]), _fields(str(kind), location[:-1]))}"
+            known = _fields(settings, location[:-1])
+            message = f"unknown field; {nearest(str(location[-1]), known) if known else 'remove it'}"
         case "missing":
-            expected = _fields(str(kind), location[:-1])[str(location[-1])]
+            expected = _fields(settings, location[:-1]).get(str(location[-1]), {})
             value = expected.get("const", f"<{expected.get('type', 'value')}>")
             message = f"missing; add `{location[-1]}: {value}`"
         case "value_error":
-            message = str(context["error"])
+            message = str(problem.get("ctx", {})["error"])
         case _:
             said = problem["msg"]
             message = f"{said[0].lower()}{said[1:]} (got {json.dumps(problem['input'])[:60]})"
     return source.line(location), ".".join(map(str, location)), message
 
 
-def _fields(kind: str, location: Sequence[int | str]) -> dict[str, dict[str, Any]]:
-    """JSON schemas of the fields that a policy takes at a place in its file, by name."""
-    schema = node = _KINDS[kind].model_json_schema()
+def _fields(settings: type[PolicyConfig], location: Sequence[int | str]) -> dict[str, dict[str, Any]]:
+    """JSON schemas of the fields at a location in a policy file, by name; empty where the schema does not tell."""
+    schema = node = settings.model_json_schema()
     for part in location:
         node = node.get("properties", {}).get(part) or node.get("items") or node.get("additionalProperties", {})
+        # An optional block: the schema of the block, or null.
+        node = next((member for member in node.get("anyOf", ()) if member.get("type") != "null"), node)
         if "$ref" in node:
             node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
     return node.get("properties", {})

@@ -1,4 +1,4 @@
-"""The two policies that never change their mind: `off`, and `static`, the same draft length always."""
+"""The two policies with a constant draft length: `off` (K = 0) and `static`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turbospec.policy.config import PolicyConfig
 
 
 class OffConfig(PolicyConfig):
-    """Never speculate."""
+    """K = 0 always: no speculation."""
 
     policy: Literal["off"]
 
@@ -26,21 +26,21 @@ class StaticConfig(PolicyConfig):
 
     policy: Literal["static"]
     draft_length: int = Field(ge=0)
-    """Tokens to draft for each request; the engine's limits still apply."""
+    """Draft tokens per request, within the engine's limits."""
 
     def build(self, profile: Profile | None, seed: int) -> StaticPolicy:
         return StaticPolicy(self.draft_length)
 
 
 class StaticPolicy:
-    """Drafts `draft_length` tokens for every request, always."""
+    """Drafts `draft_length` tokens for every request in every step."""
 
     def __init__(self, draft_length: int) -> None:
         self.draft_length = draft_length
-        self._reason = f"static {draft_length}" if draft_length else "off"
+        self._reason = f"static: K = {draft_length}" if draft_length else "off"
 
     def plan(self, view: StepView) -> StepPlan:
         return StepPlan(np.minimum(self.draft_length, view.draft_limits), reason=self._reason)
 
     def observe(self, outcome: StepOutcome) -> None:
-        """A static policy learns nothing."""
+        """Nothing to learn."""

@@ -17,7 +17,7 @@ def test_drafts_to_the_limits_under_a_gate_at_the_threshold():
     assert more.tolist() == [False, True]
 
 
-def test_gate_keeps_the_doubtful_token_and_stops_after_it():
+def test_gate_keeps_the_first_token_below_the_threshold_and_stops_after_it():
     keep, more = ConfidenceGate(0.5).advance(np.array([0]), np.array([0.1]))
     assert keep.tolist() == [True]
     assert more.tolist() == [False]
@@ -37,11 +37,13 @@ def test_threshold_takes_equal_confidences_together():
 
 
 def test_of_equal_costs_the_highest_threshold_wins():
-    # At 0.9: 3 * 1/2 = 1.5; at 0.6: 1/2 + 1.5 = 2; at 0.4: 1/2; at 0.4 and 0.2 of rejected ones nothing is gained.
-    assert best_threshold(np.array([0.9, 0.4, 0.2]), np.array([True, True, False])) == 0.4
+    # At 0.9: 3 * 1/4 = 3/4; at 0.5: 3/4 + 3/4; at 0.4: 3/4 + 0; at 0.1: 1.
+    confidence = np.array([0.9, 0.9, 0.9, 0.5, 0.5, 0.5, 0.4, 0.1])
+    accepted = np.array([True, True, True, False, False, False, True, False])
+    assert best_threshold(confidence, accepted) == 0.9
 
 
-def test_refits_after_six_judged_tokens_of_both_kinds():
+def test_refits_after_six_observed_tokens_of_both_kinds():
     policy, view = build(), make_view(1, max_draft=3)
     sure = np.array([[0.9, 0.8, 0.7]])
     policy.observe(make_outcome(view, 3, 3, confidence=sure))
@@ -51,27 +53,29 @@ def test_refits_after_six_judged_tokens_of_both_kinds():
     assert policy.plan(view).gate.advance(np.array([0]), np.array([0.69]))[1].tolist() == [False]
 
 
-def test_one_kind_alone_teaches_nothing():
-    policy, view = build(), make_view(4, max_draft=3)
-    policy.observe(make_outcome(view, 3, 3, confidence=np.full((4, 3), 0.9)))
+@pytest.mark.parametrize("accepted", [0, 3])
+def test_one_kind_alone_teaches_nothing(accepted):
+    policy, view = build(), make_view(8, max_draft=3)
+    policy.observe(make_outcome(view, 3, accepted, confidence=np.full((8, 3), 0.9)))
     assert policy.threshold == 0.4
 
 
-def test_tokens_past_the_first_rejection_and_cut_short_drafts_are_not_judged():
+def test_tokens_after_the_first_rejection_and_truncated_drafts_are_not_observed():
     policy, view = build(), make_view(2, max_draft=4)
     confidence = np.array([[0.9, 0.5, 0.95, 0.95], [0.8, 0.1, 0.1, 0.1]])
     truncated = np.array([False, True])
     for _ in range(3):
         policy.observe(make_outcome(view, 4, 1, confidence=confidence, truncated=truncated))
-    # Judged: 0.9 accepted, 0.5 rejected, 0.8 accepted. Neither 0.95 nor 0.1 may count as a failure.
+    # Observed: 0.9 accepted, 0.5 rejected, 0.8 accepted. Neither 0.95 nor 0.1 may count as a failure.
     assert policy.threshold == 0.8
 
 
 def test_forgets_past_its_window():
     policy, view = build(window=6), make_view(1, max_draft=3)
-    policy.observe(make_outcome(view, 3, 0, confidence=np.full((1, 3), 0.99)))
+    policy.observe(make_outcome(view, 3, 3, confidence=np.full((1, 3), 0.2)))
     for _ in range(2):
         policy.observe(make_outcome(view, 3, 2, confidence=np.array([[0.9, 0.8, 0.3]])))
+    # With the first three, 0.2 would cost 1 and 0.8 would cost 3 * 3/7.
     assert policy.threshold == 0.8
 
 

@@ -8,8 +8,8 @@ from turbospec.interface import Phase
 from turbospec.policy import find_policy, load_controller, load_policy, read_policy, shipped_policies
 
 SHIPPED = [
-    "acceptance-gate", "adaptive", "bandit", "batch-table", "confidence", "ema-tiers", "goodput", "heuristic", "off",
-    "static-1", "static-15", "static-2", "static-3", "static-5", "static-8",
+    "acceptance-gate", "adaptive", "bandit", "batch-table", "confidence", "ema-tiers", "goodput",
+    "heuristic", "off", "static-1", "static-15", "static-2", "static-3", "static-5", "static-8",
 ]  # fmt: skip
 
 

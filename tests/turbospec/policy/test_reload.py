@@ -63,7 +63,7 @@ def test_an_invalid_file_is_refused_with_one_warning_and_a_mended_one_taken(file
     write(file, -1)
     assert [planned(policy, now) for now in range(5)] == [3] * 5
     assert warnings(caplog) == [
-        f"policy not reloaded, the one before stays: {file}:3: draft_length: "
+        f"policy not reloaded, the previous one stays: {file}:3: draft_length: "
         "input should be greater than or equal to 0 (got -1)"
     ]
     write(file, 15)
@@ -74,7 +74,7 @@ def test_a_vanished_file_keeps_the_policy_with_one_warning(file, caplog):
     policy = ReloadingPolicy(file, check_seconds=0.0)
     file.unlink()
     assert [planned(policy, now) for now in range(5)] == [3] * 5
-    assert warnings(caplog) == [f"policy not reloaded, the one before stays: {file}: no such policy file"]
+    assert warnings(caplog) == [f"policy not reloaded, the previous one stays: {file}: no such policy file"]
     write(file, 2)
     assert planned(policy, 6.0) == 2
 

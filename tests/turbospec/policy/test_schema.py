@@ -3,11 +3,17 @@ import json
 import pytest
 
 from turbospec import UserError
-from turbospec.policy import json_schema, read_policy
+from turbospec.policy import json_schema, read_policy, registered
 
 HEAD = "version: 1\npolicy: static\n"
 EMA = "version: 1\npolicy: ema_tiers\n"
 KINDS = "acceptance_gate, adaptive, bandit, batch_table, confidence, ema_tiers, goodput, heuristic, off, static"
+
+
+@pytest.fixture(autouse=True)
+def no_registered_policies(monkeypatch):
+    """Whatever the environment has installed, only the built-in policies are known here."""
+    monkeypatch.setattr(registered, "entry_points", lambda group: ())
 
 
 @pytest.fixture
@@ -126,6 +132,58 @@ def test_numbers_may_have_an_exponent_and_whole_ones_serve_as_floats(tmp_path):
     path.write_text("version: 1\npolicy: bandit\ndiscount: 1\nexploration: 1e-1\n")
     settings = read_policy(path).model_dump()
     assert (settings["discount"], settings["exploration"]) == (1.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "allowed", "refused"),
+    [
+        ("acceptance_gate", "draft_length", [0], [-1]),
+        ("acceptance_gate", "window", [1], [0]),
+        ("acceptance_gate", "threshold", [0], [-0.01]),
+        ("bandit", "discount", [0.01, 1], [0, 1.01]),
+        ("bandit", "exploration", [0], [-0.01]),
+        ("bandit", "draft_lengths", [[0], [0, 15]], [[], [1, 1], [-1]]),
+        ("confidence", "threshold", [0.01, 0.99], [0, 1]),
+        ("confidence", "window", [6], [5]),
+        ("ema_tiers", "start", [0], [-1]),
+        ("ema_tiers", "ema_weight", [0.01, 1], [0, 1.01]),
+        ("ema_tiers", "warmup_steps", [0], [-1]),
+        ("ema_tiers", "decision_interval", [1], [0]),
+        ("goodput", "initial_acceptance", [0, 1], [-0.01, 1.01]),
+        ("goodput", "acceptance_weight", [0.01, 1], [0, 1.01]),
+        ("goodput", "warmup_steps", [1], [0]),
+        ("heuristic", "start", [1], [0]),
+        ("static", "draft_length", [0], [-1]),
+    ],
+)
+def test_bounds(tmp_path, kind, field, allowed, refused):
+    path = tmp_path / "p.yaml"
+    for value in allowed:
+        path.write_text(f"version: 1\npolicy: {kind}\n{field}: {value}\n")
+        read_policy(path)
+    for value in refused:
+        path.write_text(f"version: 1\npolicy: {kind}\n{field}: {value}\n")
+        with pytest.raises(UserError, match=f"3: {field}: "):
+            read_policy(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "defaults"),
+    [
+        ("acceptance_gate", {"draft_length": 3, "window": 32, "threshold": 0.6}),
+        ("bandit", {"draft_lengths": (0, 1, 2, 3, 5, 8, 15), "discount": 0.99, "exploration": 0.1}),
+        ("confidence", {"threshold": 0.4, "window": 512}),  # 0.4 as in transformers
+        ("ema_tiers", {"start": 3, "ema_weight": 0.2, "warmup_steps": 10, "decision_interval": 5}),  # as in SGLang
+        ("goodput", {"initial_acceptance": 0.7, "acceptance_weight": 0.15, "warmup_steps": 64}),  # as the authors
+        ("heuristic", {"start": 20}),  # as in transformers
+    ],
+)
+def test_defaults(tmp_path, kind, defaults):
+    path = tmp_path / "p.yaml"
+    path.write_text(f"version: 1\npolicy: {kind}\n")
+    settings = read_policy(path).model_dump()
+    assert {field: settings[field] for field in defaults} == defaults
+    assert settings.keys() - defaults.keys() - {"slots"} == {"version", "policy", "description", "guard"}
 
 
 def test_json_schema_says_what_each_policy_takes():
