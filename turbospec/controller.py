@@ -22,7 +22,7 @@ from turbospec.interface import (
     StepView,
 )
 from turbospec.runtime.kernels import compiled
-from turbospec.runtime.open_plans import OpenPlans
+from turbospec.runtime.plans_in_flight import OpenPlans
 
 log = logging.getLogger("turbospec")
 

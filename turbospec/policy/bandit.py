@@ -15,7 +15,7 @@ from pydantic import Field
 from turbospec.interface import StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
 from turbospec.policy.config import DraftLengths, PolicyConfig
-from turbospec.runtime.open_plans import OpenPlans
+from turbospec.runtime.plans_in_flight import OpenPlans
 
 
 class BanditConfig(PolicyConfig):

@@ -13,15 +13,15 @@ from turbospec.models.acceptance import survival
 from turbospec.models.decode_rate import DecodeRate
 from turbospec.models.drafter import DrafterModels
 from turbospec.models.latency import LatencyModel
-from turbospec.planning.bias import PlanBias
 from turbospec.planning.exact import StepCosts
 from turbospec.planning.held_plan import MAX_STEPS, HeldPlan, steps_without_drafts
 from turbospec.planning.objective import best_rate
+from turbospec.planning.prediction_bias import PlanBias
 from turbospec.planning.problem import Batch, StepProblem, catch_up_charges, fixed_lengths, gated_start
 from turbospec.planning.slo import TpotSlo
 from turbospec.planning.stopping import StoppingValues
 from turbospec.policy.adaptive.settings import AdaptiveSettings
-from turbospec.runtime.open_plans import OpenPlans
+from turbospec.runtime.plans_in_flight import OpenPlans
 
 PROBE_DRAFT_LENGTH = 1
 FEW = 8

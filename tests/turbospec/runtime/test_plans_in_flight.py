@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turbospec.runtime.open_plans import OpenPlans
+from turbospec.runtime.plans_in_flight import OpenPlans
 
 
 def test_gives_back_what_was_put_once() -> None:

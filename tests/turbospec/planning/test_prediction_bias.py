@@ -9,7 +9,7 @@ import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
 from turbospec.interface import StepPlan
-from turbospec.planning.bias import PlanBias
+from turbospec.planning.prediction_bias import PlanBias
 
 PROMISED = 0.020
 
