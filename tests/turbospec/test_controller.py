@@ -198,9 +198,9 @@ def test_a_late_plan_now_and_then_is_forgiven() -> None:
     controller = Controller(policy, guard=GuardConfig(max_decision_seconds=0.01))
     drive(controller, 1)
     policy.on_plan = drafting(0, 4, 7)
-    drive(controller, Controller.SLOW_WITHIN, first=1)
+    drive(controller, Controller.SLOW_PLAN_WINDOW, first=1)
     policy.on_plan = dawdling
-    plans = drive(controller, 1, first=1 + Controller.SLOW_WITHIN)
+    plans = drive(controller, 1, first=1 + Controller.SLOW_PLAN_WINDOW)
     assert not on_fallback(plans[0])
     assert controller.stats.guard_trips == 0
 
@@ -251,7 +251,7 @@ def test_plans_whose_outcome_never_comes_are_forgotten() -> None:
     controller = Controller(Scripted())
     for step in range(10_000):
         controller.plan(a_view(step))
-    assert len(controller._open) < 1_000
+    assert len(controller._in_flight) < 1_000
 
 
 def test_an_outcome_without_a_plan_is_learnt_from_but_not_shown_to_listeners() -> None:

@@ -1,14 +1,15 @@
-"""What plans promised against what came of them: corrects the models' standing errors.
+"""Systematic errors of the plans: predicted against measured tokens and step times, by load.
 
-A planner chooses what looks best, and best looks what the models err in favour of: a step that drafts takes a little
-longer, or brings a little less, than was expected when it was chosen. Where drafting hardly pays, an error of a few
-percent decides. It is therefore measured for each load, and a plan must pay with it taken off.
+A planner chooses the plan with the best prediction, and so prefers plans whose predictions are too good (the
+optimiser's curse): a step with drafts takes a little longer, or brings a few tokens less, than was predicted when it
+was chosen. Where drafting hardly pays, an error of a few percent decides. The errors are therefore measured for each
+load, and a plan must pay after they are subtracted.
 
-Tokens are compared with their promise. Durations are compared with their promise too, but between neighbours: a step
-with drafts and one without that follow one another. A machine that slows down or recovers does so for both.
+Accepted tokens are compared with predicted ones. Durations are compared with predicted ones too, but as a difference
+between neighbouring steps with and without drafts, because a change of the hardware speed affects both.
 
-Where the drafter's pass runs over the target's whole batch, it also reads the prompts of requests that come after the
-plan was made. One step's drafts do not bring them; drafting on and on does, and has to pay for that.
+Where the drafter's pass runs over the target's whole batch, it also prefills requests admitted after the plan was made.
+A single plan does not cause that, but drafting in every step does, and has to pay for it.
 """
 
 from __future__ import annotations
@@ -16,129 +17,154 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turbospec.interface import StepOutcome, StepPlan
-from turbospec.models.decode_rate import BUCKETS, load_bucket
+from turbospec.models.decode_rate import LOAD_BUCKETS, load_bucket
 from turbospec.planning.problem import StepProblem
 
-STALL = 2.0
-"""Times what was promised from which a step is a stall and no lesson."""
-PACE = 0.1
-"""Weight of the newest step in what the last steps of its kind took."""
+STALL_RATIO = 2.0
+"""Measured over predicted duration from which a step is a stall and is not learnt from."""
+TIME_RATIO_WEIGHT = 0.1
+"""Weight of the newest step in the running mean of measured over predicted duration."""
 
 
 @dataclass(slots=True)
-class _Load:
-    """What is known of steps under one load."""
+class _LoadStatistics:
+    """Discounted sums over the steps of one load."""
 
-    missing_tokens: float = 0.0
-    """Accepted draft tokens that were promised and did not come."""
+    token_shortfall: float = 0.0
+    """Accepted tokens, predicted minus measured."""
     requests: float = 0.0
-    """Decoding requests, one for each step with drafts that they were in."""
-    slower: float = 0.0
-    """Sum over pairs of neighbours: by what part of its promise the step with drafts took longer than the other."""
+    """Decoding requests, counted once for each step with drafts."""
+    slow_down: float = 0.0
+    """Over pairs of neighbours: measured over predicted duration, of the step with drafts minus of the one without."""
     pairs: float = 0.0
-    pace: float = 1.0
-    """Duration over promise of the last steps, all of one kind."""
-    drafting: bool | None = None
-    """Which kind; None before the first step."""
-    promised: float = 0.0
-    """Duration of the last step without drafts, as it was promised."""
-    reading: float = 0.0
-    """Seconds that the drafter took for prompts of requests that no plan knew."""
-    reading_steps: float = 0.0
-    """Steps with drafts."""
+    """Number of such pairs."""
+    time_ratio: float = 1.0
+    """Running mean of measured over predicted duration, of the last steps of the same kind."""
+    drafted: bool | None = None
+    """Their kind: with or without drafts. None before the first step."""
+    no_draft_seconds: float = 0.0
+    """Predicted duration of the last step without drafts."""
+    drafter_prefill_seconds: float = 0.0
+    """Time that the drafter took to prefill requests admitted after their step was planned."""
+    drafter_prefill_steps: float = 0.0
+    """Steps with drafts over which that time is summed."""
 
 
-class PlanBias:
-    """Corrects what a plan is worth by how plans have turned out, for each load with and without prefill in the step.
+class PredictionBias:
+    """Systematic prediction errors for each load, with and without prefill in the step.
+
+    An estimate from little data is shrunk towards 0, by pseudo-observations without any error: a sum over n
+    observations is divided by n + n0.
 
     Args:
         memory: steps that are remembered.
-        doubt_requests: requests, one for each step that they were in, after which missing tokens are half believed. A
-            lone request's are never believed by more than two thirds: they are a matter of chance.
-        doubt_pairs: pairs of neighbours after which their difference is half believed.
-        doubt_steps: steps with drafts after which the time for newcomers' prompts is half believed.
+        prior_requests: n0 of the token shortfall, in requests times steps. A single request's shortfall never counts by
+            more than memory / (memory + n0), two thirds by default, as it is mostly chance.
+        prior_pairs: n0 of the slow-down, in pairs of neighbouring steps.
+        prior_steps: n0 of the drafter's prefill time, in steps with drafts.
     """
 
     def __init__(
         self,
         memory: float = 300.0,
-        doubt_requests: float = 150.0,
-        doubt_pairs: float = 6.0,
-        doubt_steps: float = 10.0,
+        prior_requests: float = 150.0,
+        prior_pairs: float = 6.0,
+        prior_steps: float = 10.0,
     ) -> None:
-        self._keep = 1.0 - 1.0 / memory
-        self._doubt_requests = doubt_requests
-        self._doubt_pairs = doubt_pairs
-        self._doubt_steps = doubt_steps
-        self._loads = [_Load() for _ in range(2 * BUCKETS)]
+        self._decay = 1.0 - 1.0 / memory
+        self._prior_requests = prior_requests
+        self._prior_pairs = prior_pairs
+        self._prior_steps = prior_steps
+        self._loads = [_LoadStatistics() for _ in range(2 * LOAD_BUCKETS)]
 
     def pays(self, plan: StepPlan, problem: StepProblem, *, prefilling: bool) -> bool:
-        """Whether a plan brings more than its time is worth, once it is seen how plans like it have turned out."""
+        """Whether a plan's corrected gain in tokens exceeds λ times its corrected extra time.
+
+        Args:
+            plan: with drafts.
+            problem: that it solves.
+            prefilling: whether the step computes prompt tokens.
+        """
         decoding = problem.batch.decoding
-        tokens = plan.predicted_tokens - decoding - self.missing_tokens(decoding, prefilling)
-        longer = plan.predicted_seconds - problem.invested_seconds(plan.draft_lengths) - problem.plain_seconds
-        longer += self.slowness(decoding, prefilling) * plan.predicted_seconds
-        # While nothing is drafted everybody's prompt is to be caught up, and the plan has to earn that already.
-        longer += max(self.reading_seconds(decoding, prefilling) - problem.charged_seconds(plan.draft_lengths), 0.0)
-        return tokens > problem.price * longer
+        gain = plan.predicted_tokens - decoding - self.token_shortfall(decoding, prefilling)
+        seconds = plan.predicted_seconds
+        seconds = seconds - problem.total_deferred_catch_up(plan.draft_lengths) - problem.no_draft_seconds
+        seconds += self.slow_down(decoding, prefilling) * plan.predicted_seconds
+        # After steps without drafts every request has its prompt to catch up; the plan pays for that already.
+        prefill = self.drafter_prefill_seconds(decoding, prefilling)
+        seconds += max(prefill - problem.total_amortised_catch_up(plan.draft_lengths), 0.0)
+        return gain > problem.price * seconds
 
     def learn(self, plan: StepPlan, decoding: int, decoded: int, prefilling: bool, outcome: StepOutcome) -> None:
-        """Take in what came of a plan for so many decoding requests, with or without prompts in the step.
+        """Compare a plan with its outcome.
 
-        `decoded` of them were still there: what the others' drafts would have brought was not promised in vain.
+        Args:
+            plan: with its predictions.
+            decoding: requests that the plan expected to decode.
+            decoded: those of them that did; the others ended before their drafts were verified, and their predicted
+                tokens are not counted.
+            prefilling: whether the step computed prompt tokens.
+            outcome: of the plan.
         """
-        if not 0.0 < outcome.step_seconds < STALL * plan.predicted_seconds:
+        if not 0.0 < outcome.step_seconds < STALL_RATIO * plan.predicted_seconds:
             return
-        ratio, drafting = outcome.step_seconds / plan.predicted_seconds, bool(plan.draft_lengths.any())
-        load = self._loads[_number(decoding, prefilling)]
-        # While nothing is drafted only the sums fade: what was held against drafting is forgiven in time.
-        faded = self._keep ** (1 + outcome.reused_plan_steps)
-        load.missing_tokens *= faded
-        load.slower *= faded
-        if not drafting:
-            load.reading *= faded
-        if drafting:
-            load.requests = load.requests * self._keep + decoded
-            load.pairs *= self._keep
-            promised = (plan.predicted_tokens / decoding - 1.0) * decoded
-            load.missing_tokens += promised - int(outcome.accepted.sum())
+        ratio, drafted = outcome.step_seconds / plan.predicted_seconds, bool(plan.draft_lengths.any())
+        load = self._loads[_index(decoding, prefilling)]
+        # In steps without drafts only the sums decay, not the counts: the errors of drafting are forgotten in time.
+        decay = self._decay ** (1 + outcome.reused_plan_steps)
+        load.token_shortfall *= decay
+        load.slow_down *= decay
+        if not drafted:
+            load.drafter_prefill_seconds *= decay
+        if drafted:
+            load.requests = load.requests * self._decay + decoded
+            load.pairs *= self._decay
+            predicted = (plan.predicted_tokens / decoding - 1.0) * decoded
+            load.token_shortfall += predicted - int(outcome.accepted.sum())
         steps = outcome.reused_plan_steps
         same_load = steps and load_bucket(outcome.reused_plan_tokens // steps) == load_bucket(decoding)
-        if same_load and load.drafting is False:
-            # Steps that reuse a plan are quicker than those that were planned for.
-            reused = min(outcome.reused_plan_seconds / (steps * load.promised), STALL)
-            load.pace += (1.0 - (1.0 - PACE) ** steps) * (reused - load.pace)
-        if not drafting:
-            load.promised = plan.predicted_seconds
-        if load.drafting == drafting:
-            load.pace += PACE * (ratio - load.pace)
+        if same_load and load.drafted is False:
+            # Steps that reuse a plan are shorter, by the time of a decision, than the steps that were planned.
+            reused = min(outcome.reused_plan_seconds / (steps * load.no_draft_seconds), STALL_RATIO)
+            load.time_ratio += (1.0 - (1.0 - TIME_RATIO_WEIGHT) ** steps) * (reused - load.time_ratio)
+        if not drafted:
+            load.no_draft_seconds = plan.predicted_seconds
+        if load.drafted == drafted:
+            load.time_ratio += TIME_RATIO_WEIGHT * (ratio - load.time_ratio)
             return
-        if load.drafting is not None:
-            load.slower += ratio - load.pace if drafting else load.pace - ratio
+        if load.drafted is not None:
+            load.slow_down += ratio - load.time_ratio if drafted else load.time_ratio - ratio
             load.pairs += 1.0
-        load.drafting, load.pace = drafting, ratio
+        load.drafted, load.time_ratio = drafted, ratio
 
-    def learn_reading(self, decoding: int, prefilling: bool, seconds: float) -> None:
-        """Take in how long the drafter took, in a step with drafts, for prompts that its plan did not know of."""
-        load = self._loads[_number(decoding, prefilling)]
-        load.reading = load.reading * self._keep + seconds
-        load.reading_steps = load.reading_steps * self._keep + 1.0
+    def learn_drafter_prefill(self, decoding: int, prefilling: bool, seconds: float) -> None:
+        """Take in one step with drafts.
 
-    def missing_tokens(self, requests: int, prefilling: bool) -> float:
-        """Accepted draft tokens by which a step of so many decoding requests will fall short of its plan."""
-        load = self._loads[_number(requests, prefilling)]
-        return requests * load.missing_tokens / (load.requests + self._doubt_requests)
+        Args:
+            decoding: decoding requests.
+            prefilling: whether the plan knew of prompt tokens in the step.
+            seconds: that the drafter took to prefill requests admitted after the plan was made; often 0.
+        """
+        load = self._loads[_index(decoding, prefilling)]
+        load.drafter_prefill_seconds = load.drafter_prefill_seconds * self._decay + seconds
+        load.drafter_prefill_steps = load.drafter_prefill_steps * self._decay + 1.0
 
-    def slowness(self, requests: int, prefilling: bool) -> float:
-        """Part of its promised duration by which a step with drafts will be later than one without would be."""
-        load = self._loads[_number(requests, prefilling)]
-        return load.slower / (load.pairs + self._doubt_pairs)
+    def token_shortfall(self, decoding: int, prefilling: bool) -> float:
+        """Accepted tokens of a step with drafts, predicted minus measured, for so many decoding requests."""
+        load = self._loads[_index(decoding, prefilling)]
+        return decoding * load.token_shortfall / (load.requests + self._prior_requests)
 
-    def reading_seconds(self, requests: int, prefilling: bool) -> float:
-        """What newcomers' prompts take of a step with drafts, on average."""
-        load = self._loads[_number(requests, prefilling)]
-        return load.reading / (load.reading_steps + self._doubt_steps)
+    def slow_down(self, decoding: int, prefilling: bool) -> float:
+        """Relative slow-down of steps with drafts: share of the predicted duration that they take longer, measured
+        against neighbouring steps without drafts."""
+        load = self._loads[_index(decoding, prefilling)]
+        return load.slow_down / (load.pairs + self._prior_pairs)
+
+    def drafter_prefill_seconds(self, decoding: int, prefilling: bool) -> float:
+        """Mean time per step with drafts that the drafter takes to prefill newly admitted requests."""
+        load = self._loads[_index(decoding, prefilling)]
+        return load.drafter_prefill_seconds / (load.drafter_prefill_steps + self._prior_steps)
 
 
-def _number(requests: int, prefilling: bool) -> int:
-    return load_bucket(requests) + BUCKETS * prefilling
+def _index(decoding: int, prefilling: bool) -> int:
+    return load_bucket(decoding) + LOAD_BUCKETS * prefilling

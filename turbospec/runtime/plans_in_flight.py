@@ -1,28 +1,30 @@
-"""What is remembered of a plan until its outcome is reported."""
+"""State that is kept from a plan until its outcome arrives."""
 
 from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-Memory = TypeVar("Memory")
+State = TypeVar("State")
 
 
-class OpenPlans(Generic[Memory]):
-    """A memory for each planned step; bounded, because an engine that drops a step never reports it."""
+class PlansInFlight(Generic[State]):
+    """One state per planned step. Bounded, because an engine that drops a step never reports its outcome."""
 
     CAPACITY = 64
+    """Plans kept; the oldest is dropped first."""
 
     def __init__(self) -> None:
-        self._by_step: dict[int, Memory] = {}
+        self._by_step: dict[int, State] = {}
 
     def __len__(self) -> int:
         return len(self._by_step)
 
-    def put(self, step: int, memory: Memory) -> None:
-        self._by_step[step] = memory
+    def put(self, step: int, state: State) -> None:
+        """Keep a step's state; a second plan for the same step replaces the first."""
+        self._by_step[step] = state
         if len(self._by_step) > self.CAPACITY:
             del self._by_step[next(iter(self._by_step))]
 
-    def pop(self, step: int) -> Memory | None:
-        """What was put for this step; None where nothing was, or it was too long ago."""
+    def pop(self, step: int) -> State | None:
+        """Remove and return a step's state; None where there is none or it was dropped."""
         return self._by_step.pop(step, None)

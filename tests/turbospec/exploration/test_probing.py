@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turbospec.exploration.probing import PlainSteps, ProbeBudget
+from turbospec.exploration.no_draft_steps import NoDraftSteps
+from turbospec.exploration.probing import ProbeBudget
 
 ALL = np.ones(2, np.bool_)
 
@@ -58,16 +59,16 @@ def test_a_request_never_drafted_for_is_asked_sooner_unless_it_is_known_what_it_
 def test_a_probe_of_old_costs_waits_only_until_those_before_it_are_paid_for() -> None:
     budget = ProbeBudget(0.01)
 
-    def is_due(*, costs_are_old: bool) -> bool:
+    def is_due(*, costs_outdated: bool) -> bool:
         dear = np.full(2, 0.3)
-        return budget.choose(ALL, 0.1, dear, NOTHING, PRICE, np.ones(2), costs_are_old=costs_are_old) is not None
+        return budget.choose(ALL, 0.1, dear, NOTHING, PRICE, np.ones(2), costs_outdated=costs_outdated) is not None
 
-    assert is_due(costs_are_old=True)
-    assert not is_due(costs_are_old=False)
+    assert is_due(costs_outdated=True)
+    assert not is_due(costs_outdated=False)
     budget.spend(5e-3)
-    assert not is_due(costs_are_old=True)
+    assert not is_due(costs_outdated=True)
     budget.earn(0.51)
-    assert is_due(costs_are_old=True)
+    assert is_due(costs_outdated=True)
 
 
 def test_an_unexpected_success_is_followed_up_at_once() -> None:
@@ -148,7 +149,7 @@ def test_where_drafting_nearly_pays_probes_are_cheap() -> None:
 
 def plain_steps(worth: float, steps: int = 2000, share: float = 0.01, requests: int = 8) -> list[int]:
     """Numbers of the plain steps among steps of 10 ms whose drafts are worth so many seconds."""
-    plain = PlainSteps(share)
+    plain = NoDraftSteps(share)
     run: list[int] = []
     for step in range(steps):
         if plain.is_due(requests, step, worth):
@@ -171,26 +172,26 @@ def test_plain_steps_stay_within_their_share() -> None:
 
 
 def test_each_load_has_plain_steps_of_its_own() -> None:
-    plain = PlainSteps(0.01)
+    plain = NoDraftSteps(0.01)
     plain.earn(1.0)
     plain.learn(8, step=0)
     assert not plain.is_due(8, 3, 0.0)
     assert not plain.is_due(32, 3, 0.0)
-    assert plain.is_due(32, 3 + PlainSteps.FIRST_INTERVAL, 0.0)
-    assert plain.is_due(9, PlainSteps.FIRST_INTERVAL, 0.0), "9 is the same load as 8"
+    assert plain.is_due(32, 3 + NoDraftSteps.FIRST_INTERVAL, 0.0)
+    assert plain.is_due(9, NoDraftSteps.FIRST_INTERVAL, 0.0), "9 is the same load as 8"
 
 
 def test_a_plain_step_whose_outcome_is_still_to_come_is_not_run_again() -> None:
-    plain = PlainSteps(0.01)
+    plain = NoDraftSteps(0.01)
     plain.earn(1.0)
-    due = [plain.is_due(8, step, 0.0) for step in range(2 * PlainSteps.FIRST_INTERVAL)]
-    assert due.index(True) == PlainSteps.FIRST_INTERVAL
+    due = [plain.is_due(8, step, 0.0) for step in range(2 * NoDraftSteps.FIRST_INTERVAL)]
+    assert due.index(True) == NoDraftSteps.FIRST_INTERVAL
     assert sum(due) == 1
 
 
 def test_plain_steps_that_teach_nothing_grow_rare_too() -> None:
     """As on a busy server, where prompts join nearly every step after it was planned."""
-    plain = PlainSteps(0.01)
+    plain = NoDraftSteps(0.01)
     asked: list[int] = []
     for step in range(2000):
         plain.earn(0.01)

@@ -13,7 +13,7 @@ NOT_DROPPED = np.full(1, np.nan)
 
 
 def rows_of(model: AcceptanceModel, request: int) -> np.ndarray:
-    return model.rows_and_fresh(np.array([request]))[0]
+    return model.assign_rows(np.array([request]))[0]
 
 
 def class_mean(model: AcceptanceModel, class_id: int = 0) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from turbospec.models.confidence import ConfidenceCalibration
-from turbospec.planning.gate import SurvivalGate
+from turbospec.planning.gate import GatePrices, SurvivalGate
 
 
 def test_learns_an_overconfident_drafter() -> None:
@@ -38,10 +38,10 @@ def test_a_request_that_never_matches_is_told_apart_by_its_ratio() -> None:
     assert never < -3.0 < 0.0 < always
 
 
-def gate(*, acceptance: float = 0.8, pass_price: float = 0.3, rows: int = 1) -> SurvivalGate:
+def gate(*, acceptance: float = 0.8, pass_price: float = 0.3, verify_price: float = 0.01, rows: int = 1) -> SurvivalGate:
     table = np.linspace(0.02, 0.98, 13)
     expected, limits = np.full((rows, 8), acceptance), np.full(rows, 4)
-    return SurvivalGate(table, np.ones(rows), expected, limits, np.array([pass_price, 0.02, 0.01]))
+    return SurvivalGate(table, np.ones(rows), expected, limits, GatePrices(pass_price, 0.02, verify_price))
 
 
 def test_goes_on_while_confident_and_stops_at_the_limit() -> None:
@@ -57,8 +57,7 @@ def test_stops_where_survival_no_longer_pays() -> None:
 
 
 def test_a_hopeless_token_is_not_verified() -> None:
-    subject = gate(rows=1)
-    subject._prices[2] = 0.1  # a full machine: places in the verify pass are dear
+    subject = gate(verify_price=0.1)
     keep, more = subject.advance(np.array([0]), np.array([0.05]))
     assert not keep[0]
     assert not more[0]

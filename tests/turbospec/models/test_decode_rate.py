@@ -56,8 +56,8 @@ def test_time_is_worth_what_those_will_make_of_it_who_wait_for_it() -> None:
         price.add(32, 48, 0.012)
         price.add(8, 16, 0.010)
     assert price.rate(8) == pytest.approx(1600.0)
-    assert price.rate(8, coming=24) == price.rate(32) == pytest.approx(4000.0)
-    assert price.rate(8, coming=1000) == pytest.approx(4000.0), "no more than have lately decoded at once"
+    assert price.rate(8, joining=24) == price.rate(32) == pytest.approx(4000.0)
+    assert price.rate(8, joining=1000) == pytest.approx(4000.0), "no more than have lately decoded at once"
     for _ in range(1000):
         price.add(8, 16, 0.010)
-    assert price.rate(8, coming=24) == pytest.approx(1600.0)
+    assert price.rate(8, joining=24) == pytest.approx(1600.0)

@@ -84,15 +84,15 @@ def test_a_machine_that_slows_down_or_recovers_is_followed(slow: float) -> None:
 def test_the_pace_is_that_of_plain_steps_since_the_last_draft() -> None:
     rng = np.random.default_rng(5)
     model = LatencyModel()
-    assert model.pace == 1.0
+    assert model.no_draft_time_ratio == 1.0
     for draft in (0, 2, 0, 5, 1, 0, 3, 4) * 4:
         model.learn(measured(rng, 4, draft, slow=3.0), 4)
-    assert model.pace == pytest.approx(1.0, abs=0.1)
+    assert model.no_draft_time_ratio == pytest.approx(1.0, abs=0.1)
     for _ in range(100):
         model.learn(measured(rng, 4, 0), 4)
-    assert model.pace == pytest.approx(1 / 3, rel=0.1)
+    assert model.no_draft_time_ratio == pytest.approx(1 / 3, rel=0.1)
     model.learn(measured(rng, 4, 1), 4)
-    assert model.pace == 1.0
+    assert model.no_draft_time_ratio == 1.0
 
 
 def test_forgotten_draft_costs_are_learnt_anew() -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turbospec.models.logistic import LogisticModel, between, effect, learn, learn_spread
+from turbospec.models.logistic import (
+    LogisticModel,
+    between_request_variance,
+    learn,
+    learn_between_request_variance,
+    posterior,
+)
 
 
 def a_model(features: int = 3, capacity: int = 512, memory: float = 2000.0) -> LogisticModel:
@@ -13,7 +19,16 @@ def a_model(features: int = 3, capacity: int = 512, memory: float = 2000.0) -> L
 
 
 def observe(model: LogisticModel, row: int, feature: int, hit: float, class_id: int = 0) -> float:
-    return learn(model.terms, class_id, row, feature, hit, between(model.terms), model.memory, model.request_memory)
+    return learn(
+        model.terms,
+        class_id,
+        row,
+        feature,
+        hit,
+        between_request_variance(model.terms),
+        model.memory,
+        model.request_memory,
+    )
 
 
 def probability(model: LogisticModel, row: int, feature: int) -> float:
@@ -22,7 +37,7 @@ def probability(model: LogisticModel, row: int, feature: int) -> float:
         terms.prior[feature]
         + terms.level[0]
         + terms.offsets[0, feature]
-        + effect(terms.requests, row, between(model.terms))[0]
+        + posterior(terms.requests, row, between_request_variance(model.terms))[0]
     )
     return float(1.0 / (1.0 + np.exp(-x)))
 
@@ -36,7 +51,7 @@ def serve(model: LogisticModel, truth: np.ndarray, rng: np.random.Generator, ste
                 observe(model, row, feature, float(hit))
                 if not hit:
                     break
-            learn_spread(model.terms, row, between(model.terms))
+            learn_between_request_variance(model.terms, row, between_request_variance(model.terms))
 
 
 def test_follows_the_frequency_of_each_feature() -> None:
@@ -61,8 +76,8 @@ def test_learns_how_much_requests_differ() -> None:
     alike, unlike = a_model(), a_model()
     serve(alike, np.full((16, 3), 0.7), rng, 60)
     serve(unlike, np.repeat([[0.95] * 3, [0.05] * 3], 8, axis=0), rng, 60)
-    assert between(alike.terms) < 0.4
-    assert between(unlike.terms) > 3.0
+    assert between_request_variance(alike.terms) < 0.4
+    assert between_request_variance(unlike.terms) > 3.0
 
 
 def test_what_is_known_of_a_request_counts_for_it_alone() -> None:

@@ -86,7 +86,7 @@ def test_charges_lose_less_than_a_hundredth() -> None:
         costs = StepCosts(0.008 + rng.uniform(0, 5e-4) * np.arange(n * depth + 1), 3e-4, rng.uniform(2e-4, 2e-3), 2e-5)
         price = n / 0.009 * rng.uniform(0.8, 2.5)
         charges = rng.exponential(1e-3, n) * (rng.random(n) < 0.4)
-        plan = plan_draft_lengths(gains, costs, price, charges=charges)
+        plan = plan_draft_lengths(gains, costs, price, request_seconds=charges)
         nothing = -price * costs.verify[0]
         assert plan.value(price) == pytest.approx(value(plan.draft_lengths, gains, costs, price, charges), abs=1e-9)
         found += plan.value(price) - nothing

@@ -9,7 +9,7 @@ import pytest
 
 from tests.turbospec.factories import make_view
 from turbospec.interface import StepPlan, StepView
-from turbospec.planning.gate import SurvivalGate
+from turbospec.planning.gate import GatePrices, SurvivalGate
 from turbospec.planning.held_plan import HeldPlan, steps_without_drafts
 
 
@@ -52,7 +52,7 @@ def test_a_step_with_a_prompt_is_not_kept_nor_one_whose_time_nobody_knows() -> N
 
 
 def test_every_step_has_a_gate_of_its_own() -> None:
-    gate = SurvivalGate(np.full(13, 0.9), np.ones(1), np.full((1, 15), 0.9), np.array([3]), np.array([0.1, 0.02, 0.01]))
+    gate = SurvivalGate(np.full(13, 0.9), np.ones(1), np.full((1, 15), 0.9), np.array([3]), GatePrices(0.1, 0.02, 0.01))
     plan = held(make_view(1), gate=gate)
     assert plan is not None
     for _ in range(2):

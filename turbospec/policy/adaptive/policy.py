@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from turbospec.exploration.probing import PlainSteps, ProbeBudget, seconds_lost
+from turbospec.exploration.no_draft_steps import NoDraftSteps
+from turbospec.exploration.probing import ProbeBudget, probe_loss_seconds
 from turbospec.interface import BoolArray, FloatArray, IntArray, Phase, StepOutcome, StepPlan, StepView
 from turbospec.models.acceptance import survival
 from turbospec.models.decode_rate import DecodeRate
@@ -16,12 +17,12 @@ from turbospec.models.latency import LatencyModel
 from turbospec.planning.exact import StepCosts
 from turbospec.planning.held_plan import MAX_STEPS, HeldPlan, steps_without_drafts
 from turbospec.planning.objective import best_rate
-from turbospec.planning.prediction_bias import PlanBias
-from turbospec.planning.problem import Batch, StepProblem, catch_up_charges, fixed_lengths, gated_start
+from turbospec.planning.prediction_bias import PredictionBias
+from turbospec.planning.problem import Batch, StepProblem, amortise_catch_up, fixed_lengths, gated_start
 from turbospec.planning.slo import TpotSlo
-from turbospec.planning.stopping import StoppingValues
+from turbospec.planning.stopping import PassValueCache
 from turbospec.policy.adaptive.settings import AdaptiveSettings
-from turbospec.runtime.plans_in_flight import OpenPlans
+from turbospec.runtime.plans_in_flight import PlansInFlight
 
 PROBE_DRAFT_LENGTH = 1
 FEW = 8
@@ -81,15 +82,15 @@ class AdaptivePolicy:
         self.config = config
         self.latency = latency or LatencyModel()
         self.price = DecodeRate()
-        self.bias = PlanBias()
+        self.bias = PredictionBias()
         self.probes = ProbeBudget(config.probe_share)
-        self.plain_steps = PlainSteps(config.probe_share)
+        self.plain_steps = NoDraftSteps(config.probe_share)
         self.models: DrafterModels | None = None
         """None until the first view says how long drafts can be."""
-        self.stopping: StoppingValues | None = None
+        self.stopping: PassValueCache | None = None
         """Values of starting a gated draft; None as long as `models` is."""
         self.slo: TpotSlo | None = None
-        self._open = OpenPlans[_Open]()
+        self._open = PlansInFlight[_Open]()
         self._explored = 0
         self._waiting: list[tuple[_Open, StepOutcome]] = []
         """Outcomes not yet learnt from: that is done when the next decision is due."""
@@ -111,7 +112,7 @@ class AdaptivePolicy:
         if self.config.max_draft is not None:
             limits = np.minimum(limits, self.config.max_draft)
         batch = Batch.of(view, limits)
-        if batch.draft_room == 0 and self.config.tpot_slo_ms is None:
+        if batch.max_draft_tokens == 0 and self.config.tpot_slo_ms is None:
             # Nothing to decide: learning waits until there is, and a first token does not wait for it.
             nobody = np.zeros(view.size, np.int64)
             self._open.put(view.step, _Open.of(view, nobody))
@@ -121,7 +122,7 @@ class AdaptivePolicy:
         rows = self._rows(view, models)
         opened = _Open.of(view, rows)
         self._open.put(view.step, opened)
-        if batch.draft_room == 0:
+        if batch.max_draft_tokens == 0:
             return self._nothing_to_draft(view, batch)
         if not self.latency.calibrated:
             return self._explore(limits)
@@ -136,7 +137,9 @@ class AdaptivePolicy:
         if plan is None:
             plan = self._off(view, problem, models, opened, max_seconds)
         elif self._plain_step_is_due(view, problem, plan):
-            opened.plan = StepPlan(limits * 0, batch.decoding, problem.plain_seconds, "a plain step, to compare with")
+            opened.plan = StepPlan(
+                limits * 0, batch.decoding, problem.no_draft_seconds, "a plain step, to compare with"
+            )
             return opened.plan
         if plan.probe:
             return plan
@@ -150,7 +153,7 @@ class AdaptivePolicy:
         # A promised time per token is kept step by step. First tokens and those who wait have a price, and catching up
         # a cost, of this step alone.
         alike = self.slo is None and not delays_first_tokens and problem.price == problem.decode_price
-        if alike and problem.invested_seconds(plan.draft_lengths) == 0.0:
+        if alike and problem.total_deferred_catch_up(plan.draft_lengths) == 0.0:
             held = HeldPlan.of(plan, view)
             self._held = None if held is None else (held, opened)
         return plan
@@ -181,7 +184,7 @@ class AdaptivePolicy:
             return None
         own = best_rate(survival(problem.conditional), problem.costs, float(problem.batch.decoding))
         margin = 1.0 if problem.batch.decoding == 1 else OWN_RATE_MARGIN
-        if not margin * problem.batch.decoding / problem.plain_seconds < own < problem.decode_price:
+        if not margin * problem.batch.decoding / problem.no_draft_seconds < own < problem.decode_price:
             return None
         return replace(problem, price=problem.price * own / problem.decode_price, decode_price=own)
 
@@ -214,7 +217,7 @@ class AdaptivePolicy:
         joined = opened.prefilling != (outcome.prefill_tokens > 0) or unforeseen > 0
         if opened.plan is not None and len(outcome.draft_rows) and not opened.drafter_always_prefills:
             seconds = unforeseen * self.latency.catch_up_token_seconds
-            self.bias.learn_reading(decoding, opened.prefilling, seconds)
+            self.bias.learn_drafter_prefill(decoding, opened.prefilling, seconds)
         if opened.plan is not None and not joined:
             self.bias.learn(opened.plan, decoding, decoded, opened.prefilling, outcome)
         if len(outcome.draft_rows) or outcome.drafted.any():
@@ -246,17 +249,17 @@ class AdaptivePolicy:
 
     def _start(self, max_draft: int) -> DrafterModels:
         self.models = DrafterModels(max(max_draft, 1))
-        self.stopping = StoppingValues(self.models.calibration)
+        self.stopping = PassValueCache(self.models.calibration)
         if self.config.tpot_slo_ms is not None:
             self.slo = TpotSlo(self.config.tpot_slo_ms / 1e3, self.models.capacity)
         return self.models
 
     def _rows(self, view: StepView, models: DrafterModels) -> IntArray:
         """State rows of the view's requests, fresh ones cleared in every model."""
-        rows, fresh = models.rows_and_fresh(view.request_ids)
+        rows, fresh = models.assign_rows(view.request_ids)
         if self.slo is not None:
             self.slo.reset(fresh, models.capacity)
-            self.slo.see(view, rows)
+            self.slo.record_first_tokens(view, rows)
         return rows
 
     def _problem(
@@ -268,7 +271,7 @@ class AdaptivePolicy:
         charges: FloatArray | None = None
         if batch.drafter_lag_tokens:
             catch_up = view.drafter_lag_tokens.astype(np.float64) * self.latency.catch_up_token_seconds
-            charges = catch_up_charges(catch_up, view.tokens_left, conditional[:, 0])
+            charges = amortise_catch_up(catch_up, view.tokens_left, conditional[:, 0])
         rate = self.price.rate(batch.decoding)
         if rate is None:
             rate = best_rate(survival(conditional), costs, float(batch.decoding))
@@ -281,7 +284,7 @@ class AdaptivePolicy:
 
     def _costs(self, view: StepView, batch: Batch) -> StepCosts:
         verify = self.latency.verify_curve(
-            batch.decoding + view.prefill_tokens, batch.draft_room, batch.context_tokens, view.size
+            batch.decoding + view.prefill_tokens, batch.max_draft_tokens, batch.context_tokens, view.size
         )
         start, each_pass, row = self.latency.draft_costs(batch.context_tokens / view.size)
         if view.parallel_drafter and view.first_pass_every_step:
@@ -298,7 +301,7 @@ class AdaptivePolicy:
     def _urgency(self, view: StepView, batch: Batch, plain_seconds: float) -> float:
         """Times the decoding requests' rate that a second is worth: more than once where a first token waits for it."""
         # Others that are queued gain by throughput, and are in the rate.
-        delayed = batch.prefilling + view.admitted_requests + (batch.starting if view.draft_before_emit else 0)
+        delayed = batch.prefilling + view.admitted_requests + (batch.first_decode if view.draft_before_emit else 0)
         # Where requests have queued for long, a step more or less is nothing to a first token.
         part = plain_seconds / (plain_seconds + view.waiting_seconds)
         return 1.0 + self.config.first_token_weight * part * delayed / batch.decoding
@@ -307,20 +310,20 @@ class AdaptivePolicy:
     def _delays_first_tokens(view: StepView, batch: Batch) -> bool:
         """Whether first tokens wait for a step: of prompts that are left or to come and, where tokens leave after the
         drafting, of the requests whose first token is ready."""
-        return view.prefill_pending or (view.draft_before_emit and batch.starting > 0)
+        return view.prefill_pending or (view.draft_before_emit and batch.first_decode > 0)
 
     def _max_seconds(self, view: StepView, problem: StepProblem) -> float:
         """Longest step that keeps to the promised time per token; infinite where no plan can break it."""
         if self.slo is None:
             return math.inf
-        allowed = self.slo.max_seconds(view, problem.rows, problem.plain_seconds)
-        return math.inf if allowed >= problem.longest_seconds else allowed
+        allowed = self.slo.max_seconds(view, problem.rows, problem.no_draft_seconds)
+        return math.inf if allowed >= problem.full_draft_seconds else allowed
 
     def _plain_step_is_due(self, view: StepView, problem: StepProblem, plan: StepPlan) -> bool:
         """Whether to run a step without drafts in place of this plan, to compare drafting with."""
         if view.prefill_tokens:
             return False
-        drafting_seconds = plan.predicted_seconds - problem.plain_seconds
+        drafting_seconds = plan.predicted_seconds - problem.no_draft_seconds
         worth = (plan.predicted_tokens - problem.batch.decoding) / problem.price - drafting_seconds
         return self.plain_steps.is_due(problem.batch.decoding, view.step, worth)
 
@@ -336,11 +339,11 @@ class AdaptivePolicy:
         return StepPlan(
             np.zeros(view.size, np.int64),
             problem.batch.decoding,
-            problem.plain_seconds,
+            problem.no_draft_seconds,
             f"no draft pays at {problem.price:.0f} tok/s",
             steps=1
             if self._would_pay_later(problem)
-            else steps_without_drafts(problem.plain_seconds, self._off_in_a_row),
+            else steps_without_drafts(problem.no_draft_seconds, self._off_in_a_row),
         )
 
     @staticmethod
@@ -355,19 +358,19 @@ class AdaptivePolicy:
         costs, expected = problem.costs, problem.conditional[:, 0]
         jump, each = problem.verify_costs()
         # While nothing is drafted the drafter reads the step's prompts for the probe alone.
-        shared = costs.draft_start + costs.draft_pass + jump + problem.reading_seconds
+        shared = costs.draft_start + costs.draft_pass + jump + problem.drafter_prefill_seconds
         of_row = np.full(len(expected), costs.draft_token + each)
-        if problem.catch_up is not None:
-            of_row += problem.catch_up
+        if problem.catch_up_seconds is not None:
+            of_row += problem.catch_up_seconds
         evidence = models.acceptance.evidence(problem.rows)
         # Where nothing drafts, what a draft takes is not measured: it may be what it took while the server started.
-        costs_are_old = self.latency.pace < QUICKER
+        costs_are_old = self.latency.no_draft_time_ratio < QUICKER
         chosen = self.probes.choose(
-            problem.limits > 0, shared, of_row, expected, problem.price, evidence, costs_are_old=costs_are_old
+            problem.limits > 0, shared, of_row, expected, problem.price, evidence, costs_outdated=costs_are_old
         )
         if chosen is None:
             return None
-        seconds = problem.plain_seconds + shared + float(of_row[chosen].sum())
+        seconds = problem.no_draft_seconds + shared + float(of_row[chosen].sum())
         opened.probe = _Probe(expected[chosen], seconds, jump + each * len(chosen))
         lengths = np.zeros(len(expected), np.int64)
         lengths[chosen] = PROBE_DRAFT_LENGTH
@@ -381,7 +384,7 @@ class AdaptivePolicy:
 
     def _close_probe(self, probe: _Probe, price: float, outcome: StepOutcome) -> None:
         gain = int(outcome.accepted.sum()) / price
-        self.probes.spend(seconds_lost(outcome.draft_seconds + probe.verify_seconds, gain))
+        self.probes.spend(probe_loss_seconds(outcome.draft_seconds + probe.verify_seconds, gain))
         if outcome.drafted.any():
             self.probes.learn(int((outcome.accepted > 0).sum()), probe.expected)
             if outcome.step_seconds < QUICKER * probe.step_seconds:
