@@ -1,4 +1,4 @@
-"""The loop around a policy, view → plan → outcome, and the guard that keeps a faulty policy from hurting the engine."""
+"""The loop around a policy, view → plan → outcome, and the guard: a faulty policy falls back to K = 0."""
 
 from __future__ import annotations
 
@@ -22,39 +22,48 @@ from turbospec.interface import (
     StepView,
 )
 from turbospec.runtime.kernels import compiled
-from turbospec.runtime.open_plans import OpenPlans
 from turbospec.runtime.plan_reuse import plan_again
+from turbospec.runtime.plans_in_flight import PlansInFlight
 
 log = logging.getLogger("turbospec")
 
 
 class GuardConfig(BaseModel):
-    """What a plan may cost, and what stands in for one that a policy failed to give."""
+    """Limits on a policy, and the fallback for steps in which the policy fails."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    fallback_draft_length: int = Field(default=0, ge=0, description="Draft length where the policy fails; 0 is off.")
+    fallback_draft_length: int = Field(
+        default=0, ge=0, description="Draft length of every request where the policy fails; 0 is off."
+    )
     max_decision_seconds: float = Field(
-        default=0.05, gt=0, description="Plans that take longer, two among eight, count as a fault of the policy."
+        default=0.05, gt=0, description="Longest time for one plan. Two slower plans among eight count as a fault."
     )
     cooldown_steps: int = Field(
-        default=50, ge=0, description="Steps on the fallback after a fault; doubles with each fault that follows."
+        default=50, ge=0, description="Steps that use the fallback after a fault; doubles with each further fault."
     )
 
 
 class StepListener(Protocol):
-    """Sees every finished step, as traces, metrics and the benchmark's records do. One that raises is dropped."""
+    """Receives every finished step: decision traces, metrics, benchmark records. A listener that raises is removed."""
 
-    def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None: ...
+    def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
+        """Take in one step; `decision_seconds` is the time spent in plan, gate and observe."""
+        ...
 
 
 @dataclass(slots=True)
 class ControllerStats:
+    """Totals since the controller was made."""
+
     steps: int = 0
+    """Steps observed."""
     decision_seconds: float = 0.0
     """Time spent in plan, gate and observe."""
     guard_trips: int = 0
+    """Faults of the policy or its gate."""
     last_fault: str = ""
+    """Where the last fault occurred, and the exception."""
 
 
 @compiled
@@ -66,12 +75,13 @@ def _within(lengths: IntArray, limits: IntArray) -> bool:
 
 
 class _GuardedGate:
-    """A policy's gate that cannot harm the engine, and whose time counts as the controller's."""
+    """Wraps a policy's gate: a gate that fails ends all drafts, and its time counts as decision time."""
 
     def __init__(self, gate: DraftGate, trip: Callable[[str, Exception], None]) -> None:
         self._gate = gate
         self._trip = trip
         self.seconds = 0.0
+        """Time spent in the gate."""
 
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
         began = time.perf_counter()
@@ -79,27 +89,34 @@ class _GuardedGate:
             keep, more = self._gate.advance(rows, confidence)
             for answer in (keep, more):
                 if answer.shape != rows.shape or answer.dtype != np.bool_:
-                    raise ValueError(f"answered with {answer.dtype} of shape {answer.shape}, not booleans {rows.shape}")
+                    raise ValueError(f"returned {answer.dtype} of shape {answer.shape}, not bool of shape {rows.shape}")
         except Exception as error:
             self._trip("gate", error)
             keep, more = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
         self.seconds += time.perf_counter() - began
         return keep, more
 
-    def afresh(self, limits: IntArray) -> _GuardedGate:
-        return _GuardedGate(self._gate.afresh(limits), self._trip)
+    def for_next_step(self, limits: IntArray) -> _GuardedGate:
+        return _GuardedGate(self._gate.for_next_step(limits), self._trip)
 
 
 class Controller:
-    """Drives one policy for one engine and never lets it harm the engine.
+    """Drives one policy for one engine. A fault of the policy never reaches the engine.
 
-    A policy that raises, returns a plan of the wrong shape or takes too long costs its plan: the step runs with the
-    guard's fallback, the fault is counted, and it is logged once a burst. Not thread-safe; one engine, one controller.
+    If the policy raises, returns a plan of the wrong shape or is repeatedly too slow, the step runs on the guard's
+    fallback, and so do the next `GuardConfig.cooldown_steps` steps. Every fault is counted; a burst is logged once.
+    Not thread-safe; each engine needs its own controller.
+
+    Args:
+        policy: chooses the draft lengths.
+        guard: limits and fallback; None for the defaults.
+        listeners: called after every step, in this order.
     """
 
     MAX_COOLDOWN_STEPS = 10_000
-    SLOW_WITHIN = 8
-    """Plans among which a second slow one is a fault: a policy may decide for a few steps at a time."""
+    SLOW_PLAN_WINDOW = 8
+    """Plans within which a second slow plan is a fault. More than two, because a policy may reuse a plan for a few
+    steps, and then only every few plans are computed."""
 
     def __init__(
         self, policy: Policy, *, guard: GuardConfig | None = None, listeners: Sequence[StepListener] = ()
@@ -111,9 +128,9 @@ class Controller:
         self._cooldown_until = 0
         self._cooldown = self.guard.cooldown_steps
         self._plans = 0
-        self._slow_plan = -self.SLOW_WITHIN
-        """Number of the last plan that took too long."""
-        self._open = OpenPlans[tuple[StepView, StepPlan, float]]()
+        self._slow_plan = -self.SLOW_PLAN_WINDOW
+        """Number of the last slow plan."""
+        self._in_flight = PlansInFlight[tuple[StepView, StepPlan, float]]()
         self._reusable: tuple[StepPlan, StepView] | None = None
         """The last plan and its view, where the policy lets further steps run on it."""
 
@@ -131,16 +148,16 @@ class Controller:
         seconds = time.perf_counter() - began
         self._plans += 1
         if seconds > self.guard.max_decision_seconds:
-            # One slow plan is as likely a thread that the system put aside.
-            if self._plans - self._slow_plan <= self.SLOW_WITHIN:
+            # A single slow plan may only mean that the operating system preempted this thread.
+            if self._plans - self._slow_plan <= self.SLOW_PLAN_WINDOW:
                 self._trip("plan", TimeoutError(f"took {seconds * 1e3:.1f} ms"))
             self._slow_plan = self._plans
-        self._open.put(view.step, (view, plan, seconds))
+        self._in_flight.put(view.step, (view, plan, seconds))
         return plan
 
     def observe(self, outcome: StepOutcome) -> None:
-        """Let the policy and the listeners learn from a finished step; never raises."""
-        view, plan, planning = self._open.pop(outcome.step) or (None, None, 0.0)
+        """Pass a finished step to the policy and the listeners; never raises."""
+        view, plan, planning = self._in_flight.pop(outcome.step) or (None, None, 0.0)
         began = time.perf_counter()
         try:
             self.policy.observe(outcome)
@@ -157,7 +174,7 @@ class Controller:
             try:
                 listener.on_step(view, plan, outcome, decision_seconds)
             except Exception:
-                log.exception("%s failed and is left out from now on", type(listener).__name__)
+                log.exception("listener %s failed and is removed", type(listener).__name__)
                 self.listeners = [other for other in self.listeners if other is not listener]
 
     def _plan_again(self, view: StepView) -> StepPlan | None:
@@ -175,16 +192,18 @@ class Controller:
         if type(lengths) is not np.ndarray:
             lengths = plan.draft_lengths = np.asarray(lengths)
         if lengths.shape != (view.size,) or lengths.dtype.kind not in "iu":
-            raise ValueError(f"draft_lengths is {lengths.dtype} of shape {lengths.shape}, not integers ({view.size},)")
+            raise ValueError(
+                f"draft_lengths is {lengths.dtype} of shape {lengths.shape}, not integers of shape ({view.size},)"
+            )
         if not _within(lengths, view.draft_limits):
-            raise ValueError("draft_lengths outside 0 and the view's draft_limits")
+            raise ValueError("draft_lengths must lie between 0 and the view's draft_limits")
         if plan.gate is not None:
             plan.gate = _GuardedGate(plan.gate, self._trip)
         return plan
 
     def _fallback(self, view: StepView) -> StepPlan:
         lengths = np.minimum(self.guard.fallback_draft_length, view.draft_limits)
-        return StepPlan(lengths, reason="guard: the policy failed, fallback")
+        return StepPlan(lengths, reason=f"guard: policy failed, fallback to K = {self.guard.fallback_draft_length}")
 
     def _trip(self, where: str, error: Exception) -> None:
         self._reusable = None
@@ -192,9 +211,9 @@ class Controller:
         self.stats.last_fault = f"{where}: {type(error).__name__}: {error}"
         healthy_steps = self.stats.steps - self._cooldown_until
         if healthy_steps < 0:
-            return  # one burst, one cooldown
+            return  # the same burst: neither logged again nor a longer cooldown
         if healthy_steps > self.MAX_COOLDOWN_STEPS:
             self._cooldown = self.guard.cooldown_steps
-        log.warning("the policy failed in %s; on the fallback for %d steps", self.stats.last_fault, self._cooldown)
+        log.warning("policy failed in %s; using the fallback for %d steps", self.stats.last_fault, self._cooldown)
         self._cooldown_until = self.stats.steps + self._cooldown
         self._cooldown = min(max(1, self._cooldown * 2), self.MAX_COOLDOWN_STEPS)

@@ -1,10 +1,10 @@
-"""Mistakes that a user can mend."""
+"""Errors that the user can fix."""
 
 from __future__ import annotations
 
 
 class UserError(Exception):
-    """A mistake in what the user gave us: one line that names what is wrong and how to mend it.
+    """Invalid input from the user. The message is one line that names the mistake and the fix.
 
-    The command line prints it without a traceback and exits with code 2.
+    The command line prints the message without a traceback and exits with code 2.
     """

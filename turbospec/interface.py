@@ -1,12 +1,12 @@
 """The contract between an engine and the controller.
 
-Once a step the engine describes its batch (`StepView`), the controller answers with a draft length for every
-request (`StepPlan`), and the engine reports what came of it (`StepOutcome`):
+Once per step the engine describes its batch (`StepView`), the controller returns a draft length for every request
+(`StepPlan`), and the engine reports the measured result (`StepOutcome`):
 
     view  ──▶  controller.plan(view)  ──▶  plan  ──▶  draft, verify, emit  ──▶  controller.observe(outcome)
 
-All three are structs of numpy arrays with one row a request, in the same order. The controller must stay far below
-a step's time, so nothing here is an object per request.
+All three are structs of numpy arrays with one row per request, in the same order. There is no object per request,
+because planning and learning together should take less than 1 % of a step's time.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ BoolArray = NDArray[np.bool_]
 
 
 class Phase(IntEnum):
-    """Where a request stands when a step is planned."""
+    """The phase of a request when a step is planned."""
 
     PREFILL = 0
-    """Prompt tokens are still missing from the target's KV cache; no draft is possible."""
+    """Part of the prompt is not in the target's KV cache yet; the request cannot draft."""
     FIRST_DECODE = 1
-    """The prompt is in the cache and the first token was just emitted; nothing has been drafted yet."""
+    """The prompt is in the cache and the first token has just been emitted; nothing has been drafted yet."""
     DECODE = 2
 
 
 @dataclass(slots=True, frozen=True)
 class StepView:
-    """What the engine knows when a step is planned. Arrays have shape (n,), one row for each scheduled request."""
+    """What the engine knows when a step is planned. Arrays have shape (n,), one row per scheduled request."""
 
     step: int
-    """Counts the engine's steps from 0."""
+    """Number of the engine's step, counted from 0."""
     now: float
     """Monotonic clock, seconds."""
     request_ids: IntArray
-    """Identify a request for its whole life; never reused by an engine."""
+    """Identify a request for its whole life; an engine never reuses one."""
     phase: IntArray
     """`Phase` of each request."""
     context_tokens: IntArray
@@ -50,74 +50,74 @@ class StepView:
     emitted_tokens: IntArray
     """Tokens emitted so far."""
     tokens_left: IntArray
-    """Tokens that the request may still emit (its max_tokens less what it emitted)."""
+    """Tokens that the request may still emit: its max_tokens minus the tokens emitted."""
     drafter_lag_tokens: IntArray
-    """Tokens that the drafter's KV cache has missed beyond the ones any step feeds it; to be caught up on drafting."""
+    """Drafter KV lag: tokens missing from the drafter's KV cache, not counting those that every drafter pass computes
+    anyway. The drafter must catch them up before the request can draft."""
     class_ids: IntArray
-    """Service class, an integer from 0 to 15 given by the engine; 0 where the user named none. The models keep 16."""
+    """Service class, an integer from 0 to 15 chosen by the engine; 0 where the user named none. The models keep 16."""
     draft_limits: IntArray
-    """Longest draft possible for each request now: at most `max_draft`, 0 in prefill, never past tokens_left - 1
-    (the verify pass itself emits one) nor the request's own cap nor the room in the cache."""
+    """Longest draft possible for each request now: at most `max_draft`, 0 in prefill, at most tokens_left - 1 (the
+    verify pass itself emits one token), and within the request's own cap and the free KV cache."""
     max_draft: int
-    """The engine's maximum draft length."""
+    """The engine's maximum draft length K."""
     waiting_requests: int = 0
     """Requests queued and not scheduled in this step."""
     waiting_seconds: float = 0.0
-    """How long the oldest of them has waited."""
+    """Queueing time of the oldest of them."""
     admitted_requests: int = 0
-    """Of those that wait, the ones that have a place and will be in the next step: their first tokens wait for this
-    one."""
+    """Queued requests that already hold a batch slot and join the next step. This step delays their first tokens."""
     prefill_tokens: int = 0
     """Prompt tokens that this step computes, over all requests in prefill."""
     draft_before_emit: bool = False
-    """True where the tokens of a step leave only after the next draft is made (vLLM's order)."""
+    """True where a step's tokens are emitted only after the next draft is made (vLLM's order)."""
     parallel_drafter: bool = False
-    """True where one pass drafts all positions (P-EAGLE, n-gram), False where each position costs a pass."""
+    """True where one pass drafts all positions (P-EAGLE, n-gram), False where each position needs a pass."""
     batch_drafter: bool = False
-    """True where each drafter pass runs over the whole batch, up to the longest draft, as vLLM's do."""
+    """True where every drafter pass runs over the whole batch, up to the longest draft, as in vLLM."""
     first_pass_every_step: bool = False
-    """True where the drafter's first pass runs in every step, drafts or not, so that its cache never lacks anything.
-    It is then part of the step, and only further passes are reported as drafting."""
+    """True where the drafter's first pass runs in every step, with or without drafts, so that there is never any KV
+    lag. That pass is then part of the step, and only further passes are reported as drafting."""
     drafter_always_prefills: bool = False
-    """True where the drafter reads every prompt whether or not the request drafts, because other requests may count on
-    its part of the prefix cache. Elsewhere that is part of what drafting costs."""
+    """True where the drafter prefills every prompt, whether or not the request drafts, because other requests may
+    reuse its part of the prefix cache. Elsewhere the drafter's prefill is a cost of drafting."""
     drafter_prefill_tokens: int = 0
-    """Prompt tokens that the first drafter pass computes now if there is one, and later if there is none: those of the
-    step, where it runs over the target's whole batch."""
+    """Prompt tokens that the first drafter pass computes if there is one now; without a pass they are deferred, not
+    saved. Non-zero where that pass runs over the target's whole batch."""
 
     @property
     def size(self) -> int:
-        """Number of scheduled requests."""
+        """Number of scheduled requests, n."""
         return len(self.request_ids)
 
     @property
     def prefill_pending(self) -> bool:
-        """Whether prompts that are left, or are to come in the next step, wait for this step to end."""
+        """Whether requests without a first token wait for this step: in prefill now, or admitted to the next step."""
         return self.prefill_tokens > 0 or self.admitted_requests > 0
 
 
 class DraftGate(Protocol):
-    """Ends drafting early, row by row, on what the drafter says while it drafts.
+    """Ends drafts early, row by row, on the drafter's confidence.
 
-    Called by engines that can, after every sequential draft pass. It is given only the largest probability of each
-    row's draft distribution, never the drawn token or its probability: a decision on whether draft token j is
-    verified that looked at token j's own value would bias sampling (non-anticipation).
+    Engines that can do so call it after every sequential drafter pass. It sees only the largest probability of each
+    row's draft distribution, never the sampled token or its probability: whether draft token j is verified must not
+    depend on the value of token j itself, or sampling would be biased (non-anticipation).
     """
 
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
-        """Judge one more drafted position of some requests.
+        """Decide on the position just drafted.
 
         Args:
-            rows: (r,) row numbers in the plan's view of the requests that were in this draft pass.
-            confidence: (r,) largest probability of the distribution each token is drawn from, in [0, 1].
+            rows: (r,) row numbers, in the plan's view, of the requests in this drafter pass.
+            confidence: (r,) largest probability of the distribution that each token is sampled from, in [0, 1].
 
         Returns:
-            keep: (r,) whether the token just drafted is to be verified; a row that is not kept is finished.
-            more: (r,) whether the request goes on to another draft pass (never where `keep` is False).
+            keep: (r,) whether to verify the token just drafted; a row that is not kept drafts no further.
+            more: (r,) whether the request joins another drafter pass (never where `keep` is False).
         """
         ...
 
-    def afresh(self, limits: IntArray) -> DraftGate:
+    def for_next_step(self, limits: IntArray) -> DraftGate:
         """The gate of another step that reuses the plan: the same requests and estimates, nothing drafted yet.
 
         Args:
@@ -140,78 +140,81 @@ class PlanValidity:
 
 @dataclass(slots=True)
 class StepPlan:
-    """What the controller wants of a step."""
+    """The controller's decision for one step."""
 
     draft_lengths: IntArray
-    """(n,) tokens to draft for each row of the view, 0 to its draft limit. All 0: no drafter pass is run at all."""
+    """(n,) tokens to draft for each row of the view, 0 to its draft limit. If all are 0, no drafter pass runs."""
     predicted_tokens: float = float("nan")
     """Expected tokens that the step emits; NaN where the policy does not predict."""
     predicted_seconds: float = float("nan")
-    """Expected duration of the step in seconds; NaN where the policy does not predict."""
+    """Expected duration of the step; NaN where the policy does not predict."""
     reason: str = ""
-    """Why, in words a log can carry."""
+    """Why this plan was chosen, as one line for logs and traces."""
     gate: DraftGate | None = None
-    """Ends drafts early where the engine can; an engine that cannot ignores it."""
+    """Ends drafts early; ignored by engines that cannot."""
     probe: bool = False
-    """True where some of these drafts are there to learn from, not because they pay."""
+    """True where some of these drafts are made to learn from, not because they pay."""
     validity: PlanValidity = PlanValidity()
     """For how long the plan may be reused; an engine may ask again sooner."""
 
 
 @dataclass(slots=True, frozen=True)
 class StepOutcome:
-    """What came of a planned step. Arrays have one row for each row of the view, in the same order."""
+    """The measured result of a planned step. Arrays have one row per row of the view, in the same order."""
 
     step: int
     request_ids: IntArray
     drafted: IntArray
-    """(n,) draft tokens that were verified (what the drafter proposed, less what a gate dropped)."""
+    """(n,) draft tokens that were verified: those proposed by the drafter minus those dropped by a gate."""
     accepted: IntArray
-    """(n,) of these, accepted in a row from the first."""
+    """(n,) of the verified tokens, those accepted: the longest accepted prefix."""
     emitted: IntArray
     """(n,) tokens emitted to the user."""
     truncated: BoolArray
-    """(n,) True where EOS, a stop string or max_tokens ended the acceptance, so that the position after the accepted
-    ones shows no failure."""
+    """(n,) True where EOS, a stop string or max_tokens ended the acceptance. The position after the accepted ones is
+    then unobserved, not rejected."""
     proposed: IntArray
     """(n,) draft tokens that the drafter computed, verified or not; at least `drafted`. 0 for a request that was
-    aborted after its drafts were made: nothing can be learnt from them."""
+    aborted after its drafts were made: they teach nothing."""
     confidence: FloatArray | None = None
     """(n, max proposed or more) largest probability of the draft distribution at each proposed position, NaN past
-    `proposed`; None where the drafter has none."""
+    `proposed`; None where the drafter reports none."""
     draft_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     """(passes,) requests in each drafter pass; empty where no drafter ran."""
     draft_context_tokens: int = 0
-    """KV tokens of the drafting requests, summed over the passes' rows."""
+    """KV tokens read by the drafter, summed over the rows of all its passes."""
     catch_up_tokens: int = 0
-    """Tokens that the first drafter pass computed beyond those every step feeds it: what the drafter had missed and,
-    where it runs over the target's whole batch, the prompts in it. Of a pass for its cache alone too, which is not in
-    `draft_rows`."""
+    """Tokens that the first drafter pass computed in addition to those of every pass: the drafter KV lag and, where the
+    pass runs over the target's whole batch, the prompts in it. Includes a pass that only updates the drafter's KV
+    cache, which is not counted in `draft_rows`."""
     tokens_batched: int = 0
-    """Tokens in the target's pass: the verify tokens, sum of 1 + drafted, and the prefill chunks."""
+    """Tokens in the target's pass: Σ (1 + drafted) over decoding requests, plus prefill chunks."""
     padded_tokens: int = 0
-    """What graph padding made of them; equal to tokens_batched where nothing pads."""
+    """`tokens_batched` after CUDA-graph padding; equal to it where nothing pads."""
     prefill_tokens: int = 0
+    """Prompt tokens in the target's pass."""
     context_tokens: int = 0
     """KV tokens that the target's pass attends to, summed over requests."""
     draft_seconds: float = 0.0
+    """Drafter passes, sampling included."""
     verify_seconds: float = 0.0
-    """The target's pass with sampling; prefill chunks ride in it."""
+    """The target's pass, sampling and prefill chunks included."""
     step_seconds: float = 0.0
     """The whole step, planning and host work included."""
     reused_plan_steps: int = 0
-    """Steps since the last outcome that reused a plan without drafts and have no outcome of their own."""
+    """Steps since the last outcome that reused an earlier plan without drafts. They have no outcome of their own."""
     reused_plan_tokens: int = 0
-    """Tokens that they emitted."""
+    """Tokens that those steps emitted."""
     reused_plan_seconds: float = 0.0
-    """Their duration."""
+    """Duration of those steps, summed."""
     waiting_requests: int = 0
+    """Requests queued when the outcome was reported."""
     failures: int = 0
-    """Requests that this step lost to an error."""
+    """Requests that failed in this step."""
 
 
 class Policy(Protocol):
-    """Chooses draft lengths. What `PolicyConfig.build` returns and what engines drive.
+    """Chooses draft lengths. `PolicyConfig.build` returns one, and engines drive one.
 
     A policy sees no engine, only views and outcomes. It may raise; `turbospec.controller.Controller`, itself a policy,
     wraps another one, never raises and falls back to K = 0. `plan` and `observe` together should stay below 1 % of a
@@ -226,5 +229,5 @@ class Policy(Protocol):
         ...
 
     def observe(self, outcome: StepOutcome) -> None:
-        """Learn from a finished step. Outcomes may come steps later, and never for a step that the engine dropped."""
+        """Learn from a finished step. Outcomes may arrive steps later, or never, if the engine dropped the step."""
         ...

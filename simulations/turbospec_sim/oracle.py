@@ -37,7 +37,7 @@ class OraclePolicy:
         batch = Batch.of(view, view.draft_limits)
         self._decoding[view.step] = batch.decoding
         nothing = StepPlan(np.zeros(view.size, np.int64), reason="no draft pays")
-        if batch.draft_room == 0:
+        if batch.max_draft_tokens == 0:
             return nothing
         state = self._state
         conditional = _conditional(
@@ -71,7 +71,13 @@ class OraclePolicy:
         times, size, decoding = self._state.times, view.size, batch.decoding
         context = batch.context_tokens
         verify = _verify_table(
-            self._times, times.curve, times.padding, decoding + view.prefill_tokens, batch.draft_room, context, size
+            self._times,
+            times.curve,
+            times.padding,
+            decoding + view.prefill_tokens,
+            batch.max_draft_tokens,
+            context,
+            size,
         )
         mean_context = context / size
         row = times.draft_row + times.draft_kv_token * mean_context

@@ -17,8 +17,8 @@ from turbospec.models.latency import (
     VERIFY_KNOTS,
     LatencyModel,
     column,
-    draft_row,
-    host_row,
+    draft_features,
+    host_features,
     relative_weights,
     verify_features,
 )
@@ -45,10 +45,10 @@ def fitted_coefficients(samples: Sequence[LatencySample]) -> tuple[FloatArray, d
     drafted = [sample for sample in samples if sample.draft_rows]
     draft = model.draft.weights
     if drafted:
-        draft = draft * _to_mean(_rows(draft_row, drafted) @ draft, column(drafted, "draft_seconds"))
+        draft = draft * _to_mean(_rows(draft_features, drafted) @ draft, column(drafted, "draft_seconds"))
     host = model.host.weights
     rest = column(samples, "step_seconds") - column(samples, "draft_seconds") - column(samples, "verify_seconds")
-    host = host * _to_mean(_rows(host_row, samples) @ host, np.maximum(rest, 0.0))
+    host = host * _to_mean(_rows(host_features, samples) @ host, np.maximum(rest, 0.0))
     return curve, verify | dict(zip((*DRAFT, *HOST), [*draft.tolist(), *host.tolist()], strict=True))
 
 
@@ -62,8 +62,8 @@ def predicted_seconds(
     seconds += coefficients["kv_token"] * column(samples, "context_tokens")
     seconds += coefficients["sampled_token"] * (tokens - column(samples, "prefill_tokens"))
     drafting = np.array([len(sample.draft_rows) > 0 for sample in samples])
-    seconds += drafting * (_rows(draft_row, samples) @ np.array([coefficients[name] for name in DRAFT]))
-    return seconds + _rows(host_row, samples) @ np.array([coefficients[name] for name in HOST])
+    seconds += drafting * (_rows(draft_features, samples) @ np.array([coefficients[name] for name in DRAFT]))
+    return seconds + _rows(host_features, samples) @ np.array([coefficients[name] for name in HOST])
 
 
 def _verify(samples: Sequence[LatencySample]) -> tuple[FloatArray, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""Small steps for tests: a view of n decoding requests and what came of it."""
+"""Steps for tests: a view of n decoding requests, and its outcome."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turbospec.interface import Phase, StepOutcome, StepView
 
 
 def make_view(n: int = 4, *, step: int = 0, max_draft: int = 15, **overrides: Any) -> StepView:
-    """n requests (ids 0 to n-1), all decoding at 100 tokens of context, free to draft `max_draft` tokens each."""
+    """n requests (ids 0 to n-1), all decoding at 100 tokens of context, each with a draft limit of `max_draft`."""
     fields: dict[str, Any] = {
         "step": step,
         "now": 0.0,
@@ -28,7 +28,7 @@ def make_view(n: int = 4, *, step: int = 0, max_draft: int = 15, **overrides: An
 
 
 def make_outcome(view: StepView, drafted: Any, accepted: Any, **overrides: Any) -> StepOutcome:
-    """The step of `view` done in 10 ms; `drafted` and `accepted` are one number for all rows or one for each."""
+    """A step of 10 ms with this view; `drafted` and `accepted` are one number for all rows, or one per row."""
     drafted = np.broadcast_to(np.asarray(drafted, np.int64), view.size)
     accepted = np.broadcast_to(np.asarray(accepted, np.int64), view.size)
     deepest = int(drafted.max(initial=0))

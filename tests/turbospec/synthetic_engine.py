@@ -1,5 +1,5 @@
-"""A continuous-batching engine with made-up models: step times and acceptance follow known laws, so that a policy's
-decisions can be judged in milliseconds of test time."""
+"""A continuous-batching engine without models: step times and acceptance follow known laws, so that a policy can be
+checked within milliseconds."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
 MAX_DRAFT = 15
 PROMPT_TOKENS = 120
 
-Guess = Callable[[np.random.Generator, int], tuple[float, float]]
-"""From a request's number: how likely its next draft token is accepted, and how confident the drafter is of it."""
+AcceptanceLaw = Callable[[np.random.Generator, int], tuple[float, float]]
+"""From a request's number: acceptance probability of its next draft token, and the drafter's confidence."""
 
 CONFIDENCES = np.array([0.25, 0.45, 0.65, 0.9, 0.99])
 SHARES = np.array([0.12, 0.15, 0.18, 0.25, 0.30])
+"""Probability of each confidence."""
 
 
-def drafter(quality: float) -> Guess:
-    """A drafter whose confidence is telling: acceptance is `quality` times it (mean 0.72 · quality)."""
+def drafter(quality: float) -> AcceptanceLaw:
+    """A drafter whose acceptance is `quality` times its confidence (mean 0.72 · quality)."""
 
-    def guess(rng: np.random.Generator, request: int) -> tuple[float, float]:
+    def law(rng: np.random.Generator, request: int) -> tuple[float, float]:
         confidence = float(rng.choice(CONFIDENCES, p=SHARES))
         return quality * confidence, confidence
 
-    return guess
+    return law
 
 
-def hopeless(rng: np.random.Generator, request: int) -> tuple[float, float]:
-    """A confident drafter that is never right."""
+def never_accepted(rng: np.random.Generator, request: int) -> tuple[float, float]:
+    """A confident drafter whose tokens are never accepted."""
     return 0.0, float(rng.choice(CONFIDENCES, p=SHARES))
 
 
-def by_turns(*guesses: Guess) -> Guess:
-    """Requests of different kinds, in turn."""
-    return lambda rng, request: guesses[request % len(guesses)](rng, request)
+def alternating(*laws: AcceptanceLaw) -> AcceptanceLaw:
+    """Consecutive requests follow the laws in rotation."""
+    return lambda rng, request: laws[request % len(laws)](rng, request)
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds: what a step costs, like a small model on a CPU."""
+    """Coefficients of step times in seconds, like a small model's on a CPU."""
 
     fixed: float = 5e-4
     verify: float = 7.3e-3
@@ -54,16 +55,19 @@ class Times:
     draft_row: float = 2e-5
     catch_up_token: float = 8e-6
     noise: float = 0.05
+    """Standard deviation of the logarithm of every measured time."""
 
 
 @dataclass(slots=True)
 class Running:
+    """A running request."""
+
     number: int
     output_tokens: int
     arrived: float
     computed: int = 0
     emitted: int = 0
-    stale: int = PROMPT_TOKENS
+    lag: int = PROMPT_TOKENS
     phase: Phase = Phase.PREFILL
 
 
@@ -73,22 +77,22 @@ class Step:
     plan: StepPlan
     outcome: StepOutcome
     waiting: bool
-    """Whether more requests were waiting: a run's end, when the batch drains, says little of a server."""
+    """Whether more requests were waiting. While the batch drains at the end of a run, throughput is not meaningful."""
 
 
 @dataclass(slots=True)
 class Served:
-    """What came of a run."""
+    """Result of a run."""
 
     steps: list[Step] = field(default_factory=list[Step])
     first_tokens: list[float] = field(default_factory=list[float])
-    """Seconds from arrival to first token, one a request."""
+    """TTFT of each request, seconds."""
     per_token: list[float] = field(default_factory=list[float])
-    """Seconds a token after the first, one a request."""
+    """TPOT of each request, seconds."""
 
     @property
     def tokens_per_second(self) -> float:
-        """With a full batch."""
+        """Throughput with a full batch."""
         full = [step.outcome for step in self.steps if step.waiting]
         return sum(int(outcome.emitted.sum()) for outcome in full) / sum(outcome.step_seconds for outcome in full)
 
@@ -108,18 +112,19 @@ class Served:
 
 @dataclass(slots=True)
 class SyntheticEngine:
-    """Serves requests with a policy, `concurrency` at a time. Step and request numbers go on from run to run."""
+    """Serves requests with a policy, `concurrency` at a time. Step and request numbers continue from run to run."""
 
     concurrency: int
     times: Times = Times()
     confidence: bool = True
-    """Whether the drafter reports its confidence; without it no gate is consulted either."""
+    """Whether the drafter reports its confidence; without it gates are ignored."""
     parallel: bool = False
     step: int = 0
     requests: int = 0
     now: float = 0.0
 
-    def serve(self, policy: Policy, guess: Guess, requests: int, seed: int = 0) -> Served:
+    def serve(self, policy: Policy, law: AcceptanceLaw, requests: int, seed: int = 0) -> Served:
+        """Serve so many requests to completion."""
         rng = np.random.default_rng(seed)
         controller = Controller(policy, guard=GuardConfig(max_decision_seconds=60.0))
         served = Served()
@@ -132,7 +137,7 @@ class SyntheticEngine:
                 running.append(Running(number, output_tokens=40 + number * 7919 % 80, arrived=self.now))
             view = self._view(running)
             plan = controller.plan(view)
-            outcome = self._run(view, plan, running, guess, rng)
+            outcome = self._run(view, plan, running, law, rng)
             self.now += outcome.step_seconds
             self.step += 1
             controller.observe(outcome)
@@ -155,7 +160,7 @@ class SyntheticEngine:
             context_tokens=column([request.computed for request in running]),
             emitted_tokens=column([request.emitted for request in running]),
             tokens_left=left,
-            drafter_lag_tokens=column([request.stale for request in running]),
+            drafter_lag_tokens=column([request.lag for request in running]),
             class_ids=np.zeros(len(running), np.int64),
             draft_limits=np.where(phase == Phase.PREFILL, 0, np.clip(left - 1, 0, MAX_DRAFT)),
             max_draft=MAX_DRAFT,
@@ -164,18 +169,18 @@ class SyntheticEngine:
         )
 
     def _run(
-        self, view: StepView, plan: StepPlan, running: list[Running], guess: Guess, rng: np.random.Generator
+        self, view: StepView, plan: StepPlan, running: list[Running], law: AcceptanceLaw, rng: np.random.Generator
     ) -> StepOutcome:
         size, lengths, times = view.size, plan.draft_lengths, self.times
         drafted, proposed, accepted = np.zeros((3, size), np.int64)
-        right = np.ones(size, np.bool_)
+        alive = np.ones(size, np.bool_)
         confidences = np.full((size, MAX_DRAFT), np.nan)
         rows = np.flatnonzero(lengths)
-        catch_up = sum(running[row].stale for row in rows)
+        catch_up = sum(running[row].lag for row in rows)
         draft_rows: list[int] = []
         while len(rows):
             draft_rows.append(len(rows))
-            odds, confidence = np.array([guess(rng, running[row].number) for row in rows]).T
+            acceptance, confidence = np.array([law(rng, running[row].number) for row in rows]).T
             confidences[rows, proposed[rows]] = confidence
             proposed[rows] += 1
             keep, more = np.ones(len(rows), np.bool_), proposed[rows] < lengths[rows]
@@ -183,8 +188,8 @@ class SyntheticEngine:
                 keep, wanted = plan.gate.advance(rows, confidence)
                 more &= keep & wanted
             drafted[rows] += keep
-            right[rows] &= rng.random(len(rows)) < odds
-            accepted[rows] += right[rows] & keep
+            alive[rows] &= rng.random(len(rows)) < acceptance
+            accepted[rows] += alive[rows] & keep
             rows = rows[more]
         passes = draft_rows[:1] if self.parallel else draft_rows
         decoding = view.phase != Phase.PREFILL
@@ -224,7 +229,7 @@ class SyntheticEngine:
                 continue
             request.phase = Phase.DECODE
             request.computed += int(outcome.emitted[row])
-            request.stale = 0 if outcome.drafted[row] else request.stale + 1
+            request.lag = 0 if outcome.drafted[row] else request.lag + 1
             if request.emitted >= request.output_tokens:
                 served.per_token.append((self.now - request.arrived) / (request.output_tokens - 1))
 

@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.turbospec_engine.harness import DEVICE, FixedPlans, Pair, RandomPlans, Reference, build, perturbed
 from turbospec import StepPlan, StepView
-from turbospec.models.confidence import CENTRES
-from turbospec.planning.gate import SurvivalGate
+from turbospec.models.confidence import BIN_CENTRES
+from turbospec.planning.gate import GatePrices, SurvivalGate
 from turbospec_engine import Engine, SamplingParams
 from turbospec_engine.drafter import draft_model
 
@@ -143,8 +143,8 @@ class SurvivalGatedPlans(GatedPlans):
         plan = super().plan(view)
         size, typical = view.size, self.threshold
         acceptance = np.full((size, view.max_draft), typical)
-        prices = np.array([0.2 * typical * size, 0.0, typical])
-        plan.gate = SurvivalGate(CENTRES, np.ones(size), acceptance, plan.draft_lengths, prices)
+        prices = GatePrices(0.2 * typical * size, 0.0, typical)
+        plan.gate = SurvivalGate(BIN_CENTRES, np.ones(size), acceptance, plan.draft_lengths, prices)
         return plan
 
 

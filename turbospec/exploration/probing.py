@@ -1,4 +1,4 @@
-"""Steps that are run to learn: drafts while drafting is off, and plain steps while it is on."""
+"""Probes: drafts made to learn from while drafting does not pay."""
 
 from __future__ import annotations
 
@@ -7,145 +7,121 @@ import math
 import numpy as np
 
 from turbospec.interface import BoolArray, FloatArray, IntArray
-from turbospec.models.decode_rate import load_bucket
 
-SURPRISE = 1.2
-"""Standard deviations by which probes must on average exceed what was expected of them to be followed up."""
-MAX_SURPRISE = 4.0
-"""Standard deviations of surprise that are kept: three failures in a row end any run of follow-ups."""
-COMPANY = 1.3
-"""Times what the best row alone would lose that may be lost to probe others with it."""
-NO_NEWS = 0.5
-"""Acceptance from which a success would change nothing: it is not the drafter that keeps drafting off."""
-LEAST_DEVIATION = 0.1
-"""Of a probe's successes, however sure the models are of themselves."""
-LEAST_LOSS = 0.1
-"""Part of a probe's time that counts as lost even if its tokens are worth it."""
+CUSUM_ALLOWANCE = 1.2
+"""Standard deviations by which probes must on average exceed their predicted acceptance to be followed up."""
+CUSUM_LIMIT = 4.0
+"""Upper bound of the cumulative sum, in standard deviations: three failures in a row end any run of follow-ups."""
+MULTI_ROW_LOSS_RATIO = 1.3
+"""Largest loss of a probe of several rows, over the loss of a probe of the best single row."""
+UNINFORMATIVE_ACCEPTANCE = 0.5
+"""Predicted acceptance from which a success would change nothing: drafting is then off for another reason than the
+drafter's acceptance."""
+MIN_SUCCESS_DEVIATION = 0.1
+"""Least standard deviation assumed of the number of accepted tokens of a probe."""
+MIN_LOSS_SHARE = 0.1
+"""Share of a probe's time that counts as lost even if its accepted tokens make up for all of it."""
 
 
-def seconds_lost(seconds: float, gain: float) -> float:
-    """What a probe loses that takes so many seconds and brings tokens worth so many."""
-    return max(seconds - gain, LEAST_LOSS * seconds)
+def probe_loss_seconds(seconds: float, gain_seconds: float) -> float:
+    """Time lost by a probe, in seconds.
+
+    Args:
+        seconds: that the probe adds to its step.
+        gain_seconds: what its accepted tokens are worth: tokens over λ.
+    """
+    return max(seconds - gain_seconds, MIN_LOSS_SHARE * seconds)
 
 
 class ProbeBudget:
-    """Loses at most a stated share of step time to probes, and less the longer they bring nothing new.
+    """Bounds the time lost to probes by a share of all step time, and spends less while probes bring no new
+    information.
 
-    A step earns `share` of its duration; a probe is due once the credit covers what it will lose, times a back-off that
-    doubles with every probe that brings nothing new. Where drafting nearly pays a probe loses next to nothing, and many
-    are made. For a request that was never drafted for, and of which little is expected, the back-off counts by
-    its square root, as it may be of another kind; the loss to a drafter that is never right is bounded by `share`. A
-    success that nobody expected is followed by another probe at once, on credit, for as long as the probes' accumulated
-    surprise lasts (Page's cumulative sum), so that a drafter that is right again is noticed within a few steps.
+    A step earns `share` of its duration as credit. A probe is due once the credit covers its expected loss times a
+    back-off, which doubles with every probe that brought no new information. Where drafting nearly pays, a probe loses
+    next to nothing, and probes are frequent. For a request that has never drafted and whose predicted acceptance is
+    low, the square root of the back-off applies, because it may differ from the requests probed so far; the loss to a
+    drafter that is never right stays bounded by `share`. Unexpected successes are followed up at once, on credit, as
+    long as the cumulative sum of the probes' standardised residuals is positive (Page, Biometrika 41, 1954), so that a
+    recovered drafter is noticed within a few steps.
 
     Args:
-        share: part of step time that probes may lose, 0 for none.
-        max_backoff: probes are at most this many times rarer than the budget allows.
+        share: share of step time that probes may lose; 0 for no probes.
+        max_backoff: upper bound of the back-off.
     """
 
     def __init__(self, share: float, *, max_backoff: float = 8.0) -> None:
         self.share = share
         self.max_backoff = max_backoff
         self._credit = 0.0
+        """Seconds that may be lost; negative after a probe on credit."""
         self._backoff = 1.0
-        self._surprise = 0.0
+        self._cusum = 0.0
 
     def earn(self, step_seconds: float) -> None:
+        """Add a finished step's share to the credit."""
         self._credit += self.share * step_seconds
 
     def choose(
         self,
         eligible: BoolArray,
         shared_seconds: float,
-        seconds: FloatArray,
-        expected: FloatArray,
+        row_seconds: FloatArray,
+        acceptance: FloatArray,
         price: float,
         evidence: FloatArray,
         *,
-        costs_are_old: bool = False,
+        costs_outdated: bool = False,
     ) -> IntArray | None:
-        """The rows to probe now, or None: the best one, and others where they add little to what is lost.
+        """The rows to probe now, each with a draft of one token; None where no probe is due.
+
+        The best row is the one with the highest information per second lost. Other rows join it as long as the loss
+        stays within `MULTI_ROW_LOSS_RATIO` of the best row's alone.
 
         Args:
             eligible: (n,) rows that can draft.
-            shared_seconds: what a probe takes however many rows are in it.
-            seconds: (n,) what each row adds to that.
-            expected: (n,) acceptance of each row's next token.
-            price: tokens that a second is worth.
-            evidence: (n,) observations that each row's estimate rests on.
-            costs_are_old: whether a probe is due as soon as those before it are paid for, whatever it is thought to
-                lose: that may be far too much.
+            shared_seconds: time that a probe adds to the step, however many rows it has.
+            row_seconds: (n,) time that each row adds in addition.
+            acceptance: (n,) predicted acceptance a[i,1] of each row's next token.
+            price: λ in tokens/s.
+            evidence: (n,) observations that each row's prediction is based on.
+            costs_outdated: whether the predicted times may be far too high. A probe is then due as soon as earlier
+                probes are paid for, whatever its predicted loss.
+
+        Returns:
+            Row numbers, rising.
         """
         if self.share <= 0.0 or not eligible.any():
             return None
-        whole, gains = shared_seconds + seconds, expected / price
-        alone = np.maximum(whole - gains, LEAST_LOSS * whole)
-        known = (evidence > 0.0) | (expected >= NO_NEWS)
-        needed = np.where(known, self._backoff, math.sqrt(self._backoff)) * alone
-        at_once = self._surprise > 0.0 or (costs_are_old and self._credit >= 0.0)
+        seconds, gain_seconds = shared_seconds + row_seconds, acceptance / price
+        loss = np.maximum(seconds - gain_seconds, MIN_LOSS_SHARE * seconds)
+        no_square_root = (evidence > 0.0) | (acceptance >= UNINFORMATIVE_ACCEPTANCE)
+        needed = np.where(no_square_root, self._backoff, math.sqrt(self._backoff)) * loss
+        at_once = self._cusum > 0.0 or (costs_outdated and self._credit >= 0.0)
         due = eligible & (at_once | (self._credit >= needed))
         if not due.any():
             return None
-        # A probe teaches in proportion to the variance it removes, 1 / (1 + evidence), for what it loses.
-        worth = np.where(eligible, 1.0 / ((1.0 + evidence) * alone), -1.0)
-        first = int(np.where(due, worth, -1.0).argmax())
-        worth[first] = np.inf
-        order = np.argsort(-worth)[: int(eligible.sum())]
-        whole = shared_seconds + np.cumsum(seconds[order])
-        together = np.maximum(whole - np.cumsum(gains[order]), LEAST_LOSS * whole)
-        return np.sort(order[: np.flatnonzero(together <= COMPANY * alone[first])[-1] + 1])
+        # The information in a probe is the share of variance that it removes, 1 / (1 + evidence).
+        merit = np.where(eligible, 1.0 / ((1.0 + evidence) * loss), -1.0)
+        first = int(np.where(due, merit, -1.0).argmax())
+        merit[first] = np.inf
+        order = np.argsort(-merit)[: int(eligible.sum())]
+        seconds = shared_seconds + np.cumsum(row_seconds[order])
+        joint_loss = np.maximum(seconds - np.cumsum(gain_seconds[order]), MIN_LOSS_SHARE * seconds)
+        return np.sort(order[: np.flatnonzero(joint_loss <= MULTI_ROW_LOSS_RATIO * loss[first])[-1] + 1])
 
     def spend(self, seconds: float) -> None:
-        """Book what a probe really lost. Credit is not carried over: an hour at full speed buys no burst of probes."""
+        """Book the measured loss of a probe. Credit left over expires: fast steps must not buy a burst of probes."""
         self._credit = min(self._credit - seconds, 0.0)
 
-    def learn(self, accepted: int, expected: FloatArray) -> None:
-        """Lengthen the back-off after a probe that brought nothing new, end it after an unexpected success.
+    def learn(self, accepted: int, acceptance: FloatArray) -> None:
+        """Update the back-off and the cumulative sum by the result of a probe.
 
         Args:
             accepted: rows of the probe whose token was accepted.
-            expected: (rows of the probe,) acceptance that was expected of each.
+            acceptance: (rows of the probe,) predicted acceptance of each.
         """
-        deviation = math.sqrt(float((expected * (1.0 - expected)).sum()))
-        surprise = (accepted - float(expected.sum())) / max(deviation, LEAST_DEVIATION)
-        self._surprise = min(max(0.0, self._surprise + surprise - SURPRISE), MAX_SURPRISE)
-        self._backoff = 1.0 if self._surprise > 0.0 else min(2.0 * self._backoff, self.max_backoff)
-
-
-class PlainSteps:
-    """While every step drafts, now and then one that does not, so that drafting is compared with what is, not was.
-
-    Each load (number of decoding requests, to a power of two) has plain steps at intervals that double up to
-    `MAX_INTERVAL`, counted from the last one, whatever it was run for; together they may lose at most a share of all
-    step time.
-
-    Args:
-        share: part of step time that plain steps may lose to the drafting steps in whose place they are run.
-    """
-
-    FIRST_INTERVAL, MAX_INTERVAL = 8, 128
-
-    def __init__(self, share: float) -> None:
-        self.share = share
-        self._credit = 0.0
-        self._interval: dict[int, int] = {}
-        self._due: dict[int, int] = {}
-
-    def earn(self, step_seconds: float) -> None:
-        self._credit += self.share * step_seconds
-
-    def is_due(self, requests: int, step: int, seconds: float) -> bool:
-        """Whether this step should be a plain one, given the seconds that its drafts are thought to be worth."""
-        load = load_bucket(requests)
-        if self._due.setdefault(load, step + self.FIRST_INTERVAL) > step or self._credit < seconds:
-            return False
-        # Whether or not something comes of it: under a load whose steps nearly all have prompts, little does.
-        interval = min(2 * self._interval.get(load, self.FIRST_INTERVAL // 2), self.MAX_INTERVAL)
-        self._interval[load], self._due[load] = interval, step + interval
-        self._credit = min(self._credit - seconds, 0.0)
-        return True
-
-    def learn(self, requests: int, step: int) -> None:
-        """A plain step was run, whatever for."""
-        load = load_bucket(requests)
-        self._due[load] = step + self._interval.get(load, self.FIRST_INTERVAL)
+        deviation = math.sqrt(float((acceptance * (1.0 - acceptance)).sum()))
+        residual = (accepted - float(acceptance.sum())) / max(deviation, MIN_SUCCESS_DEVIATION)
+        self._cusum = min(max(0.0, self._cusum + residual - CUSUM_ALLOWANCE), CUSUM_LIMIT)
+        self._backoff = 1.0 if self._cusum > 0.0 else min(2.0 * self._backoff, self.max_backoff)

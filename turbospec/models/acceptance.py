@@ -1,45 +1,74 @@
-"""What the drafter is worth: the probability that each draft token is accepted, given that those before it were.
+"""Acceptance by draft position: a[i,j], the probability that draft token j of request i is accepted, given that all
+before it were.
 
-Observations are censored. Of a draft of 5 with 2 accepted, positions 1 and 2 succeeded, 3 failed, 4 and 5 show
-nothing; where EOS, a stop string or max_tokens cut the acceptance short, no position failed. The server's acceptance
-at each position, each service class's and each request's own difference from it are terms of a `LogisticModel`.
+Observations are censored. Of a draft of 5 with 2 accepted, positions 1 and 2 succeeded, 3 failed, 4 and 5 were not
+observed. Where EOS, a stop string or max_tokens cut the acceptance short, no position failed. The server's acceptance
+at each position, and the deviation of each service class and of each request from it, are terms of a `LogisticModel`.
+
+S[i,j] = a[i,1]···a[i,j], the survival, is the probability that the first j draft tokens are all accepted.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from turbospec.interface import BoolArray, FloatArray, IntArray
 from turbospec.models.logistic import (
-    CLASS_VARIANCE,
-    LEVEL_VARIANCE,
+    CLASS_PRIOR_VARIANCE,
+    LEVEL_PRIOR_VARIANCE,
     MAX_CLASSES,
     LogisticModel,
     Terms,
-    between,
-    effect,
+    between_request_variance,
     learn,
-    learn_spread,
+    learn_between_request_variance,
+    posterior,
 )
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, unnamed
 from turbospec.runtime.slots import RequestSlots
 
-KNOWN_VALUES = 24
-"""Steps in which predictions are drawn towards even chances for what is not known."""
-LIMIT = 0.995
-"""No acceptance probability is believed beyond this."""
+KAPPA_LEVELS = 24
+"""Levels that MacKay's κ, in (0, 1], is rounded to, so that exponentials can be shared between requests."""
+MAX_ACCEPTANCE = 0.995
+"""Upper bound of every estimated acceptance probability."""
+
+
+class Memory(NamedTuple):
+    """How fast observations are discounted."""
+
+    server: float
+    """Observations that the server's and the classes' terms remember."""
+    request: float
+    """Observed positions that a request's term remembers."""
+    idle_decay: float
+    """Factor per step without a draft for what is known about a request, and about the server's level."""
+
+
+class VerifiedDrafts(NamedTuple):
+    """A step's verified drafts; all arrays have shape (n,)."""
+
+    rows: IntArray
+    """Rows of the per-request state."""
+    class_ids: IntArray
+    drafted: IntArray
+    accepted: IntArray
+    truncated: BoolArray
+    dropped_acceptance: FloatArray
+    """Where a gate dropped the token after the verified ones, the acceptance predicted by its confidence; else NaN."""
 
 
 class AcceptanceModel:
     """Acceptance of each request's draft positions, learnt online.
 
     Args:
-        max_draft: K, the deepest position kept.
-        prior: acceptance assumed before anything was seen.
+        max_draft: K, the deepest position modelled.
+        prior: acceptance assumed before any observation.
         server_memory: observations that the server's and the classes' terms remember.
         request_memory: observed positions that a request's term remembers.
-        idle_memory: steps without a draft after which what is known of a request, or of the server, has faded to 1/e,
-            so that those judged hopeless are tried again.
+        idle_memory: steps without a draft after which what is known about a request, or the server, has decayed to 1/e,
+            so that requests with a low estimate are tried again.
     """
 
     def __init__(
@@ -52,26 +81,37 @@ class AcceptanceModel:
         idle_memory: float = 100.0,
     ) -> None:
         self.max_draft = max_draft
-        self.idle_factor = float(np.exp(-1.0 / idle_memory))
         self.slots = RequestSlots()
         self.model = LogisticModel(
             np.full(max_draft, prior), self.slots.capacity, memory=server_memory, request_memory=request_memory
         )
+        self.memory = Memory(server_memory, request_memory, float(np.exp(-1.0 / idle_memory)))
         self.change = ChangeDetector()
 
-    def rows_and_fresh(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
-        """Rows of these ids, and those of them whose requests were not known and start afresh."""
-        slots, fresh = self.slots.lookup(request_ids)
-        if len(fresh):
-            self.model.reset(fresh, self.slots.capacity)
-        return slots, fresh
+    def assign_rows(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
+        """Rows of per-request state of these requests.
+
+        Returns:
+            rows: (n,) the row of each request.
+            new: those of the rows that were assigned now; they have been reset.
+        """
+        rows, new = self.slots.lookup(request_ids)
+        if len(new):
+            self.model.reset(new, self.slots.capacity)
+        return rows, new
 
     def conditional(self, rows: IntArray, class_ids: IntArray, limits: IntArray) -> FloatArray:
-        """(n, K) acceptance of each draft token given that all before it were accepted; 0 beyond a request's limit."""
-        return _conditional(self.model.terms, rows, class_ids, limits)
+        """(n, K) a[i,j]: acceptance of each draft token given that all before it were accepted; 0 past a limit.
+
+        Args:
+            rows: (n,) rows of the per-request state.
+            class_ids: (n,) service classes.
+            limits: (n,) draft limits.
+        """
+        return _conditional(unnamed(self.model.terms), rows, class_ids, limits)
 
     def evidence(self, rows: IntArray) -> FloatArray:
-        """(n,) information that each request's own estimate rests on, in observations of an even chance."""
+        """(n,) Fisher information about each request's own term, in observations at acceptance 1/2 (1/4 each)."""
         return 4.0 * self.model.terms.requests[rows, 1]
 
     def observe(
@@ -81,28 +121,34 @@ class AcceptanceModel:
         drafted: IntArray,
         accepted: IntArray,
         truncated: BoolArray,
-        dropped: FloatArray,
+        dropped_acceptance: FloatArray,
         idle_steps: int = 0,
     ) -> None:
-        """Learn from a step's (n,) draft tokens verified and accepted, the first after `idle_steps` without any.
+        """Learn from a step's verified draft tokens.
 
-        `dropped` is, where a gate dropped the token after the verified ones for its low confidence, the acceptance
-        that the confidence promised, else NaN. It counts as a fraction of a success: were it left out, only tokens
-        the drafter was sure of would be seen, and the estimate would be too high.
+        Args:
+            rows: (n,) rows of the per-request state.
+            class_ids: (n,) service classes.
+            drafted, accepted, truncated: (n,) as in a `StepOutcome`.
+            dropped_acceptance: (n,) where a gate dropped the token after the verified ones for its low confidence, the
+                acceptance that this confidence predicted, else NaN. It counts as that fraction of a success: without it
+                only tokens of high confidence would be observed, and the estimate would be too high.
+            idle_steps: steps without any draft just before this one.
         """
-        surprise, variance = _observe(
-            self.model.terms, rows, class_ids, drafted, accepted, truncated, dropped, self.max_draft,
-            self.model.memory, self.model.request_memory, self.idle_factor, idle_steps,
-        )  # fmt: skip
-        if variance > 0.0 and self.change.add(surprise, variance):
+        drafts = VerifiedDrafts(rows, class_ids, drafted, accepted, truncated, dropped_acceptance)
+        residual, variance = _observe(unnamed(self.model.terms), unnamed(drafts), unnamed(self.memory), idle_steps)
+        if variance > 0.0 and self.change.add(residual, variance):
             self.model.forget()
 
 
 class ChangeDetector:
-    """Two-sided Page-Hinkley test on the standardised surprise of the acceptance estimate.
+    """Two-sided Page-Hinkley test on the standardised residuals of the acceptance estimate.
 
-    Page, "Continuous inspection schemes", Biometrika 41, 1954. `drift` is the shift, in standard deviations a step,
-    that is tolerated; `threshold` the accumulated excess that raises the alarm.
+    Page, "Continuous inspection schemes", Biometrika 41, 1954.
+
+    Args:
+        drift: tolerated shift, in standard deviations per step.
+        threshold: accumulated excess over `drift`, in standard deviations, that raises an alarm.
     """
 
     def __init__(self, drift: float = 0.35, threshold: float = 16.0) -> None:
@@ -111,10 +157,15 @@ class ChangeDetector:
         self.alarms = 0
         self._up = self._down = 0.0
 
-    def add(self, surprise: float, variance: float) -> bool:
-        """Take in a step's successes less those expected, and that difference's variance; True on a change."""
-        # One freak step of a large batch must not raise the alarm by itself.
-        z = min(max(surprise / max(variance, 0.05) ** 0.5, -4.0), 4.0)
+    def add(self, residual: float, variance: float) -> bool:
+        """Take in one step; True where a change is detected.
+
+        Args:
+            residual: successes minus predicted successes.
+            variance: predicted variance of the successes.
+        """
+        # A single extreme step of a large batch must not raise an alarm.
+        z = min(max(residual / max(variance, 0.05) ** 0.5, -4.0), 4.0)
         self._up = max(0.0, self._up + z - self.drift)
         self._down = max(0.0, self._down - z - self.drift)
         if max(self._up, self._down) < self.threshold:
@@ -126,78 +177,86 @@ class ChangeDetector:
 
 @compiled
 def survival(conditional: FloatArray) -> FloatArray:
-    """(n, K) chance that a draft token and all before it are accepted: running products along the rows."""
+    """(n, K) S[i,j] = a[i,1]···a[i,j]: probability that a draft token and all before it are accepted.
+
+    Args:
+        conditional: (n, K) a[i,j].
+    """
     out = np.empty_like(conditional)
     for i in range(conditional.shape[0]):
-        alive = 1.0
+        product = 1.0
         for j in range(conditional.shape[1]):
-            alive *= conditional[i, j]
-            out[i, j] = alive
+            product *= conditional[i, j]
+            out[i, j] = product
     return out
 
 
 @compiled
 def _conditional(terms: Terms, rows: IntArray, class_ids: IntArray, limits: IntArray) -> FloatArray:
-    n, depth, spread = len(rows), len(terms.prior), between(terms)
+    terms = Terms(*terms)
+    n, depth, between_variance = len(rows), len(terms.prior), between_request_variance(terms)
     acceptance = np.zeros((n, depth))
-    # σ(s·(f + r)) needs exp(s·f) and exp(s·r); with s, what is known of a request, rounded to a few values, that is one
-    # exponential a request and not one a position.
-    of_position = np.zeros((KNOWN_VALUES + 1, depth))
+    # The odds exp(κ·(position + rest)) factor into exp(κ·position)·exp(κ·rest). With κ rounded to a few levels, the
+    # first factor is shared between requests, which leaves one exponential per request instead of one per draft token.
+    position_odds = np.zeros((KAPPA_LEVELS + 1, depth))
     for i in range(n):
-        of_class, class_variance = effect(terms.classes, class_ids[i] % MAX_CLASSES, CLASS_VARIANCE)
-        of_request, request_variance = effect(terms.requests, rows[i], spread)
+        class_mean, class_variance = posterior(terms.classes, class_ids[i] % MAX_CLASSES, CLASS_PRIOR_VARIANCE)
+        request_mean, request_variance = posterior(terms.requests, rows[i], between_variance)
         variance = terms.level[1] + class_variance + request_variance
-        level = int(KNOWN_VALUES / np.sqrt(1.0 + np.pi / 8.0 * variance) + 0.5)
-        if of_position[level, 0] == 0.0:
+        kappa = int(KAPPA_LEVELS / np.sqrt(1.0 + np.pi / 8.0 * variance) + 0.5)
+        if position_odds[kappa, 0] == 0.0:
             for j in range(depth):
-                of_position[level, j] = np.exp(level / KNOWN_VALUES * (terms.prior[j] + terms.offsets[0, j]))
-        rest = np.exp(level / KNOWN_VALUES * (terms.level[0] + of_class + of_request))
-        row, position = acceptance[i], of_position[level]
+                position_odds[kappa, j] = np.exp(kappa / KAPPA_LEVELS * (terms.prior[j] + terms.offsets[0, j]))
+        rest_odds = np.exp(kappa / KAPPA_LEVELS * (terms.level[0] + class_mean + request_mean))
+        row, position = acceptance[i], position_odds[kappa]
         for j in range(min(limits[i], depth)):
-            odds = position[j] * rest
-            row[j] = min(odds / (1.0 + odds), LIMIT)
+            odds = position[j] * rest_odds
+            row[j] = min(odds / (1.0 + odds), MAX_ACCEPTANCE)
     return acceptance
 
 
 @compiled
-def _observe(
-    terms: Terms,
-    rows: IntArray,
-    class_ids: IntArray,
-    drafted: IntArray,
-    accepted: IntArray,
-    truncated: BoolArray,
-    dropped: FloatArray,
-    depth: int,
-    memory: float,
-    request_memory: float,
-    idle_factor: float,
-    idle_steps: int,
-) -> tuple[float, float]:
-    """Update the model; the surprise, successes less those expected, and its variance."""
-    surprise, variance, spread = 0.0, 0.0, between(terms)
-    faded = idle_factor**idle_steps
-    terms.level[1] = min(terms.level[1] / faded, LEVEL_VARIANCE)
-    for i in range(len(rows)):
-        row, class_id = rows[i], class_ids[i] % MAX_CLASSES
-        terms.requests[row, 0] *= faded
-        terms.requests[row, 1] *= faded
-        imputed = not np.isnan(dropped[i]) and accepted[i] == drafted[i] and drafted[i] < depth
+def _observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: int) -> tuple[float, float]:
+    """Update the model.
+
+    Returns:
+        Successes minus predicted successes, and the predicted variance of the successes.
+    """
+    terms, drafts, memory = Terms(*terms), VerifiedDrafts(*drafts), Memory(*memory)
+    residual, variance, between_variance = 0.0, 0.0, between_request_variance(terms)
+    depth = len(terms.prior)
+    accepted, drafted = drafts.accepted, drafts.drafted
+    idle_factor = memory.idle_decay**idle_steps
+    terms.level[1] = min(terms.level[1] / idle_factor, LEVEL_PRIOR_VARIANCE)
+    for i in range(len(drafts.rows)):
+        row, class_id = drafts.rows[i], drafts.class_ids[i] % MAX_CLASSES
+        terms.requests[row, 0] *= idle_factor
+        terms.requests[row, 1] *= idle_factor
+        imputed = not np.isnan(drafts.dropped_acceptance[i]) and accepted[i] == drafted[i] and drafted[i] < depth
         if drafted[i] == 0 and not imputed:
-            terms.requests[row, 0] *= idle_factor
-            terms.requests[row, 1] *= idle_factor
+            terms.requests[row, 0] *= memory.idle_decay
+            terms.requests[row, 1] *= memory.idle_decay
             continue
-        good = min(accepted[i], depth)
-        failed = accepted[i] < drafted[i] and not truncated[i] and accepted[i] < depth
-        for j in range(good):
-            p = learn(terms, class_id, row, j, 1.0, spread, memory, request_memory)
-            surprise += 1.0 - p
+        successes = min(accepted[i], depth)
+        failed = accepted[i] < drafted[i] and not drafts.truncated[i] and accepted[i] < depth
+        for j in range(successes):
+            p = learn(terms, class_id, row, j, 1.0, between_variance, memory.server, memory.request)
+            residual += 1.0 - p
             variance += p * (1.0 - p)
         if failed:
-            p = learn(terms, class_id, row, good, 0.0, spread, memory, request_memory)
-            surprise -= p
+            p = learn(terms, class_id, row, successes, 0.0, between_variance, memory.server, memory.request)
+            residual -= p
             variance += p * (1.0 - p)
         elif imputed:
-            learn(terms, class_id, row, good, dropped[i], spread, memory, request_memory)
-        learn_spread(terms, row, spread)
-    return surprise, variance
+            learn(
+                terms,
+                class_id,
+                row,
+                successes,
+                drafts.dropped_acceptance[i],
+                between_variance,
+                memory.server,
+                memory.request,
+            )
+        learn_between_request_variance(terms, row, between_variance)
+    return residual, variance

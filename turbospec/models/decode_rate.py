@@ -1,20 +1,21 @@
-"""What a second of the server's time is worth, in tokens.
+"""The price of time λ, in tokens/s: the long-run decode rate of the server, by load.
 
-In average-reward control a step is worth its tokens less λ times its duration, with λ the long-run rate of the best
-policy. Four points fix what "long-run" must mean for a server:
+In average-reward control a step is worth its tokens minus λ times its duration, where λ is the long-run reward rate of
+the best policy. For a server, "long-run" needs four decisions:
 
-* Prefill is work that is owed whatever is drafted, so λ is the rate of decoding: what steps would take without it.
-* A half-empty batch cannot be filled by hurrying, so λ belongs to a load: it is kept for each power of two of decoding
-  requests, as tokens a second for each request, which varies slowly within such a bucket.
-* Who waits for a prompt to be computed will decode with the others, and waits for every second that is spent before:
-  while a batch fills up, λ is that of the batch to come.
-* Until a load has been seen, the step's own best rate stands in for it (`best_rate`, Dinkelbach's iteration), which is
-  what λ converges to where all steps are alike.
+* Prefill work has to be done whatever is drafted, so λ is the rate of decoding alone, without the time that prefill
+  adds to a step.
+* A half-empty batch does not fill up sooner if its steps are faster, so λ depends on the load. It is kept for each
+  power of two of decoding requests, as tokens/s per request, which varies slowly within such a bucket.
+* Requests that are in prefill, or queued for it, will soon decode with the others, and every second spent now delays
+  them. While a batch fills up, λ is therefore that of the larger batch.
+* For a load not seen before, the step's own best rate is used (`turbospec.planning.objective.best_rate`). λ converges
+  to it where all steps are alike.
 """
 
 from __future__ import annotations
 
-BUCKETS = 16
+LOAD_BUCKETS = 16
 
 
 class DecodeRate:
@@ -25,38 +26,47 @@ class DecodeRate:
     """
 
     MIN_STEPS = 8.0
+    """Discounted decode steps below which a load has no rate."""
 
     def __init__(self, memory: float = 150.0) -> None:
-        self._keep = 1.0 - 1.0 / memory
-        # Lists: single elements of an array are slow to reach.
-        self._tokens = [0.0] * BUCKETS
-        self._request_seconds = [0.0] * BUCKETS
-        self._steps = [0.0] * BUCKETS
+        self._decay = 1.0 - 1.0 / memory
+        # Lists: access to single elements of a numpy array is slow.
+        self._tokens = [0.0] * LOAD_BUCKETS
+        self._request_seconds = [0.0] * LOAD_BUCKETS
+        self._steps = [0.0] * LOAD_BUCKETS
         self._memory = memory
-        self._most = 0
-        """Requests that decoded at once, at most, since it was last set anew."""
-        self._most_age = 0
-        """Steps since it was reached."""
+        self._peak_requests = 0
+        """Most requests that decoded at once within the memory."""
+        self._peak_age = 0
+        """Steps since that peak."""
 
     def add(self, requests: int, tokens: int, seconds: float, steps: int = 1) -> None:
-        """Take in steps, in which `requests` requests emitted `tokens` tokens in all, prefill's time left out."""
-        bucket = load_bucket(requests)
-        keep = self._keep**steps
-        self._most_age += steps
-        if requests >= self._most or self._most_age > self._memory:
-            self._most, self._most_age = requests, 0
-        self._tokens[bucket] = self._tokens[bucket] * keep + tokens
-        self._request_seconds[bucket] = self._request_seconds[bucket] * keep + requests * seconds
-        self._steps[bucket] = self._steps[bucket] * keep + steps
-
-    def rate(self, requests: int, coming: int = 0) -> float | None:
-        """Tokens a second of this many decoding requests; None where that load was hardly seen.
+        """Take in decode steps.
 
         Args:
-            coming: requests whose prompts are computed first. They wait for every second that is spent now, so that it
-                is worth what they will make of it; but no more than have lately decoded at once.
+            requests: decoding requests, n.
+            tokens: that the steps emitted in all.
+            seconds: that they took in all, without the time that prefill added.
+            steps: number of steps.
         """
-        load = max(requests, min(requests + coming, self._most))
+        bucket = load_bucket(requests)
+        decay = self._decay**steps
+        self._peak_age += steps
+        if requests >= self._peak_requests or self._peak_age > self._memory:
+            self._peak_requests, self._peak_age = requests, 0
+        self._tokens[bucket] = self._tokens[bucket] * decay + tokens
+        self._request_seconds[bucket] = self._request_seconds[bucket] * decay + requests * seconds
+        self._steps[bucket] = self._steps[bucket] * decay + steps
+
+    def rate(self, requests: int, joining: int = 0) -> float | None:
+        """λ in tokens/s; None where that load has been seen in fewer than `MIN_STEPS` steps.
+
+        Args:
+            requests: decoding requests.
+            joining: requests that will decode with them after their prefill. They count as decoding, but only up to
+                the most requests that decoded at once recently.
+        """
+        load = max(requests, min(requests + joining, self._peak_requests))
         bucket = load_bucket(load)
         if self._steps[bucket] < self.MIN_STEPS:
             return None
@@ -64,5 +74,5 @@ class DecodeRate:
 
 
 def load_bucket(requests: int) -> int:
-    """A load's number: the power of two of its requests, below `BUCKETS`."""
-    return min(max(requests, 1).bit_length() - 1, BUCKETS - 1)
+    """Bucket of a load: ⌊log2 requests⌋, at most `LOAD_BUCKETS` - 1."""
+    return min(max(requests, 1).bit_length() - 1, LOAD_BUCKETS - 1)

@@ -1,4 +1,4 @@
-"""Everything that is learnt of a drafter, kept together: one row of state a request in each model."""
+"""Both acceptance models of a drafter, sharing one row of state per request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turbospec.models.acceptance import AcceptanceModel
 from turbospec.models.confidence import ConfidenceCalibration
 
 MIN_CONFIDENCE_OBSERVATIONS = 64
-"""Verified tokens after which the drafter's confidence is trusted to end drafts."""
+"""Verified tokens needed before the drafter's confidence may end drafts."""
 
 
 class DrafterModels:
@@ -27,23 +27,35 @@ class DrafterModels:
 
     @property
     def capacity(self) -> int:
-        """Rows of per-request state; grows."""
+        """Rows of per-request state; grows with the number of requests."""
         return self.acceptance.slots.capacity
 
     @property
     def calibrated(self) -> bool:
-        """Whether the drafter's confidence was seen often enough to end drafts by it."""
+        """Whether `MIN_CONFIDENCE_OBSERVATIONS` have been seen."""
         return self.calibration.observations >= MIN_CONFIDENCE_OBSERVATIONS
 
-    def rows_and_fresh(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
-        """Rows of these ids, and those of them whose requests were not known and start afresh."""
-        rows, fresh = self.acceptance.rows_and_fresh(request_ids)
-        if len(fresh):
-            self.calibration.reset(fresh, self.capacity)
-        return rows, fresh
+    def assign_rows(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
+        """Rows of per-request state of these requests.
+
+        Returns:
+            rows: (n,) the row of each request.
+            new: those of the rows that were assigned now; both models have reset them.
+        """
+        rows, new = self.acceptance.assign_rows(request_ids)
+        if len(new):
+            self.calibration.reset(new, self.capacity)
+        return rows, new
 
     def learn(self, rows: IntArray, class_ids: IntArray, outcome: StepOutcome, idle_steps: int) -> None:
-        """Take in the verified tokens of a step in which requests drafted, the first after `idle_steps` without."""
+        """Learn from a step with drafts.
+
+        Args:
+            rows: (n,) rows of the per-request state.
+            class_ids: (n,) service classes.
+            outcome: the step.
+            idle_steps: steps without any draft just before this one.
+        """
         drafted, accepted, truncated = outcome.drafted, outcome.accepted, outcome.truncated
         if outcome.confidence is None:
             dropped = np.full(len(rows), math.nan)

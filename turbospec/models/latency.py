@@ -1,35 +1,62 @@
-"""What a step costs: fitted offline from a profile, corrected online, and usable with no profile at all.
+"""Step time: fitted offline from a profile, corrected online, and usable without any profile.
 
     T = host + draft + verify
 
-* verify: piecewise linear in the tokens of the target's pass, with a slope that is free to differ (and only ever
-  non-negative) between powers of two, plus a term for the KV that attention reads. The constant is the memory-bound
-  floor, the last slopes the compute-bound ones; a step at a graph's size shows as one steep segment.
-* draft: affine in the passes, their rows, the KV they read and the stale tokens caught up.
+* verify: piecewise linear in the tokens of the target's pass, with a slope of its own (never negative) between powers
+  of two, plus a term for the KV that attention reads. The constant is the memory-bound floor and the last slopes are
+  the compute-bound ones; a step of the curve at a CUDA graph's size appears as one steep segment.
+* draft: affine in the passes, their rows, the KV they read and the tokens of drafter KV lag caught up.
 * host: affine in the requests.
 
-Offline each part is a non-negative least squares fit of relative errors; online each is corrected step by step
+Offline each part is a non-negative least squares fit of relative errors; online each part is corrected after every step
 (`online_regression`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
 
 from turbospec.interface import FloatArray, StepOutcome
-from turbospec.models.online_regression import OnlineRegression, learn_online
+from turbospec.models.online_regression import OnlineRegression, Regression, learn_online
 from turbospec.models.profile import LatencySample
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, unnamed
 
 VERIFY_KNOTS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, np.inf])
 """Tokens in the target's pass at which the slope may change."""
+MIN_OBSERVATIONS = 4
+"""Steps with drafts, and steps in all, after which a model without a profile is used for planning."""
+
+
+class StepMeasurement(NamedTuple):
+    """What one step did and how long its parts took; units as in a `StepOutcome`."""
+
+    draft_passes: int
+    draft_rows: int
+    """Rows summed over the passes."""
+    draft_context_tokens: int
+    catch_up_tokens: int
+    tokens_batched: int
+    context_tokens: int
+    requests: int
+    draft_seconds: float
+    verify_seconds: float
+    host_seconds: float
 
 
 def verify_features(tokens: FloatArray, context_tokens: FloatArray) -> FloatArray:
-    """(…, 2 + segments): the floor, the KV read, and the tokens' share in each segment between the knots."""
+    """Features of target passes: 1, the KV tokens read, and the tokens in each segment between the knots.
+
+    Args:
+        tokens: (…,) tokens in each pass.
+        context_tokens: (…,) KV tokens that it attends to.
+
+    Returns:
+        (…, 2 + segments)
+    """
     low, high = VERIFY_KNOTS[:-1], VERIFY_KNOTS[1:]
     segments = np.clip(tokens[..., None] - low, 0.0, high - low)
     return np.concatenate([np.ones_like(segments[..., :1]), context_tokens[..., None], segments], axis=-1)
@@ -37,7 +64,7 @@ def verify_features(tokens: FloatArray, context_tokens: FloatArray) -> FloatArra
 
 @compiled
 def step_features(tokens: float, context_tokens: float) -> FloatArray:
-    """`verify_features` of one step, without the cost of a dozen array operations."""
+    """(2 + segments,) `verify_features` of one pass, without a dozen array operations."""
     row = np.zeros(len(VERIFY_KNOTS) + 1)
     row[0], row[1] = 1.0, context_tokens
     for segment in range(len(VERIFY_KNOTS) - 1):
@@ -47,43 +74,23 @@ def step_features(tokens: float, context_tokens: float) -> FloatArray:
 
 
 @compiled
-def _learn_step(
-    verify: FloatArray,
-    verify_covariance: FloatArray,
-    verify_noise: FloatArray,
-    draft: FloatArray,
-    draft_covariance: FloatArray,
-    draft_noise: FloatArray,
-    host: FloatArray,
-    host_covariance: FloatArray,
-    host_noise: FloatArray,
-    forgetting: float,
-    passes: int,
-    rows: int,
-    draft_context_tokens: int,
-    catch_up_tokens: int,
-    tokens: int,
-    context_tokens: int,
-    requests: int,
-    draft_seconds: float,
-    verify_seconds: float,
-    host_seconds: float,
-) -> None:
-    """All three regressions in one call: entering compiled code costs more than what is computed there."""
-    if verify_seconds > 0.0:
-        row = step_features(float(tokens), float(context_tokens))
-        learn_online(verify, verify_covariance, verify_noise, row, verify_seconds, forgetting)
-    if passes and draft_seconds > 0.0:
-        row = np.array([1.0, passes, rows, draft_context_tokens, catch_up_tokens])
-        learn_online(draft, draft_covariance, draft_noise, row, draft_seconds, forgetting)
-    if host_seconds > 0.0:
-        row = np.array([1.0, requests])
-        learn_online(host, host_covariance, host_noise, row, host_seconds, forgetting)
+def _learn_step(verify: Regression, draft: Regression, host: Regression, step: StepMeasurement) -> None:
+    """Update all three regressions in one call: entering compiled code takes longer than the update itself."""
+    verify, draft, host, step = Regression(*verify), Regression(*draft), Regression(*host), StepMeasurement(*step)
+    if step.verify_seconds > 0.0:
+        row = step_features(float(step.tokens_batched), float(step.context_tokens))
+        learn_online(verify, row, step.verify_seconds)
+    if step.draft_passes and step.draft_seconds > 0.0:
+        row = np.array([1.0, step.draft_passes, step.draft_rows, step.draft_context_tokens, step.catch_up_tokens])
+        learn_online(draft, row, step.draft_seconds)
+    if step.host_seconds > 0.0:
+        row = np.array([1.0, step.requests])
+        learn_online(host, row, step.host_seconds)
 
 
 @compiled
 def _curve(slopes: FloatArray, floor: float, base_tokens: int, extra_tokens: int) -> FloatArray:
-    """The same as `verify_features @ weights` for runs of consecutive token counts, without the matrix."""
+    """(extra + 1,) `verify_features @ weights` for consecutive token counts from `base_tokens`, without the matrix."""
     seconds = np.full(extra_tokens + 1, floor)
     last, value = len(slopes) - 1, floor
     for segment in range(last + 1):
@@ -98,31 +105,37 @@ def _curve(slopes: FloatArray, floor: float, base_tokens: int, extra_tokens: int
 class LatencyModel:
     """Predicts the parts of a step's time, in seconds.
 
-    Without a profile it starts from a guess whose scale the first steps set; `calibrated` says when its draft and
-    verify costs have been seen enough to be planned with.
+    Without a profile it starts from a guess, and the first steps set the scale; `calibrated` says whether enough steps
+    have been measured to plan with. `fit` builds a model from a profile.
     """
 
     def __init__(self) -> None:
         segments = len(VERIFY_KNOTS) - 1
         verify = np.concatenate([[8e-3, 1e-8], np.full(segments, 4e-5)])
-        # Slopes of neighbouring segments are alike: one shared uncertainty and a smaller one for each.
+        # Slopes of neighbouring segments are similar: one shared uncertainty, and a smaller one of each segment.
         variance = np.zeros((len(verify), len(verify)))
         variance[0, 0], variance[1, 1] = 5e-2**2, 1e-7**2
         variance[2:, 2:] = 1e-4**2 + np.diag(np.full(segments, 5e-5**2))
-        # From one token to two a pass turns from matrix-vector to matrix-matrix products: that step may be large.
+        # From one token to two a pass changes from matrix-vector to matrix-matrix products, which may cost much more.
         variance[2, 2] += 3e-3**2
         self.verify = OnlineRegression(verify, variance)
         self.draft = _unknown_draft_costs()
         self.host = OnlineRegression(np.array([5e-4, 2e-5]), np.array([5e-3, 2e-4]) ** 2)
         self.verify_observations = 0
+        """Steps measured."""
         self.draft_observations = 0
+        """Steps with drafts measured."""
         self.fitted = False
-        self._when_drafted: tuple[FloatArray, float] | None = None
-        """A step without drafts instead of the last that had some: its features, and what it would have taken."""
+        """Whether the model was fitted to a profile and its draft costs have not been reset since."""
+        self._no_draft_reference: tuple[FloatArray, float] | None = None
+        """Features of the last step with drafts as if it had none, and the time predicted for that then."""
 
     @classmethod
     def fit(cls, samples: Sequence[LatencySample]) -> LatencyModel:
         """Fit all parts to measured steps by non-negative least squares of relative errors.
+
+        Args:
+            samples: at least one.
 
         Raises:
             ValueError: there are no samples.
@@ -130,12 +143,14 @@ class LatencyModel:
         if not samples:
             raise ValueError("no samples to fit a latency model to")
         model = cls()
-        model._fit_part(model.verify, np.stack([_verify_row(s) for s in samples]), column(samples, "verify_seconds"))
+        model._fit_part(model.verify, np.stack([_pass_features(s) for s in samples]), column(samples, "verify_seconds"))
         drafted = [sample for sample in samples if sample.draft_rows]
         if drafted:
-            model._fit_part(model.draft, np.stack([draft_row(s) for s in drafted]), column(drafted, "draft_seconds"))
+            model._fit_part(
+                model.draft, np.stack([draft_features(s) for s in drafted]), column(drafted, "draft_seconds")
+            )
         host = np.array([max(s.step_seconds - s.draft_seconds - s.verify_seconds, 0.0) for s in samples])
-        model._fit_part(model.host, np.stack([host_row(s) for s in samples]), host)
+        model._fit_part(model.host, np.stack([host_features(s) for s in samples]), host)
         model.verify_observations, model.draft_observations = len(samples), len(drafted)
         model.fitted = True
         return model
@@ -145,30 +160,42 @@ class LatencyModel:
         weight = relative_weights(seconds)
         scaled = features * weight[:, None]
         fitted, _ = nnls(scaled, seconds * weight)
-        # Columns the samples never excite keep the start's value: zero would promise free tokens there.
-        seen = np.abs(features).max(axis=0) > 0.0
-        part.weights = np.where(seen, fitted, part.weights)
+        # Features that no sample excites keep their initial weight: a weight of 0 would make those tokens free.
+        excited = np.abs(features).max(axis=0) > 0.0
         residual = (seconds - features @ fitted) * weight
-        part.noise[0] = float(np.clip(1.4826 * np.median(np.abs(residual)), 0.02, 0.5))
-        information = scaled.T @ scaled / part.noise[0] ** 2
-        part.covariance = np.linalg.inv(information + np.linalg.inv(part.covariance))
+        # The median absolute deviation of normal errors is σ / 1.4826.
+        noise_deviation = float(np.clip(1.4826 * np.median(np.abs(residual)), 0.02, 0.5))
+        part.refit(np.where(excited, fitted, part.weights), scaled, noise_deviation)
 
     @property
     def calibrated(self) -> bool:
-        """Whether both a plain step and a drafting one have been seen often enough to plan with."""
-        return self.fitted or (self.verify_observations >= 4 and self.draft_observations >= 4)
+        """Whether enough steps, with and without drafts, have been measured to plan with."""
+        return self.fitted or (
+            self.verify_observations >= MIN_OBSERVATIONS and self.draft_observations >= MIN_OBSERVATIONS
+        )
 
     def learn(self, step: LatencySample | StepOutcome, requests: int) -> None:
-        """Correct the model by one measured step of `requests` requests."""
+        """Correct the model by one measured step.
+
+        Args:
+            step: the measurement. Of a `StepOutcome` the steps that reused an earlier plan are learnt from too.
+            requests: requests in the step, those in prefill included.
+        """
         rows = step.draft_rows if isinstance(step.draft_rows, tuple) else step.draft_rows.tolist()
-        verify, draft, host = self.verify, self.draft, self.host
-        _learn_step(
-            verify.weights, verify.covariance, verify.noise, draft.weights, draft.covariance, draft.noise,
-            host.weights, host.covariance, host.noise, verify.forgetting,
-            len(rows), sum(rows), step.draft_context_tokens, step.catch_up_tokens, step.tokens_batched,
-            step.context_tokens, requests, step.draft_seconds, step.verify_seconds,
-            step.step_seconds - step.draft_seconds - step.verify_seconds,
-        )  # fmt: skip
+        verify = self.verify
+        measurement = StepMeasurement(
+            draft_passes=len(rows),
+            draft_rows=sum(rows),
+            draft_context_tokens=step.draft_context_tokens,
+            catch_up_tokens=step.catch_up_tokens,
+            tokens_batched=step.tokens_batched,
+            context_tokens=step.context_tokens,
+            requests=requests,
+            draft_seconds=step.draft_seconds,
+            verify_seconds=step.verify_seconds,
+            host_seconds=step.step_seconds - step.draft_seconds - step.verify_seconds,
+        )
+        _learn_step(unnamed(verify.state), unnamed(self.draft.state), unnamed(self.host.state), unnamed(measurement))
         self.verify_observations += 1
         if isinstance(step, StepOutcome) and step.reused_plan_steps:
             tokens, seconds = (
@@ -176,48 +203,66 @@ class LatencyModel:
                 step.reused_plan_seconds / step.reused_plan_steps,
             )
             verify.learn(step_features(tokens, float(step.context_tokens)), seconds - self.host_seconds(requests))
-        # Drafts may come without a pass of their own: see `StepView.first_pass_every_step`.
+        # There may be drafts without a drafter pass of their own: see `StepView.first_pass_every_step`.
         if rows or (isinstance(step, StepOutcome) and step.drafted.any()):
             self.draft_observations += 1
-            plain = step_features(float(requests), float(step.context_tokens))
-            self._when_drafted = plain, float(verify.predict(plain))
+            features = step_features(float(requests), float(step.context_tokens))
+            self._no_draft_reference = features, float(verify.predict(features))
 
     @property
-    def pace(self) -> float:
-        """Times as long as when a draft was last measured that a step without drafts takes now; 1 if none was."""
-        if self._when_drafted is None:
+    def no_draft_time_ratio(self) -> float:
+        """Predicted time of a step without drafts, now over when a step with drafts was last measured.
+
+        Below 1: the hardware has become faster since, and the draft costs may be outdated. 1 if nothing was drafted.
+        """
+        if self._no_draft_reference is None:
             return 1.0
-        plain, seconds = self._when_drafted
-        return float(self.verify.predict(plain)) / max(seconds, 1e-9)
+        features, seconds = self._no_draft_reference
+        return float(self.verify.predict(features)) / max(seconds, 1e-9)
 
     def forget_draft_costs(self) -> None:
-        """Take what drafting costs as not known: no longer `calibrated`."""
+        """Reset the draft costs to the initial guess; the model is then no longer `calibrated`."""
         self.draft, self.draft_observations, self.fitted = _unknown_draft_costs(), 0, False
 
     def verify_curve(self, base_tokens: int, extra_tokens: int, context_tokens: float, requests: int) -> FloatArray:
-        """(extra + 1,) host and verify seconds with 0 … extra draft tokens on top of `base_tokens`; not decreasing."""
+        """Host and verify seconds of a step, by the number of its draft tokens.
+
+        Args:
+            base_tokens: tokens in the target's pass without any draft token, at least 1.
+            extra_tokens: largest number of draft tokens.
+            context_tokens: KV tokens that the pass attends to.
+            requests: requests in the step.
+
+        Returns:
+            (extra + 1,) seconds with 0 … `extra_tokens` draft tokens; not decreasing.
+        """
         weights = self.verify.weights
         floor = float(weights[0] + weights[1] * context_tokens)
         return _curve(weights[2:], floor + self.host_seconds(requests), base_tokens, extra_tokens)
 
     def host_seconds(self, requests: int) -> float:
-        fixed, each = self.host.weights.tolist()
-        return fixed + each * requests
+        """Host work of a step, seconds."""
+        fixed, per_request = self.host.weights.tolist()
+        return fixed + per_request * requests
 
     def draft_costs(self, context_per_row: float) -> tuple[float, float, float]:
-        """Seconds of a drafting's start, of each pass, and of each row of a pass at this context."""
-        start, each_pass, row, context, _ = self.draft.weights.tolist()
-        return start, each_pass, row + context * context_per_row
+        """Draft costs in seconds: fixed per step with drafts, per pass, and per row of a pass.
+
+        Args:
+            context_per_row: KV tokens that a row reads.
+        """
+        per_step, per_pass, per_row, per_context_token, _ = self.draft.weights.tolist()
+        return per_step, per_pass, per_row + per_context_token * context_per_row
 
     @property
     def catch_up_token_seconds(self) -> float:
-        """Seconds for each stale token that a drafter pass catches up."""
+        """Seconds per token of drafter KV lag that a drafter pass catches up."""
         return float(self.draft.weights[4])
 
     def predict_sample(self, sample: LatencySample) -> float:
-        """Seconds that the model expects of a measured step, drafting included."""
-        draft = float(self.draft.predict(draft_row(sample))) if sample.draft_rows else 0.0
-        return draft + float(self.verify.predict(_verify_row(sample))) + self.host_seconds(_requests(sample))
+        """Predicted duration of a measured step, in seconds."""
+        draft = float(self.draft.predict(draft_features(sample))) if sample.draft_rows else 0.0
+        return draft + float(self.verify.predict(_pass_features(sample))) + self.host_seconds(_requests(sample))
 
 
 def _unknown_draft_costs() -> OnlineRegression:
@@ -225,30 +270,33 @@ def _unknown_draft_costs() -> OnlineRegression:
 
 
 def _requests(sample: LatencySample) -> int:
-    """The decoding requests, as far as a sample tells: those of its first draft pass, or a token each."""
+    """Decoding requests of a step, estimated: the rows of its first drafter pass, or one per decode token."""
     return sample.draft_rows[0] if sample.draft_rows else max(1, sample.tokens_batched - sample.prefill_tokens)
 
 
-def _verify_row(step: LatencySample | StepOutcome) -> FloatArray:
+def _pass_features(step: LatencySample | StepOutcome) -> FloatArray:
     return step_features(float(step.tokens_batched), float(step.context_tokens))
 
 
-def draft_row(step: LatencySample | StepOutcome) -> FloatArray:
-    """(5,) features of a step's drafting."""
+def draft_features(step: LatencySample | StepOutcome) -> FloatArray:
+    """(5,) features of a step's drafting: 1, passes, rows, KV tokens read, tokens caught up."""
     rows = step.draft_rows
     return np.array([1.0, len(rows), sum(rows), step.draft_context_tokens, step.catch_up_tokens], np.float64)
 
 
-def host_row(sample: LatencySample) -> FloatArray:
-    """(2,) features of a step's host work."""
+def host_features(sample: LatencySample) -> FloatArray:
+    """(2,) features of a step's host work: 1, requests."""
     return np.array([1.0, float(_requests(sample))])
 
 
 def relative_weights(seconds: FloatArray) -> FloatArray:
-    """(n,) weights by which a least squares fit to n times is one of relative errors, those of the shortest bounded."""
+    """(n,) weights that turn a least squares fit to n durations into one of relative errors.
+
+    The weights of durations below a tenth of the median are bounded.
+    """
     return 1.0 / np.maximum(seconds, max(float(np.median(seconds)) * 0.1, 1e-6))
 
 
 def column(samples: Sequence[LatencySample], name: str) -> FloatArray:
-    """(n,) one field of n samples."""
+    """(n,) one field, by name, of n samples."""
     return np.array([getattr(sample, name) for sample in samples], np.float64)

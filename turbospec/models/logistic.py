@@ -1,19 +1,19 @@
-"""A hierarchical logistic model that learns online: what both acceptance estimates are made of.
+"""A hierarchical logistic model that learns online. Both acceptance models are built on it.
 
-The log-odds of a success at feature f (a draft position, a bin of confidence), for request i of class c, are a sum
+The log-odds of a success at feature f (a draft position, or a bin of confidence), for request i of class c, are a sum
 
     x = prior[f] + level + offset[f] + class[c] + request[i]
 
 whose terms are independent Gaussians, updated by an extended Kalman filter with diagonal covariance: with p = σ(x),
-w = p(1 − p) and V the sum of the terms' variances, a term of variance P moves by P·(hit − p) / (1 + w·V) and its
-variance falls by P²·w / (1 + w·V) (the update of Glicko ratings; Glickman, Applied Statistics 48, 1999). That the
-terms are fitted jointly matters: at deep positions, and where a drafter is sure of itself, mostly requests that are
-easy are seen, and it is the requests' own terms that get the credit, not the position's. What requests have in common
-learns from each of them chiefly while little is known of it.
+w = p(1 − p) and V the sum of the terms' variances, the mean of a term of variance P moves by P·(success − p) / (1 +
+w·V) and its variance falls by P²·w / (1 + w·V) (the update of Glicko ratings; Glickman, Applied Statistics 48, 1999).
+The terms are fitted jointly for a reason: deep positions, and bins of high confidence, are mostly observed on easy
+requests. The joint fit attributes their successes to the requests' own terms and not to the position or the bin. An
+observation moves the shared terms the less, the more is known about its request.
 
-Old observations fade, so that the model follows a server whose text changes. How much requests differ, the variance of
-their terms, is itself learnt (`between`). Predictions allow for what is not known of a request by MacKay's
-approximation, E[σ(x)] ≈ σ(x / √(1 + πV/8)) (Neural Computation 4, 1992).
+Old observations are discounted, so that the model follows changing traffic. The between-request variance (the prior
+variance of the requests' terms) is learnt too. Predictions account for the uncertainty V of x by MacKay's
+approximation, E[σ(x)] ≈ σ(κ·x) with κ = 1 / √(1 + πV/8) (MacKay, Neural Computation 4, 1992).
 """
 
 from __future__ import annotations
@@ -26,39 +26,47 @@ from turbospec.interface import FloatArray, IntArray
 from turbospec.runtime.kernels import compiled
 
 MAX_CLASSES = 16
-LEVEL_VARIANCE = 2.0
-OFFSET_VARIANCE = 0.5
-CLASS_VARIANCE = 0.5
-"""Variances of the terms before anything was seen, in squared log-odds."""
-BETWEEN = (0.05, 9.0)
-"""Least and largest variance of the requests' terms that is believed."""
-SPREAD_FADE = 1.0 - 1.0 / 2000.0
-FORGETTING = 0.05
-"""What a change leaves of the weight of earlier observations."""
+"""Service classes that the models keep apart; class ids are taken modulo this."""
+LEVEL_PRIOR_VARIANCE = 2.0
+"""Prior variance of the level, squared log-odds. Also the upper bound of its variance."""
+OFFSET_PRIOR_VARIANCE = 0.5
+"""Prior variance of each feature's offset, squared log-odds. Also the upper bound of its variance."""
+CLASS_PRIOR_VARIANCE = 0.5
+"""Prior variance of each class's term, squared log-odds."""
+BETWEEN_REQUEST_VARIANCE_BOUNDS = (0.05, 9.0)
+"""Least and largest between-request variance, squared log-odds."""
+BETWEEN_REQUEST_DECAY = 1.0 - 1.0 / 2000.0
+"""Weight that the sums behind the between-request variance keep per update: a memory of 2000 updates."""
+RETAINED_AFTER_CHANGE = 0.05
+"""Share of the weight of earlier observations that the shared terms keep after a detected change."""
+REQUEST_RETAINED_AFTER_CHANGE = 0.5
+"""The same for the requests' own terms."""
 
 
 class Terms(NamedTuple):
-    """The model's state, updated in place."""
+    """The model's state; the arrays are updated in place."""
 
     prior: FloatArray
-    """(features,) log-odds assumed."""
+    """(features,) assumed log-odds."""
     level: FloatArray
     """(2,) mean and variance."""
     offsets: FloatArray
     """(2, features) means and variances."""
     classes: FloatArray
-    """(MAX_CLASSES, 2) natural parameters, beside the prior's: what was seen of a class adds up, and fades, here."""
+    """(MAX_CLASSES, 2) evidence on each class's term in natural parameters, the prior left out: mean times precision,
+    and precision. In this form evidence adds up and is discounted by a factor."""
     requests: FloatArray
     """(capacity, 2) the same for each request."""
-    spread: FloatArray
-    """(2,) weighted sum of the requests' squared terms, and of the weights."""
+    between_request: FloatArray
+    """(2,) weighted sum of the requests' squared terms, and the sum of the weights. Their ratio is the between-request
+    variance."""
 
 
 class LogisticModel:
-    """State of the model for a number of features.
+    """The model's state for a number of features.
 
     Args:
-        prior: (features,) probability of success assumed before anything was seen.
+        prior: (features,) probability of success assumed before any observation.
         capacity: rows of per-request state.
         memory: observations that the level, the offsets and the classes remember.
         request_memory: observations that a request's term remembers.
@@ -70,12 +78,12 @@ class LogisticModel:
         self.request_memory = request_memory
         self.terms = Terms(
             prior=np.log(prior / (1.0 - prior)),
-            level=np.array([0.0, LEVEL_VARIANCE]),
-            offsets=np.stack([np.zeros(features), np.full(features, OFFSET_VARIANCE)]),
+            level=np.array([0.0, LEVEL_PRIOR_VARIANCE]),
+            offsets=np.stack([np.zeros(features), np.full(features, OFFSET_PRIOR_VARIANCE)]),
             classes=np.zeros((MAX_CLASSES, 2)),
             requests=np.zeros((capacity, 2)),
-            # As if ten requests had been seen that differ by one in log-odds.
-            spread=np.array([10.0, 10.0]),
+            # A between-request variance of 1, with the weight of ten well-known requests.
+            between_request=np.array([10.0, 10.0]),
         )
 
     def reset(self, rows: IntArray, capacity: int) -> None:
@@ -88,37 +96,50 @@ class LogisticModel:
         self.terms.requests[rows] = 0.0
 
     def forget(self) -> None:
-        """Keep only a hint of what was learnt: the text or the drafter has changed."""
-        _fade(self.terms.level, LEVEL_VARIANCE)
-        _fade(self.terms.offsets, OFFSET_VARIANCE)
-        self.terms.classes[:] *= FORGETTING
-        self.terms.requests[:] *= 0.5
+        """Discount everything learnt, after a change of the text or of the drafter."""
+        _discount(self.terms.level, LEVEL_PRIOR_VARIANCE)
+        _discount(self.terms.offsets, OFFSET_PRIOR_VARIANCE)
+        self.terms.classes[:] *= RETAINED_AFTER_CHANGE
+        self.terms.requests[:] *= REQUEST_RETAINED_AFTER_CHANGE
 
 
-def _fade(gaussian: FloatArray, prior_variance: float) -> None:
-    """Weaken what was seen beside the prior, which draws the mean, (0, …), towards the prior's 0."""
+def _discount(gaussian: FloatArray, prior_variance: float) -> None:
+    """Discount the evidence in a Gaussian posterior.
+
+    Args:
+        gaussian: (2, …) means and variances, the prior included; updated in place. The prior's mean is 0.
+        prior_variance: variance of the prior, which keeps its weight.
+    """
     mean, variance = gaussian[0], gaussian[1]
-    seen = FORGETTING * np.maximum(1.0 / variance - 1.0 / prior_variance, 0.0)
-    gaussian[0] = FORGETTING * mean / variance / (1.0 / prior_variance + seen)
-    gaussian[1] = 1.0 / (1.0 / prior_variance + seen)
+    evidence = RETAINED_AFTER_CHANGE * np.maximum(1.0 / variance - 1.0 / prior_variance, 0.0)
+    gaussian[0] = RETAINED_AFTER_CHANGE * mean / variance / (1.0 / prior_variance + evidence)
+    gaussian[1] = 1.0 / (1.0 / prior_variance + evidence)
 
 
 @compiled
-def between(terms: Terms) -> float:
-    """Variance of the requests' terms: how much requests differ, in squared log-odds."""
-    return min(max(terms.spread[0] / terms.spread[1], BETWEEN[0]), BETWEEN[1])
+def between_request_variance(terms: Terms) -> float:
+    """Variance of the requests' terms, squared log-odds: how much requests differ in acceptance."""
+    least, largest = BETWEEN_REQUEST_VARIANCE_BOUNDS
+    return min(max(terms.between_request[0] / terms.between_request[1], least), largest)
 
 
 @compiled
 def logistic(x: float) -> float:
+    """σ(x), with x limited to ±12."""
     return 1.0 / (1.0 + np.exp(-min(max(x, -12.0), 12.0)))
 
 
 @compiled
-def effect(natural: FloatArray, row: int, variance: float) -> tuple[float, float]:
-    """Mean and variance of a class's or a request's term, whose prior has this variance."""
-    own = 1.0 / (1.0 / variance + natural[row, 1])
-    return natural[row, 0] * own, own
+def posterior(natural: FloatArray, row: int, prior_variance: float) -> tuple[float, float]:
+    """Mean and variance of a class's or a request's term.
+
+    Args:
+        natural: `Terms.classes` or `Terms.requests`.
+        row: of the class or the request.
+        prior_variance: of the term; the prior mean is 0.
+    """
+    variance = 1.0 / (1.0 / prior_variance + natural[row, 1])
+    return natural[row, 0] * variance, variance
 
 
 @compiled
@@ -127,55 +148,68 @@ def learn(
     class_id: int,
     row: int,
     feature: int,
-    hit: float,
-    spread: float,
+    success: float,
+    between_variance: float,
     memory: float,
     request_memory: float,
 ) -> float:
-    """Take in one observation; the probability of success that was expected.
+    """Update all terms by one observation.
 
     Args:
-        hit: 1 for a success, 0 for a failure, in between where only a probability is known.
-        spread: the model's `between`.
+        terms: the state, updated in place.
+        class_id, row, feature: whose observation it is, and of what.
+        success: 1 or 0; a probability where the outcome itself was not observed.
+        between_variance: the model's `between_request_variance`.
+        memory, request_memory: as in `LogisticModel`.
+
+    Returns:
+        The probability of success predicted before the update.
     """
     level, offsets, classes, requests = terms.level, terms.offsets, terms.classes, terms.requests
-    of_class, class_variance = effect(classes, class_id, CLASS_VARIANCE)
-    of_request, request_variance = effect(requests, row, spread)
-    p = logistic(terms.prior[feature] + level[0] + offsets[0, feature] + of_class + of_request)
+    class_mean, class_variance = posterior(classes, class_id, CLASS_PRIOR_VARIANCE)
+    request_mean, request_variance = posterior(requests, row, between_variance)
+    p = logistic(terms.prior[feature] + level[0] + offsets[0, feature] + class_mean + request_mean)
     w = p * (1.0 - p)
     variance = level[1] + offsets[1, feature] + class_variance + request_variance
     shrink = 1.0 / (1.0 + w * variance)
-    step = (hit - p) * shrink
+    step = (success - p) * shrink
 
-    # A request's n-th observation moves the shared terms by 1 / (1 + n·w·spread) only: the more is known of the request
-    # itself, the less its next observation says of the others. Without this weight all requests would be estimated as
-    # those that draft most. (The exact weight is the square, which follows a server of few long requests too slowly.)
-    shared_term_weight = request_variance / spread
+    # The n-th observation of a request moves the shared terms with weight 1 / (1 + n·w·between_variance): the more is
+    # known about the request, the less its next observation says about the others. Without this weight the estimate
+    # for all requests would be that of the requests that draft most. (The exact weight is the square, which follows a
+    # server of few long requests too slowly.)
+    shared_term_weight = request_variance / between_variance
     level[0] += shared_term_weight * level[1] * step
     level[1] = min(
         (level[1] - shared_term_weight * level[1] * level[1] * w * shrink) * (1.0 + shared_term_weight / memory),
-        LEVEL_VARIANCE,
+        LEVEL_PRIOR_VARIANCE,
     )
-    own = offsets[1, feature]
-    offsets[0, feature] += shared_term_weight * own * step
+    offset_variance = offsets[1, feature]
+    offsets[0, feature] += shared_term_weight * offset_variance * step
     offsets[1, feature] = min(
-        (own - shared_term_weight * own * own * w * shrink) * (1.0 + shared_term_weight / memory), OFFSET_VARIANCE
+        (offset_variance - shared_term_weight * offset_variance * offset_variance * w * shrink)
+        * (1.0 + shared_term_weight / memory),
+        OFFSET_PRIOR_VARIANCE,
     )
-    for natural, row_of, mean, own, part, keep in (
-        (classes, class_id, of_class, class_variance, shared_term_weight, memory),
-        (requests, row, of_request, request_variance, 1.0, request_memory),
+    for natural, index, mean, own_variance, weight, own_memory in (
+        (classes, class_id, class_mean, class_variance, shared_term_weight, memory),
+        (requests, row, request_mean, request_variance, 1.0, request_memory),
     ):
-        gained = part * w / (1.0 + w * (variance - own))
-        precision = 1.0 / own + gained
-        natural[row_of, 0] = (mean + part * own * step) * precision * (1.0 - part / keep)
-        natural[row_of, 1] = (natural[row_of, 1] + gained) * (1.0 - part / keep)
+        gained = weight * w / (1.0 + w * (variance - own_variance))
+        precision = 1.0 / own_variance + gained
+        natural[index, 0] = (mean + weight * own_variance * step) * precision * (1.0 - weight / own_memory)
+        natural[index, 1] = (natural[index, 1] + gained) * (1.0 - weight / own_memory)
     return p
 
 
 @compiled
-def learn_spread(terms: Terms, row: int, spread: float) -> None:
-    """Let a request's term count in `between` by how much is known of it (a step of expectation maximisation)."""
-    mean, variance = effect(terms.requests, row, spread)
-    known = 1.0 - variance / spread
-    terms.spread[0] = terms.spread[0] * SPREAD_FADE + known * (mean * mean + variance)
-    terms.spread[1] = terms.spread[1] * SPREAD_FADE + known
+def learn_between_request_variance(terms: Terms, row: int, between_variance: float) -> None:
+    """Update the between-request variance by one request (a step of expectation maximisation).
+
+    The request's weight is 1 − posterior variance / prior variance, 0 for a request without observations.
+    """
+    mean, variance = posterior(terms.requests, row, between_variance)
+    weight = 1.0 - variance / between_variance
+    sums = terms.between_request
+    sums[0] = sums[0] * BETWEEN_REQUEST_DECAY + weight * (mean * mean + variance)
+    sums[1] = sums[1] * BETWEEN_REQUEST_DECAY + weight

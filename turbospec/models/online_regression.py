@@ -1,19 +1,22 @@
-"""A linear model without negative weights, learnt from a stream.
+"""A linear model with non-negative weights, learnt from a stream of measurements.
 
-Recursive least squares of relative errors, with three departures from the textbook:
+Recursive least squares on relative errors, with three departures from the textbook:
 
-* **Directional forgetting**: only what a measurement's own features excite is forgotten, so that a server that always
-  runs the same step does not lose what it knew of the others (Bittanti, Bolzern, Campi: "Recursive least-squares
-  identification algorithms with incomplete excitation", IEEE TAC 35(12), 1990).
-* **An adaptive response rate**: errors that go one way are a machine that has become another, and no noise; the more
-  they do, the faster is forgotten (Trigg, Leach: "Exponential smoothing with an adaptive response rate", Operational
-  Research Quarterly 18, 1967).
-* **No weight is negative.** An update goes as far as the first weight comes to 0, holds it there, and goes on with the
-  gain that the others have given that. Were it only cut off, those that rise to make up for its fall would rise for
-  nothing, and one measurement of a large step would spoil what is known of the small ones.
+* **Directional forgetting**: old measurements are forgotten only in the direction that a new one excites, so that a
+  server which repeats the same step keeps what it knows of other steps (Bittanti, Bolzern, Campi: "Recursive
+  least-squares identification algorithms with incomplete excitation", IEEE TAC 35(12), 1990).
+* **An adaptive response rate**: errors of the same sign in a row mean that the hardware speed has changed, not noise.
+  The larger the tracking signal (mean error over mean absolute error), the faster old measurements are forgotten
+  (Trigg, Leach: "Exponential smoothing with an adaptive response rate", Operational Research Quarterly 18, 1967).
+* **Non-negative weights**: an update stops where the first weight reaches 0, fixes that weight at 0, and continues with
+  the gain of the remaining weights given that. Clipping alone would be wrong: the other weights would have risen to
+  compensate for a decrease that clipping takes back, and one measurement of a large step would spoil the predictions
+  for small ones.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,43 +24,84 @@ from turbospec.interface import FloatArray
 from turbospec.runtime.kernels import compiled
 
 OUTLIER_SIGMAS = 4.0
-RECENT = 0.05
-"""Weight of the newest in the means of the last errors."""
-HASTE = 10.0
-"""Times as fast is forgotten where all errors go one way."""
+"""Errors are limited to this many standard deviations."""
+ERROR_MEAN_WEIGHT = 0.05
+"""Weight of the newest error in the running means behind the tracking signal."""
+MAX_FORGETTING_FACTOR = 10.0
+"""Forgetting is this many times as fast where all recent errors have the same sign."""
+
+
+class Regression(NamedTuple):
+    """State of an `OnlineRegression`; the arrays are updated in place."""
+
+    weights: FloatArray
+    """(p,) w, each at least 0."""
+    covariance: FloatArray
+    """(p, p) P, of the weights."""
+    noise: FloatArray
+    """(3,) of the relative error: its standard deviation σ, its running mean, and the running mean of its size."""
+    forgetting: float
+    """Share of the information that is kept per update, in the direction that the update excites."""
 
 
 class OnlineRegression:
-    """Linear model y ≈ x·w with w ≥ 0.
-
-    Works on relative errors: a step of 10 ms and one of 100 ms teach alike.
+    """Linear model y ≈ x·w with w ≥ 0, fitted to relative errors: a step of 10 ms weighs as much as one of 100 ms.
 
     Args:
-        weights: (p,) where to start.
-        variance: (p,) or (p, p) how far off the start may be, in squared units of the weights.
-        forgetting: information kept from one update to the next, in the direction that the update excites.
+        weights: (p,) initial weights.
+        variance: (p,) or (p, p) their covariance, in squared units of the weights.
+        forgetting: share of the information that is kept per update, in the direction that the update excites.
     """
 
     def __init__(self, weights: FloatArray, variance: FloatArray, *, forgetting: float = 0.995) -> None:
-        self.weights = np.maximum(weights, 0.0)
-        self.covariance = np.array(np.diag(variance) if variance.ndim == 1 else variance, dtype=np.float64)
-        self.forgetting = forgetting
-        self.noise = np.array([0.15, 0.0, 0.15])
-        """Of the relative error, learnt: its standard deviation, and the means of the last and of their sizes."""
+        self.state = Regression(
+            weights=np.maximum(weights, 0.0),
+            covariance=np.array(np.diag(variance) if variance.ndim == 1 else variance, dtype=np.float64),
+            noise=np.array([0.15, 0.0, 0.15]),
+            forgetting=forgetting,
+        )
+
+    @property
+    def weights(self) -> FloatArray:
+        """(p,) the present weights."""
+        return self.state.weights
+
+    @property
+    def covariance(self) -> FloatArray:
+        """(p, p) their covariance."""
+        return self.state.covariance
+
+    @property
+    def noise_deviation(self) -> float:
+        """σ, the standard deviation of the relative error."""
+        return float(self.state.noise[0])
+
+    def refit(self, weights: FloatArray, scaled_features: FloatArray, noise_deviation: float) -> None:
+        """Replace the weights by those of an offline fit, and add its information to the covariance.
+
+        Args:
+            weights: (p,) fitted weights.
+            scaled_features: (m, p) features of the fit's samples, each divided by the scale of its relative error.
+            noise_deviation: standard deviation of the relative error.
+        """
+        information = scaled_features.T @ scaled_features / noise_deviation**2
+        self.state.weights[:] = weights
+        self.state.noise[0] = noise_deviation
+        self.state.covariance[:] = np.linalg.inv(information + np.linalg.inv(self.state.covariance))
 
     def learn(self, features: FloatArray, target: float) -> None:
-        """Take in one measurement; `target` at or below 0 is ignored."""
+        """Take in one measurement of (p,) features; a `target` at or below 0 is ignored."""
         if target > 0.0:
-            learn_online(self.weights, self.covariance, self.noise, features, target, self.forgetting)
+            learn_online(self.state, features, target)
 
     def predict(self, features: FloatArray) -> FloatArray:
         """(…,) predictions for (…, p) features, never negative for non-negative features."""
-        return features @ self.weights
+        return features @ self.state.weights
 
 
 @compiled
 def _times(matrix: FloatArray, vector: FloatArray) -> FloatArray:
-    # Plain loops: a dozen features are too few to be worth a call into BLAS.
+    # Plain loops: for a dozen features a call into BLAS takes longer than the product.
     out = np.zeros(len(vector))
     for i in range(len(vector)):
         for j in range(len(vector)):
@@ -66,52 +110,57 @@ def _times(matrix: FloatArray, vector: FloatArray) -> FloatArray:
 
 
 @compiled
-def learn_online(
-    weights: FloatArray,
-    covariance: FloatArray,
-    noise: FloatArray,
-    features: FloatArray,
-    target: float,
-    forgetting: float,
-) -> None:
+def learn_online(regression: Regression, features: FloatArray, target: float) -> None:
+    """Update a regression, in place, by one measurement.
+
+    Args:
+        regression: the state.
+        features: (p,) x.
+        target: y, above 0.
+    """
+    weights, covariance, noise = regression.weights, regression.covariance, regression.noise
     size = len(weights)
     predicted = _dot(features, weights)
-    # Measured against the larger of the two, so that neither a stall nor a wild prediction gets undue weight.
+    # Relative to the larger of the two, so that neither a stall nor a wild prediction gets undue weight.
     scale = max(target, predicted, 1e-9)
     error = (target - predicted) / scale
-    seen = features / scale
-    free, gain = covariance.copy(), _times(covariance, seen)
-    _hold_at_zero(weights, free, gain, seen, error)
-    spread = _dot(seen, gain)
-    sigma = np.sqrt(noise[0] ** 2 + spread)
+    scaled = features / scale
+    free, gain = covariance.copy(), _times(covariance, scaled)
+    _fix_at_zero(weights, free, gain, scaled, error)
+    variance = _dot(scaled, gain)
+    sigma = np.sqrt(noise[0] ** 2 + variance)
     error = min(max(error, -OUTLIER_SIGMAS * sigma), OUTLIER_SIGMAS * sigma)
+    # For normal errors σ = √(π/2)·E|error| ≈ 1.25·E|error|.
     noise_after = min(max(0.98 * noise[0] + 0.02 * abs(error) * 1.25, 0.01), 0.5)
-    noise[1] += RECENT * (error - noise[1])
-    noise[2] += RECENT * (abs(error) - noise[2])
-    one_way = (noise[1] / max(noise[2], 1e-9)) ** 2
+    noise[1] += ERROR_MEAN_WEIGHT * (error - noise[1])
+    noise[2] += ERROR_MEAN_WEIGHT * (abs(error) - noise[2])
+    squared_tracking_signal = (noise[1] / max(noise[2], 1e-9)) ** 2
     for _ in range(size):
-        denominator = noise[0] ** 2 + spread
-        way, first = 1.0, -1
+        denominator = noise[0] ** 2 + variance
+        # The largest fraction of the update that leaves every weight at or above 0.
+        fraction, first = 1.0, -1
         for i in range(size):
             change = gain[i] * error / denominator
-            if weights[i] + way * change < 0.0:
-                way, first = weights[i] / -change, i
+            if weights[i] + fraction * change < 0.0:
+                fraction, first = weights[i] / -change, i
         for i in range(size):
-            weights[i] = max(weights[i] + way * gain[i] * error / denominator, 0.0)
+            weights[i] = max(weights[i] + fraction * gain[i] * error / denominator, 0.0)
         if first < 0:
             break
         weights[first] = 0.0
-        error *= 1.0 - way
-        _hold_at_zero(weights, free, gain, seen, error)
-        spread = _dot(seen, gain)
-    # Directional forgetting: P⁻¹ loses (1 − λ) of itself along x alone, then gains x xᵀ / σ². The gain is bounded by
-    # the noise so that a direction which repeats keeps a memory of 1 / (1 − λ) steps.
-    denominator = noise[0] ** 2 + spread
-    spread_after = spread * noise[0] ** 2 / denominator
-    floor = (1.0 - forgetting) * (1.0 + (HASTE - 1.0) * one_way) * noise[0] ** 2
+        error *= 1.0 - fraction
+        _fix_at_zero(weights, free, gain, scaled, error)
+        variance = _dot(scaled, gain)
+    # Directional forgetting: P⁻¹ loses a share 1 − forgetting of itself along x alone, then gains x xᵀ / σ². The gain
+    # is bounded by the noise, so that a repeated direction keeps a memory of 1 / (1 − forgetting) steps.
+    denominator = noise[0] ** 2 + variance
+    variance_after = variance * noise[0] ** 2 / denominator
+    floor = (
+        (1.0 - regression.forgetting) * (1.0 + (MAX_FORGETTING_FACTOR - 1.0) * squared_tracking_signal) * noise[0] ** 2
+    )
     change = -1.0 / denominator
-    if 1e-12 < spread_after < floor:
-        change += (noise[0] ** 2 / denominator) ** 2 * (floor - spread_after) / spread_after**2
+    if 1e-12 < variance_after < floor:
+        change += (noise[0] ** 2 / denominator) ** 2 * (floor - variance_after) / variance_after**2
     for i in range(size):
         for j in range(size):
             covariance[i, j] += gain[i] * gain[j] * change
@@ -119,14 +168,14 @@ def learn_online(
 
 
 @compiled
-def _hold_at_zero(
-    weights: FloatArray, covariance: FloatArray, gain: FloatArray, seen: FloatArray, error: float
+def _fix_at_zero(
+    weights: FloatArray, covariance: FloatArray, gain: FloatArray, scaled: FloatArray, error: float
 ) -> None:
-    """Take weights at 0 that would go below it as known: the covariance and the gain are given them."""
+    """Condition the covariance and the gain on weights that are 0 and would become negative."""
     size = len(weights)
-    held = True
-    while held:
-        held = False
+    changed = True
+    while changed:
+        changed = False
         for i in range(size):
             if weights[i] <= 0.0 and gain[i] * error < 0.0 and covariance[i, i] > 0.0:
                 column = covariance[:, i] / np.sqrt(covariance[i, i])
@@ -135,9 +184,9 @@ def _hold_at_zero(
                         covariance[j, k] -= column[j] * column[k]
                 covariance[i, :] = 0.0
                 covariance[:, i] = 0.0
-                gain[:] = _times(covariance, seen)
+                gain[:] = _times(covariance, scaled)
                 gain[i] = 0.0
-                held = True
+                changed = True
 
 
 @compiled

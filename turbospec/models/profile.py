@@ -1,4 +1,4 @@
-"""Measured step times: what `turbospec profile` writes and the latency models are fitted from."""
+"""Measured step times: written by `turbospec profile`, fitted by the latency models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turbospec.interface import StepOutcome
 
 MODELS = ("target", "drafter")
 CONDITIONS = (*MODELS, "device", "dtype", "threads", "temperature", "top_k", "top_p")
-"""Entries of a profile's `meta` that step times depend on; the others say when and by what it was measured."""
+"""Entries of a profile's `meta` that step times depend on. The other entries only document the measurement."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,6 +33,7 @@ class LatencySample:
 
     @classmethod
     def from_outcome(cls, outcome: StepOutcome) -> LatencySample:
+        """Copy the latency part of an outcome."""
         return cls(
             draft_rows=tuple(int(rows) for rows in outcome.draft_rows),
             draft_context_tokens=outcome.draft_context_tokens,
@@ -52,17 +53,18 @@ class Profile:
 
     samples: list[LatencySample]
     meta: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What was measured: models, device, type of the weights, threads, how tokens were chosen, date."""
+    """What was measured, and how: models, device, dtype, threads, sampling parameters, date."""
 
     @classmethod
     def from_outcomes(cls, outcomes: Iterable[StepOutcome], **meta: Any) -> Profile:
+        """Make a profile of measured steps."""
         return cls([LatencySample.from_outcome(outcome) for outcome in outcomes], meta)
 
     def differences(self, meta: dict[str, Any]) -> list[str]:
-        """Conditions under which an engine whose `meta` this is runs otherwise than the one that was measured.
+        """Conditions in which the measured engine differs from one described by `meta`.
 
         Returns:
-            Phrases like "dtype float32, not bfloat16". What either side does not say is not compared.
+            Phrases like "dtype float32, not bfloat16": measured first. Entries that either side lacks are not compared.
         """
         return [
             f"{name} {self.meta[name]}, not {meta[name]}"
@@ -71,16 +73,17 @@ class Profile:
         ]
 
     def save(self, path: Path) -> None:
+        """Write the profile as JSON; missing folders are made."""
         document = _Document(format=1, meta=self.meta, samples=self.samples)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(document.model_dump_json(indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Profile:
-        """Read a profile that `save` wrote.
+        """Read a profile written by `save`.
 
         Raises:
-            UserError: the file cannot be read or is not a profile of this format.
+            UserError: the file cannot be read, or is not a profile of this format.
         """
         try:
             document = _Document.model_validate_json(path.read_bytes())
@@ -96,12 +99,12 @@ class Profile:
 
 
 def _condition(meta: dict[str, Any], name: str) -> Any:
-    """A condition as it is compared: one checkpoint folder may be written in several ways."""
+    """A condition in comparable form: the same checkpoint folder may be given by different paths."""
     return Path(str(meta[name])).resolve() if name in MODELS else meta[name]
 
 
 class _Document(BaseModel):
-    """The file's shape."""
+    """The JSON document."""
 
     format: Literal[1]
     meta: dict[str, Any]

@@ -1,47 +1,48 @@
-"""The exact draft-length optimiser.
+"""The exact draft-length optimiser: maximises the objective, expected tokens minus λ times the step's duration.
 
-A plan is worth its expected tokens less the price of its time:
+    max over k   Σ_i Σ_{j≤k_i} gain[i,j]  −  λ · (D(d, m) + V(m)),      d = max_i k_i,  m = Σ_i k_i
 
-    max over k   Σ_i Σ_{j≤k_i} gain[i, j]  −  price · (D(d, m) + V(m)),      d = max_i k_i,  m = Σ_i k_i
+where gain[i,j] is the survival S[i,j] of request i's j-th draft token (times the request's weight), V(m) the duration
+of the verify pass with m draft tokens in it, any non-decreasing function, and D the duration of drafting. If a
+sequential drafter's pass over r rows costs α + β·r, then d passes over m rows in all cost α·d + β·m: D depends on d
+and m alone. As gain[i,·] does not increase, the best m tokens within depth d are the m largest gains of the first d
+columns, and they form a prefix of every row. One scan over the gains in falling order, with a running sum for every d,
+therefore meets the optimum of every pair (d, m): O(nK log nK + nK²), no approximation, graph-padding steps in V
+included.
 
-where gain[i, j] is the survival S[i, j] of request i's j-th draft token (times the request's weight), V(m) the verify
-pass with m draft tokens in it, any non-decreasing function, and D the drafting. If a sequential drafter's pass over r
-rows costs α + β·r, then d passes over m rows in all cost α·d + β·m: D depends on (d, m) alone. As gain[i, ·] does
-not increase, the best m tokens within depth d are the m largest gains of the first d columns, and they form a prefix
-of every row. One walk over the gains in falling order, keeping a running sum for every d, therefore meets the optimum
-of every pair (d, m): O(nK log nK + nK²), no approximation, graph-padding steps in V included.
-
-A charge per request (catching up a stale drafter) breaks that argument: the best plan is then a knapsack. The plan
-is mended instead, by shutting out the requests that do not earn their charge; tests hold the loss against brute force.
+A fixed cost per drafting request (catching up its drafter KV lag) breaks that argument: the best plan is then the
+solution of a knapsack problem. The plan is then repaired by excluding the requests that do not earn their fixed cost;
+the loss against brute force is below 1 % in the tests.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from turbospec.interface import BoolArray, FloatArray, IntArray
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, unnamed
 
 
 @dataclass(slots=True)
 class StepCosts:
-    """What a step costs in seconds, as the planner needs it."""
+    """Duration of a step in seconds, as a function of its draft lengths."""
 
     verify: FloatArray
-    """(M + 1,) the step without its drafting (host work and the target's pass) with 0 … M draft tokens in it;
-    must not decrease. M bounds the plan's draft tokens."""
+    """(M + 1,) V(m): the step without its drafting (host work and the target's pass) with m = 0 … M draft tokens; must
+    not decrease. M bounds the plan's draft tokens."""
     draft_start: float = 0.0
-    """Once for a step that drafts at all."""
+    """Fixed cost of a step with any draft."""
     draft_pass: float = 0.0
-    """Each draft pass, that is each level of depth. A parallel drafter's one pass belongs in `draft_start`."""
+    """α, per drafter pass, that is per position of depth. A parallel drafter's only pass belongs in `draft_start`."""
     draft_token: float = 0.0
-    """Each draft token: a row of a draft pass."""
+    """β, per draft token: a row of a drafter pass."""
 
     def seconds(self, draft_lengths: IntArray) -> float:
-        """Duration of a step with these draft lengths, catch-up charges excluded."""
+        """Duration of a step with these (n,) draft lengths, fixed costs of requests not included."""
         m = int(draft_lengths.sum())
         if m == 0:
             return float(self.verify[0])
@@ -51,16 +52,16 @@ class StepCosts:
 
 @dataclass(slots=True, frozen=True)
 class DraftPlan:
-    """An optimum: what to draft, the gain it expects and the time it takes."""
+    """Draft lengths, with their expected gain and the step's predicted duration."""
 
     draft_lengths: IntArray
     gain: float
-    """Σ of the chosen gains: expected accepted tokens where the weights are 1."""
+    """Σ gain[i,j] of the chosen tokens: expected accepted tokens where the weights are 1."""
     seconds: float
-    """Duration of the step, catch-up charges included."""
+    """Duration of the step, fixed costs of requests included."""
 
     def value(self, price: float) -> float:
-        """What the plan is worth, in tokens."""
+        """The objective, in tokens, at a price of time λ in tokens/s."""
         return self.gain - price * self.seconds
 
 
@@ -69,69 +70,78 @@ def plan_draft_lengths(
     costs: StepCosts,
     price: float,
     *,
-    charges: FloatArray | None = None,
+    request_seconds: FloatArray | None = None,
     max_seconds: float = math.inf,
 ) -> DraftPlan:
-    """Draft lengths that maximise expected tokens less the price of the step's time.
+    """Draft lengths that maximise expected tokens minus λ times the step's duration.
 
     Args:
         gains: (n, K) weighted survival of each draft token, not increasing along a row; 0 where no draft is possible.
         costs: the step's cost model; its `verify` table may be shorter than n·K, which caps the plan's tokens.
-        price: tokens that a second is worth, at least 0.
-        charges: (n,) seconds that a request costs once if it drafts at all; None for none.
-        max_seconds: no plan that takes longer is chosen, except drafting nothing at all.
+        price: λ in tokens/s, at least 0.
+        request_seconds: (n,) fixed cost of each request that drafts at all; None for none.
+        max_seconds: plans that take longer are not chosen, except the plan without drafts.
     """
-    walk = _Walk(gains, costs, price, max_seconds)
-    if charges is None or not charges.any():
-        return walk.best(np.ones(len(gains), np.bool_))
-    return _with_charges(walk, charges)
+    scan = _GainScan(gains, costs, price, max_seconds)
+    if request_seconds is None or not request_seconds.any():
+        return scan.best(np.ones(len(gains), np.bool_))
+    return _with_request_costs(scan, request_seconds)
 
 
-class _Walk:
-    """The gains in falling order, to be walked for one set of requests or another."""
+class _Linear(NamedTuple):
+    """The scalar part of a scan's inputs."""
+
+    draft_start: float
+    draft_pass: float
+    draft_token: float
+    price: float
+    max_seconds: float
+
+
+class _GainScan:
+    """The gains in falling order, to be scanned for one set of requests or another."""
 
     def __init__(self, gains: FloatArray, costs: StepCosts, price: float, max_seconds: float) -> None:
         self.gains, self.costs, self.price, self.max_seconds = gains, costs, price, max_seconds
-        # An optimum loses nothing by giving up its smallest gain, so that gain covers at least the cheapest place in
-        # the verify pass and a row of a draft pass. What earns less is not worth sorting.
+        # In an optimum the smallest chosen gain covers at least the cheapest increment of the verify pass and a row of
+        # a drafter pass, or dropping it would be better. Smaller gains need not be sorted.
         values = gains.ravel()
-        candidates = np.flatnonzero(values > price * (costs.draft_token + _smallest_step(costs.verify)))
-        # Rows do not increase and the sort is stable: every prefix of the walk holds a prefix of each row.
+        candidates = np.flatnonzero(values > price * (costs.draft_token + _smallest_increment(costs.verify)))
+        # Rows do not increase and the sort is stable: every prefix of the order contains a prefix of each row.
         self.order = candidates[np.argsort(-values[candidates], kind="stable")]
 
     def best(self, allowed: BoolArray) -> DraftPlan:
-        """The optimum in which only the `allowed` requests draft, charges left out."""
+        """The optimum in which only the (n,) `allowed` requests draft, fixed costs of requests not included."""
         costs = self.costs
-        lengths, gain, seconds = _walk(
-            self.gains, self.order, allowed, costs.verify, costs.draft_start, costs.draft_pass, costs.draft_token,
-            self.price, self.max_seconds,
-        )  # fmt: skip
-        return DraftPlan(lengths, gain, seconds)
+        linear = _Linear(costs.draft_start, costs.draft_pass, costs.draft_token, self.price, self.max_seconds)
+        return DraftPlan(*_scan(self.gains, self.order, allowed, costs.verify, unnamed(linear)))
 
-    def worth(self, plan: DraftPlan) -> FloatArray:
-        """(n,) tokens that each request's drafts earn over the time that their own tokens take."""
+    def surplus(self, plan: DraftPlan) -> FloatArray:
+        """(n,) tokens that each request's drafts gain over the time that their own tokens take."""
         m = int(plan.draft_lengths.sum())
         token_seconds = self.costs.draft_token + (self.costs.verify[m] - self.costs.verify[0]) / max(m, 1)
         columns = np.arange(int(self.gains.shape[1]), dtype=np.int64)
-        earned = np.where(columns < plan.draft_lengths[:, None], self.gains, 0.0).sum(axis=1)
-        return earned - self.price * token_seconds * plan.draft_lengths
+        gained = np.where(columns < plan.draft_lengths[:, None], self.gains, 0.0).sum(axis=1)
+        return gained - self.price * token_seconds * plan.draft_lengths
 
 
-def _with_charges(walk: _Walk, charges: FloatArray) -> DraftPlan:
-    """Best of the plans met while shutting out requests that do not earn their charge.
+def _with_request_costs(scan: _GainScan, request_seconds: FloatArray) -> DraftPlan:
+    """The best of the plans found while excluding requests that do not earn their fixed cost.
 
-    Two descents: from all requests, and from those that owe nothing, whose drafts may carry the others' depth.
+    Two descents: from all requests, and from those without a fixed cost, whose drafts may pay for the others' depth.
     """
-    best = DraftPlan(np.zeros(len(charges), np.int64), 0.0, float(walk.costs.verify[0]))
-    for opening in (np.ones(len(charges), np.bool_), charges <= 0.0):
-        allowed = opening
+    best = DraftPlan(np.zeros(len(request_seconds), np.int64), 0.0, float(scan.costs.verify[0]))
+    for initial in (np.ones(len(request_seconds), np.bool_), request_seconds <= 0.0):
+        allowed = initial
         while allowed.any():
-            free = walk.best(allowed)
-            drafting = free.draft_lengths > 0
-            plan = DraftPlan(free.draft_lengths, free.gain, free.seconds + float(charges[drafting].sum()))
-            if plan.seconds <= walk.max_seconds and plan.value(walk.price) > best.value(walk.price):
+            without = scan.best(allowed)
+            drafting = without.draft_lengths > 0
+            plan = DraftPlan(
+                without.draft_lengths, without.gain, without.seconds + float(request_seconds[drafting].sum())
+            )
+            if plan.seconds <= scan.max_seconds and plan.value(scan.price) > best.value(scan.price):
                 best = plan
-            losing = drafting & (walk.worth(free) < walk.price * charges)
+            losing = drafting & (scan.surplus(without) < scan.price * request_seconds)
             if not losing.any():
                 break
             allowed = allowed & ~losing
@@ -139,7 +149,7 @@ def _with_charges(walk: _Walk, charges: FloatArray) -> DraftPlan:
 
 
 @compiled
-def _smallest_step(verify: FloatArray) -> float:
+def _smallest_increment(verify: FloatArray) -> float:
     smallest = math.inf
     for m in range(1, len(verify)):
         smallest = min(smallest, verify[m] - verify[m - 1])
@@ -147,22 +157,15 @@ def _smallest_step(verify: FloatArray) -> float:
 
 
 @compiled
-def _walk(
-    gains: FloatArray,
-    order: IntArray,
-    allowed: BoolArray,
-    verify: FloatArray,
-    draft_start: float,
-    draft_pass: float,
-    draft_token: float,
-    price: float,
-    max_seconds: float,
+def _scan(
+    gains: FloatArray, order: IntArray, allowed: BoolArray, verify: FloatArray, linear: _Linear
 ) -> tuple[IntArray, float, float]:
     """Lengths, gain and seconds of the best plan along `order`, the flat indices of `gains` in falling order."""
+    linear = _Linear(*linear)
     n, columns = gains.shape
     total = np.zeros(columns + 1)
     count = np.zeros(columns + 1, np.int64)
-    best_value = -price * verify[0]
+    best_value = -linear.price * verify[0]
     best_gain, best_seconds, best_depth, best_count = 0.0, verify[0], 0, 0
     for index in order:
         row, depth = index // columns, index % columns + 1
@@ -175,9 +178,9 @@ def _walk(
                 continue
             count[d] = m
             total[d] += gain
-            seconds = draft_start + draft_pass * d + draft_token * m + verify[m]
-            value = total[d] - price * seconds
-            if value > best_value and seconds <= max_seconds:
+            seconds = linear.draft_start + linear.draft_pass * d + linear.draft_token * m + verify[m]
+            value = total[d] - linear.price * seconds
+            if value > best_value and seconds <= linear.max_seconds:
                 best_value, best_gain, best_seconds, best_depth, best_count = value, total[d], seconds, d, m
     lengths = np.zeros(n, np.int64)
     taken = 0

@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from turbospec.interface import BoolArray, FloatArray, IntArray
 from turbospec.models.confidence import bin_of
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, unnamed
+
+
+class GatePrices(NamedTuple):
+    """What drafting one more token costs, in tokens: λ times the seconds that it takes."""
+
+    drafter_pass: float
+    """A further drafter pass, whatever the number of its rows."""
+    row: float
+    """A request's row in that pass, the verification of its token included."""
+    verify: float
+    """Verification of one token alone."""
+
+
+class _Estimates(NamedTuple):
+    """Acceptance that the gate decides by; see `SurvivalGate`."""
+
+    table: FloatArray
+    odds_ratios: FloatArray
+    acceptance: FloatArray
 
 
 class SurvivalGate:
-    """Stops drafting a request when its next token no longer pays, judged by the confidences drafted so far.
+    """Stops drafting for a request as soon as its next token no longer pays.
 
-    With P the probability that all tokens drafted so far survive (the product of their calibrated acceptances), a
-    token is verified if P earns its place in the target's pass, and a further pass is run for the requests that expect
-    P · a_next above the price of a row, as long as together they also pay for the pass itself. Survival only falls, so
-    looking one pass ahead is the optimal stopping rule (the monotone case; Chow and Robbins, 1961).
+    Let S be the probability that all tokens drafted so far are accepted: the product of their acceptances, each
+    calibrated to its confidence. A token is verified if S exceeds the price of its verification. A further pass runs
+    for the requests whose expected gain S·a_next exceeds the price of a row, if their summed surplus also exceeds the
+    price of the pass. S never rises, so looking one pass ahead is the optimal stopping rule (the monotone case; Chow
+    and Robbins, 1961).
 
     Args:
-        table: (bins,) acceptance by bin of confidence, at most a little older.
-        odds_ratios: (n,) how the odds of each request's acceptance differ from the table's.
-        acceptance: (n, K) acceptance expected of each position before its confidence is known.
-        limits: (n,) draft lengths that are not exceeded.
-        prices: (3,) tokens that a further draft pass costs; that a request's row in it costs, its verification
-            included; and that verifying one token costs.
+        table: (bins,) acceptance by bin of confidence.
+        odds_ratios: (n,) odds of each request's acceptance, relative to the odds in the table.
+        acceptance: (n, K) a[i,j]: acceptance of each position before its confidence is known.
+        limits: (n,) draft limits.
+        prices: what one more token costs.
     """
 
     def __init__(
@@ -32,51 +53,44 @@ class SurvivalGate:
         odds_ratios: FloatArray,
         acceptance: FloatArray,
         limits: IntArray,
-        prices: FloatArray,
+        prices: GatePrices,
     ) -> None:
-        self._table = table
-        self._odds_ratios = odds_ratios
-        self._acceptance = acceptance
-        self._prices = prices
-        # One array for survival, tokens drafted and limit: entering compiled code costs time for each argument.
+        self._estimates = unnamed(_Estimates(table, odds_ratios, acceptance))
+        self._prices = unnamed(prices)
+        # One array for survival, tokens drafted and limit: unpacking each array takes time in every drafter pass.
         self._state = np.ones((3, len(limits)))
         self._state[1] = 0.0
         self._state[2] = limits
 
-    def afresh(self, limits: IntArray) -> SurvivalGate:
-        """The gate of another step of the same requests, on the same estimates."""
-        return SurvivalGate(self._table, self._odds_ratios, self._acceptance, limits, self._prices)
+    def for_next_step(self, limits: IntArray) -> SurvivalGate:
+        """A new gate for the next step of the same requests, with the same estimates and prices."""
+        return SurvivalGate(*self._estimates, limits, self._prices)
 
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
-        return _advance(self._table, self._odds_ratios, self._acceptance, self._state, self._prices, rows, confidence)
+        """Decide on the position just drafted; see `DraftGate.advance`."""
+        return _advance(self._estimates, self._prices, self._state, rows, confidence)
 
 
 @compiled
 def _advance(
-    table: FloatArray,
-    odds_ratios: FloatArray,
-    acceptance: FloatArray,
-    state: FloatArray,
-    prices: FloatArray,
-    rows: IntArray,
-    confidence: FloatArray,
+    estimates: _Estimates, prices: GatePrices, state: FloatArray, rows: IntArray, confidence: FloatArray
 ) -> tuple[BoolArray, BoolArray]:
+    estimates, prices = _Estimates(*estimates), GatePrices(*prices)
     keep, more = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
     survival, drafted, limits = state[0], state[1], state[2]
-    pass_price, row_price, verify_price = prices[0], prices[1], prices[2]
     surplus = 0.0
     for r in range(len(rows)):
         i = rows[r]
-        odds = table[bin_of(confidence[r])]
-        odds = odds / (1.0 - odds) * odds_ratios[i]
+        odds = estimates.table[bin_of(confidence[r])]
+        odds = odds / (1.0 - odds) * estimates.odds_ratios[i]
         survival[i] *= odds / (1.0 + odds)
         drafted[i] += 1.0
-        keep[r] = survival[i] > verify_price
+        keep[r] = survival[i] > prices.verify
         if keep[r] and drafted[i] < limits[i]:
-            gain = survival[i] * acceptance[i, int(drafted[i])] - row_price
+            gain = survival[i] * estimates.acceptance[i, int(drafted[i])] - prices.row
             if gain > 0.0:
                 more[r] = True
                 surplus += gain
-    if surplus <= pass_price:
+    if surplus <= prices.drafter_pass:
         more[:] = False
     return keep, more

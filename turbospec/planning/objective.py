@@ -1,4 +1,7 @@
-"""The rate that a step's own plans can reach."""
+"""The price of time λ where the server has no history for a load: the best token rate of the step itself.
+
+The objective of a plan is its expected tokens minus λ times its duration; `turbospec.planning.exact` maximises it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,14 @@ from turbospec.planning.exact import DraftPlan, StepCosts, plan_draft_lengths
 
 
 def best_rate(gains: FloatArray, costs: StepCosts, base_tokens: float, iterations: int = 4) -> float:
-    """Highest expected tokens a second over all plans of one step (Dinkelbach, Management Science 13, 1967)."""
+    """Highest expected tokens/s over all plans of one step (Dinkelbach, Management Science 13, 1967).
+
+    Args:
+        gains: (n, K) survival S[i,j] of each draft token.
+        costs: the step's cost model.
+        base_tokens: tokens that the step emits without drafts.
+        iterations: at most; the rate converges superlinearly.
+    """
     rate = base_tokens / float(costs.verify[0])
     for _ in range(iterations):
         plan: DraftPlan = plan_draft_lengths(gains, costs, rate)

@@ -1,7 +1,7 @@
 """A step's decision in the terms of its planners, and the two ways to solve it.
 
-Without a gate the draft lengths are fixed before drafting (`fixed_lengths`). With one, which ends each draft by the
-drafter's confidence, it is only chosen which requests start (`gated_start`).
+Without a gate the draft lengths are fixed before drafting (`fixed_lengths`). With a gate, which ends each draft by the
+drafter's confidence, the plan only chooses which requests start to draft (`gated_start`).
 """
 
 from __future__ import annotations
@@ -16,44 +16,46 @@ from turbospec.interface import FloatArray, IntArray, Phase, StepPlan, StepView
 from turbospec.models.acceptance import survival
 from turbospec.models.confidence import ConfidenceCalibration
 from turbospec.planning.exact import StepCosts, plan_draft_lengths
-from turbospec.planning.gate import SurvivalGate
-from turbospec.planning.stopping import Start, StoppingValues, choose_start
-from turbospec.runtime.kernels import compiled
+from turbospec.planning.gate import GatePrices, SurvivalGate
+from turbospec.planning.stopping import PassValueCache, StartPrices, choose_start
+from turbospec.runtime.kernels import compiled, unnamed
 
-CATCH_UP_HORIZON = 64
-"""Most tokens over which a request's catching up is spread in the plan: what it buys is not spent in one step."""
+CATCH_UP_HORIZON_TOKENS = 64
+"""Most tokens over which the cost of catching up is spread: one catch-up benefits all later drafts of the request."""
 
 
 class Batch(NamedTuple):
-    """What plans need of a batch as a whole."""
+    """Sums over the requests of a step."""
 
     decoding: int
     """Requests past their prompt."""
     prefilling: int
-    starting: int
-    """Requests whose first token was the last thing that happened to them."""
+    """Requests in prefill."""
+    first_decode: int
+    """Requests in `Phase.FIRST_DECODE`: their first token has just been emitted."""
     context_tokens: int
     drafter_lag_tokens: int
-    draft_room: int
+    max_draft_tokens: int
     """Σ of the draft limits."""
 
     @classmethod
     def of(cls, view: StepView, limits: IntArray) -> Batch:
-        return cls(*_summarise(view.phase, view.context_tokens, view.drafter_lag_tokens, limits))
+        """Sum up a view's requests, with (n,) draft limits that may be lower than the view's."""
+        return cls(*_sum_up(view.phase, view.context_tokens, view.drafter_lag_tokens, limits))
 
 
 @compiled
-def _summarise(
+def _sum_up(
     phase: IntArray, context_tokens: IntArray, drafter_lag_tokens: IntArray, limits: IntArray
 ) -> tuple[int, int, int, int, int, int]:
-    prefilling, starting, context, stale, room = 0, 0, 0, 0, 0
+    prefilling, first_decode, context, lag, draft_tokens = 0, 0, 0, 0, 0
     for i in range(len(phase)):
         prefilling += phase[i] == Phase.PREFILL.value
-        starting += phase[i] == Phase.FIRST_DECODE.value
+        first_decode += phase[i] == Phase.FIRST_DECODE.value
         context += context_tokens[i]
-        stale += drafter_lag_tokens[i]
-        room += limits[i]
-    return len(phase) - prefilling, prefilling, starting, context, stale, room
+        lag += drafter_lag_tokens[i]
+        draft_tokens += limits[i]
+    return len(phase) - prefilling, prefilling, first_decode, context, lag, draft_tokens
 
 
 @dataclass(slots=True)
@@ -62,122 +64,140 @@ class StepProblem:
 
     batch: Batch
     rows: IntArray
-    """(n,) rows of the requests' state."""
+    """(n,) rows of the per-request state."""
     limits: IntArray
-    """(n,) draft lengths that are not exceeded."""
+    """(n,) draft limits."""
     conditional: FloatArray
-    """(n, K) acceptance of each draft token given that all before it were accepted."""
+    """(n, K) a[i,j]: acceptance of each draft token given that all before it were accepted."""
     costs: StepCosts
     price: float
-    """Tokens that a second is worth."""
+    """λ in tokens/s, raised by the first-token price."""
     decode_price: float
-    """The same without what it is worth to those that have no token yet."""
-    catch_up: FloatArray | None
-    """(n,) seconds that each request adds if it drafts, for what its drafter's cache has missed; None for none."""
-    charges: FloatArray | None
-    """(n,) the part of `catch_up` that this step has to earn."""
-    reading_seconds: float = 0.0
-    """What the step's prompts add to the first drafter pass; only what their reading now delays is in `costs`."""
+    """λ of decoding alone, without the first-token price."""
+    catch_up_seconds: FloatArray | None
+    """(n,) time that each request adds if it drafts, to catch up its drafter KV lag; None for none."""
+    amortised_seconds: FloatArray | None
+    """(n,) the part of `catch_up_seconds` that is charged to this step (`amortise_catch_up`). The rest is deferred to
+    later steps, which benefit too."""
+    drafter_prefill_seconds: float = 0.0
+    """Time that the step's prompts add to the first drafter pass. `costs` contains only the part that is due to
+    prefilling them now and not later, when no first token would wait."""
 
     @property
-    def plain_seconds(self) -> float:
-        """Duration of the step without any draft."""
+    def no_draft_seconds(self) -> float:
+        """Duration of the step without drafts."""
         return float(self.costs.verify[0])
 
     @property
-    def longest_seconds(self) -> float:
+    def full_draft_seconds(self) -> float:
         """Duration of the step if every request drafts to its limit."""
-        return self.costs.seconds(self.limits) + (0.0 if self.catch_up is None else float(self.catch_up.sum()))
+        catch_up = 0.0 if self.catch_up_seconds is None else float(self.catch_up_seconds.sum())
+        return self.costs.seconds(self.limits) + catch_up
 
-    def invested_seconds(self, draft_lengths: IntArray) -> float:
-        """What of a plan's catching up is left for later steps to earn."""
-        if self.catch_up is None or self.charges is None:
+    def total_amortised_catch_up(self, draft_lengths: IntArray) -> float:
+        """Catch-up time of a plan that is charged to this step, seconds."""
+        return 0.0 if self.amortised_seconds is None else float(self.amortised_seconds[draft_lengths > 0].sum())
+
+    def total_deferred_catch_up(self, draft_lengths: IntArray) -> float:
+        """Catch-up time of a plan that this step spends and later steps are charged for, seconds."""
+        if self.catch_up_seconds is None or self.amortised_seconds is None:
             return 0.0
-        return float((self.catch_up - self.charges)[draft_lengths > 0].sum())
-
-    def charged_seconds(self, draft_lengths: IntArray) -> float:
-        """What of a plan's catching up this step has to earn."""
-        return 0.0 if self.charges is None else float(self.charges[draft_lengths > 0].sum())
+        return float((self.catch_up_seconds - self.amortised_seconds)[draft_lengths > 0].sum())
 
     def verify_costs(self) -> tuple[float, float]:
-        """Seconds that draft tokens add to the target's pass once, and those that each of them adds."""
+        """Seconds that draft tokens add to the target's pass: a fixed part, and per token (a linear fit)."""
         return _verify_costs(self.costs.verify, self.batch.decoding)
 
 
-def catch_up_charges(catch_up: FloatArray, tokens_left: IntArray, acceptance: FloatArray) -> FloatArray:
-    """(n,) the part of each request's catching up that one step has to earn: its share of the steps still to come.
+def amortise_catch_up(catch_up_seconds: FloatArray, tokens_left: IntArray, acceptance: FloatArray) -> FloatArray:
+    """(n,) part of each request's catch-up time that is charged to one step: its share of the tokens still to come.
 
     Args:
-        catch_up: (n,) seconds.
+        catch_up_seconds: (n,)
         tokens_left: (n,) tokens that each request may still emit.
-        acceptance: (n,) of the next draft token; a drafting step emits about one more than that.
+        acceptance: (n,) a[i,1]: a step with drafts emits about 1 + a[i,1] tokens.
     """
-    return catch_up * (1.0 + acceptance) / np.clip(tokens_left, 1, CATCH_UP_HORIZON)
+    return catch_up_seconds * (1.0 + acceptance) / np.clip(tokens_left, 1, CATCH_UP_HORIZON_TOKENS)
 
 
 @compiled
 def _verify_costs(verify: FloatArray, decoding: int) -> tuple[float, float]:
-    """A line through two and four tokens a request.
+    """A line through two and four tokens per request.
 
-    A pass over two tokens for each request may cost much more than one over a single token each, and one over three
-    hardly more than that.
+    Not through one token per request: a pass over two may cost much more than that, and one over three hardly more than
+    one over two.
     """
     room = len(verify) - 1
     few, many = min(decoding, room), min(3 * decoding, room)
     if many == few:
         return 0.0, (verify[few] - verify[0]) / few
-    each = (verify[many] - verify[few]) / (many - few)
-    jump = verify[few] - verify[0] - each * few
-    if jump < 0.0:
+    per_token = (verify[many] - verify[few]) / (many - few)
+    fixed = verify[few] - verify[0] - per_token * few
+    if fixed < 0.0:
         return 0.0, (verify[many] - verify[0]) / many
-    return jump, each
+    return fixed, per_token
 
 
 def fixed_lengths(problem: StepProblem, max_seconds: float) -> StepPlan | None:
-    """The best draft lengths, fixed before drafting; None where nothing pays."""
+    """The best draft lengths, fixed before drafting; None where no draft pays.
+
+    Args:
+        problem: the step.
+        max_seconds: longest step allowed; infinite for no limit.
+    """
     costs, decoding = problem.costs, problem.batch.decoding
-    # A limit on this step's time counts the whole of the catching up, whoever is to earn it.
-    charges = problem.charges if math.isinf(max_seconds) else problem.catch_up
+    # A limit on this step's duration applies to all of the catch-up time, whichever step is charged for it.
+    request_seconds = problem.amortised_seconds if math.isinf(max_seconds) else problem.catch_up_seconds
     solution = plan_draft_lengths(
-        survival(problem.conditional), costs, problem.price, charges=charges, max_seconds=max_seconds
+        survival(problem.conditional), costs, problem.price, request_seconds=request_seconds, max_seconds=max_seconds
     )
     lengths = solution.draft_lengths
     total = int(lengths.sum())
     if total == 0:
         return None
-    catch_up = 0.0 if problem.catch_up is None else float(problem.catch_up[lengths > 0].sum())
+    catch_up = 0.0 if problem.catch_up_seconds is None else float(problem.catch_up_seconds[lengths > 0].sum())
     return StepPlan(
         lengths,
         predicted_tokens=decoding + solution.gain,
         predicted_seconds=costs.seconds(lengths) + catch_up,
-        reason=f"{total} draft tokens: expect {solution.gain:.2f} more from {decoding} requests "
-        f"at {problem.price:.0f} tok/s",
+        reason=f"{total} draft tokens for {decoding} requests: {solution.gain:.2f} predicted to be accepted, "
+        f"at a price of time of {problem.price:.0f} tok/s",
     )
 
 
-def gated_start(problem: StepProblem, values: StoppingValues, calibration: ConfidenceCalibration) -> StepPlan | None:
-    """The requests for which starting pays, with a gate that ends each draft; None where nothing pays."""
+def gated_start(problem: StepProblem, values: PassValueCache, calibration: ConfidenceCalibration) -> StepPlan | None:
+    """The requests for which it pays to start, with a gate that ends each draft; None where no draft pays.
+
+    Args:
+        problem: the step.
+        values: expected gain per drafter pass, for the prices of the step.
+        calibration: acceptance by confidence.
+    """
     costs, price, limits = problem.costs, problem.price, problem.limits
-    jump, each = problem.verify_costs()
-    pass_price, row_price, verify_price = price * costs.draft_pass, price * costs.draft_token, price * each
-    table, mean, gain, net = values.at(row_price, verify_price)
-    charges = np.zeros(len(limits)) if problem.charges is None else price * problem.charges
-    start_price = price * (costs.draft_start + jump)
-    start = Start(*choose_start(mean, gain, net, problem.conditional, charges, limits, pass_price, start_price))
+    fixed, per_token = problem.verify_costs()
+    prices = StartPrices(
+        drafter_pass=price * costs.draft_pass,
+        start=price * (costs.draft_start + fixed),
+    )
+    row_price, verify_price = price * costs.draft_token, price * per_token
+    pass_values = values.at(row_price, verify_price)
+    amortised = problem.amortised_seconds
+    request_prices = np.zeros(len(limits)) if amortised is None else price * amortised
+    start = choose_start(unnamed(pass_values), problem.conditional, request_prices, limits, unnamed(prices))
     if start.requests == 0:
         return None
-    seconds = problem.plain_seconds + (start.gain - start.surplus) / price
+    seconds = problem.no_draft_seconds + (start.gain - start.surplus) / price
     return StepPlan(
         start.draft_lengths,
         predicted_tokens=problem.batch.decoding + start.gain,
-        predicted_seconds=seconds + problem.invested_seconds(start.draft_lengths),
-        reason=f"drafting for {start.requests} of {problem.batch.decoding} requests while confident: "
-        f"expect {start.gain:.2f} more at {price:.0f} tok/s",
+        predicted_seconds=seconds + problem.total_deferred_catch_up(start.draft_lengths),
+        reason=f"gated drafts for {start.requests} of {problem.batch.decoding} requests: {start.gain:.2f} tokens "
+        f"predicted to be accepted, at a price of time of {price:.0f} tok/s",
         gate=SurvivalGate(
-            table,
+            pass_values.table,
             calibration.odds_ratios(problem.rows),
             problem.conditional,
             limits,
-            np.array([pass_price, row_price + verify_price, verify_price]),
+            GatePrices(prices.drafter_pass, row_price + verify_price, verify_price),
         ),
     )

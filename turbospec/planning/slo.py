@@ -1,4 +1,4 @@
-"""How long a step may take without pushing a request beyond its promised time per output token."""
+"""The longest step that keeps every request within its target for time per output token (TPOT)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from turbospec.interface import FloatArray, IntArray, Phase, StepView
 
 
 class TpotSlo:
-    """Keeps when each request's first token left, and what a step may take.
+    """Tracks when each request's first token was emitted, and limits step times accordingly.
 
     Args:
-        seconds: time per output token after the first that is promised.
+        seconds: target TPOT: mean seconds per output token after the first.
         capacity: rows of per-request state.
     """
 
@@ -22,23 +22,36 @@ class TpotSlo:
         self._first_token_at: FloatArray = np.full(capacity, math.nan)
 
     def reset(self, rows: IntArray, capacity: int) -> None:
-        """Forget these rows' requests; the state grows to `capacity` rows."""
+        """Forget the requests of these rows; the state grows to `capacity` rows."""
         if len(self._first_token_at) < capacity:
             self._first_token_at = np.resize(self._first_token_at, capacity)
         self._first_token_at[rows] = math.nan
 
-    def see(self, view: StepView, rows: IntArray) -> None:
-        """Note whose first token has left. Call it for every step, with the (n,) rows of the view's requests."""
+    def record_first_tokens(self, view: StepView, rows: IntArray) -> None:
+        """Record whose first token has been emitted; to be called every step.
+
+        Args:
+            view: the step.
+            rows: (n,) rows of the view's requests.
+        """
         decoding = rows[view.phase != Phase.PREFILL]
         self._first_token_at[decoding[np.isnan(self._first_token_at[decoding])]] = view.now
 
-    def max_seconds(self, view: StepView, rows: IntArray, plain_seconds: float) -> float:
-        """Longest step after which each decoding request is within the promise, whatever is accepted.
+    def max_seconds(self, view: StepView, rows: IntArray, no_draft_seconds: float) -> float:
+        """Longest step after which each decoding request meets the target, even if no draft token is accepted.
 
-        A request that would be beyond it even after a step without drafts, of `plain_seconds`, does not count: no plan
-        keeps it within, and the others must not go without drafts because of it.
+        A request that would miss the target even after a step without drafts is ignored: no plan helps it, and the
+        other requests should not lose their drafts to it.
+
+        Args:
+            view: the step.
+            rows: (n,) rows of the view's requests.
+            no_draft_seconds: predicted duration of the step without drafts.
+
+        Returns:
+            Seconds; infinite where no request limits the step.
         """
         decoding = view.phase != Phase.PREFILL
-        # After the step at least `emitted_tokens` tokens have followed the first.
+        # After the step at least `emitted_tokens` tokens have followed the first one.
         slack = (self.seconds * view.emitted_tokens - (view.now - self._first_token_at[rows]))[decoding]
-        return float(slack[slack >= plain_seconds].min(initial=math.inf))
+        return float(slack[slack >= no_draft_seconds].min(initial=math.inf))

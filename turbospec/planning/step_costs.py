@@ -11,7 +11,7 @@ from turbospec.planning.problem import Batch
 def step_costs(latency: LatencyModel, view: StepView, batch: Batch) -> StepCosts:
     """Verify time by draft tokens, and drafting time by passes and rows, for one step."""
     verify = latency.verify_curve(
-        batch.decoding + view.prefill_tokens, batch.draft_room, batch.context_tokens, view.size
+        batch.decoding + view.prefill_tokens, batch.max_draft_tokens, batch.context_tokens, view.size
     )
     start, each_pass, row = latency.draft_costs(batch.context_tokens / view.size)
     if view.parallel_drafter and view.first_pass_every_step:

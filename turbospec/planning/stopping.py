@@ -1,15 +1,16 @@
-"""What it is worth to start drafting when a gate will end each draft at the right moment.
+"""Expected gain of starting a gated draft: an optimal stopping problem.
 
-A plan made before drafting knows how often a position is accepted, not how sure the drafter will be this time. With a
-gate it need not know: a draft goes on while confidence is high and ends when it is not, which is worth more than any
-fixed length. What a pass at depth d brings a request, less the price of its row, is the expectation
+A plan made before drafting knows the acceptance of a position, but not yet how confident the drafter will be of it.
+With a gate it need not know: a draft continues while confidence is high and ends when it is low, which gains more than
+any fixed length. The expected gain of the pass at depth d for one request, minus the price of its row, is
 
-    v(d) = Σ_P m_d(P) · [ Σ_b h_b · (P·a_b − verify)⁺ − row ],     over the P that go on:  P·ā > row + verify
+    v(d) = Σ_S m_d(S) · [ Σ_b h_b · (S·a_b − verify)⁺ − row ],     over the S with   S·ā > row + verify
 
-with m_d(P) the probability that the gate lets the request into the pass having drafted tokens that all survive with
-probability P, h_b how often a position's confidence falls in bin b, a_b its acceptance, ā their mean. v does not rise
-with d, so the passes that pay for themselves, Σ_i v_i(d) > pass, are the first ones. The price of a pass is weighed
-against the whole batch: a request that would not pay for a pass by itself still gains by riding along.
+with m_d(S) the probability that the gate lets the request into that pass with drafted tokens that are all accepted with
+probability S, h_b the share of positions whose confidence falls in bin b, a_b their acceptance, ā its mean. v does not
+increase with d, so the passes that pay for themselves, Σ_i v_i(d) > pass price, are the first ones. The price of a pass
+is compared with the gain of the whole batch: a request whose gain alone would not pay for a pass still gains in a pass
+that runs anyway.
 """
 
 from __future__ import annotations
@@ -23,216 +24,224 @@ from turbospec.interface import FloatArray, IntArray
 from turbospec.models.confidence import ConfidenceCalibration
 from turbospec.runtime.kernels import compiled
 
-GRID = 40
-GRID_STEP = 0.1
-"""Step in -log P: the grid ends at a survival of 0.02."""
-LEVELS = 13
-"""Requests better or worse than the server's calibration, by odds ratios of powers of 2 around 1."""
-DEPTH = 16
-"""Deeper passes are not looked at: hardly a draft survives to them."""
+SURVIVAL_GRID_SIZE = 40
+SURVIVAL_GRID_STEP = 0.1
+"""Step of the grid over -log S, which ends at S = 0.02."""
+QUALITY_LEVELS = 13
+"""Levels of request quality: odds ratios of powers of 2 around 1, relative to the server's calibration."""
+MAX_PASSES = 16
+"""Deeper passes are not evaluated: hardly any draft survives to them."""
 REFRESH_OBSERVATIONS = (16, 512)
-"""Least and most observations for which values are kept; in between a quarter of those they rest on."""
-MAX_KEPT = 64
-PRICE_STEP = 0.1
-"""Prices that differ by less than this part share their values."""
+"""Least and most observations for which values stay valid; in between, a quarter of those that they are based on."""
+MAX_CACHED = 64
+"""Price pairs whose values are cached."""
+PRICE_TOLERANCE = 0.1
+"""Relative difference of prices up to which values are shared."""
 
 
 class PassValues(NamedTuple):
     """v(d) for requests of different quality."""
 
     table: FloatArray
-    """(bins,) the calibration that the values rest on."""
+    """(bins,) a_b, the calibration that the values are based on."""
     mean: FloatArray
-    """(LEVELS,) acceptance of the next token, rising; the key by which a request finds itself."""
+    """(QUALITY_LEVELS,) ā, mean acceptance of the next token, rising: the level of a request is found by it."""
     gain: FloatArray
-    """(LEVELS, DEPTH) accepted tokens that each pass is expected to bring."""
+    """(QUALITY_LEVELS, MAX_PASSES) accepted tokens expected of each pass."""
     net: FloatArray
-    """(LEVELS, DEPTH) the same less the price of the row and of its verification."""
+    """(QUALITY_LEVELS, MAX_PASSES) v(d): the same minus the prices of the row and of its verification."""
+
+
+class StartPrices(NamedTuple):
+    """What drafting costs whichever requests draft, in tokens: λ times the seconds that it takes."""
+
+    drafter_pass: float
+    """Each drafter pass."""
+    start: float
+    """Once, in addition."""
 
 
 class Start(NamedTuple):
-    """Whom to start, and what to expect of it."""
+    """Which requests start to draft, and what is expected of it."""
 
     draft_lengths: IntArray
-    """(n,) a started request's limit, 0 for one that is not started; all 0 where no pass pays."""
+    """(n,) the draft limit of a request that starts, else 0; all 0 where no pass pays."""
     requests: int
-    """Requests started."""
+    """Number of requests that start."""
     gain: float
     """Accepted tokens expected."""
     surplus: float
-    """The same less everything they cost, in tokens."""
+    """`gain` minus the price of everything that drafting costs, in tokens."""
 
 
-class _Kept(NamedTuple):
+class _CachedValues(NamedTuple):
     row_price: float
     verify_price: float
-    stale_at: int
-    """Observations of the calibration after which the values are computed anew."""
+    valid_until: int
+    """Number of the calibration's observations from which the values must be recomputed."""
     values: PassValues
 
-    def near(self, row_price: float, verify_price: float) -> bool:
+    def is_near(self, row_price: float, verify_price: float) -> bool:
         return (
-            abs(row_price - self.row_price) <= PRICE_STEP * self.row_price
-            and abs(verify_price - self.verify_price) <= PRICE_STEP * self.verify_price
+            abs(row_price - self.row_price) <= PRICE_TOLERANCE * self.row_price
+            and abs(verify_price - self.verify_price) <= PRICE_TOLERANCE * self.verify_price
         )
 
 
-class StoppingValues:
-    """Keeps the values of the prices that occur, and computes them anew now and then.
+class PassValueCache:
+    """`PassValues` by price, recomputed as the calibration learns.
 
     Args:
-        calibration: where acceptance by confidence is learnt.
+        calibration: acceptance by confidence.
     """
 
     def __init__(self, calibration: ConfidenceCalibration) -> None:
         self._calibration = calibration
-        self._kept: dict[tuple[int, int], _Kept] = {}
+        self._cached: dict[tuple[int, int], _CachedValues] = {}
         """By rounded prices."""
-        self._last: _Kept | None = None
+        self._last: _CachedValues | None = None
 
     def at(self, row_price: float, verify_price: float) -> PassValues:
-        """Values for these prices.
+        """Values for these prices, within `PRICE_TOLERANCE`.
 
         Args:
-            row_price: tokens that a request's row in a pass costs.
-            verify_price: tokens that verifying a token costs.
+            row_price: price of a request's row in a drafter pass, in tokens.
+            verify_price: price of verifying one token, in tokens.
         """
-        seen = self._calibration.observations
+        observations = self._calibration.observations
         last = self._last
-        if last is not None and last.stale_at > seen and last.near(row_price, verify_price):
+        if last is not None and last.valid_until > observations and last.is_near(row_price, verify_price):
             return last.values
         key = (_rounded(row_price), _rounded(verify_price))
-        kept = self._kept.get(key)
-        if kept is None or kept.stale_at <= seen:
-            if len(self._kept) >= MAX_KEPT:
-                self._kept.clear()
-            table = self._calibration.table()
-            values = PassValues(table, *pass_values(table, self._calibration.histogram(), row_price, verify_price))
+        cached = self._cached.get(key)
+        if cached is None or cached.valid_until <= observations:
+            if len(self._cached) >= MAX_CACHED:
+                self._cached.clear()
+            values = pass_values(self._calibration.table(), self._calibration.histogram(), row_price, verify_price)
             least, most = REFRESH_OBSERVATIONS
-            kept = _Kept(row_price, verify_price, seen + min(max(seen // 4, least), most), values)
-            self._kept[key] = kept
-        self._last = kept
-        return kept.values
+            valid_until = observations + min(max(observations // 4, least), most)
+            cached = _CachedValues(row_price, verify_price, valid_until, values)
+            self._cached[key] = cached
+        self._last = cached
+        return cached.values
 
 
 def _rounded(price: float) -> int:
-    return round(math.log(max(price, 1e-9)) / PRICE_STEP)
+    return round(math.log(max(price, 1e-9)) / PRICE_TOLERANCE)
 
 
 @compiled
-def pass_values(
-    table: FloatArray, histogram: FloatArray, row_price: float, verify_price: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Mean, gain and net of `PassValues`.
+def pass_values(table: FloatArray, histogram: FloatArray, row_price: float, verify_price: float) -> PassValues:
+    """Compute v(d) for every level of request quality.
 
     Args:
-        table: (bins,) acceptance by bin of confidence.
-        histogram: (bins,) how often a next position's confidence falls in each bin; sums to 1.
-        row_price, verify_price: as for `StoppingValues.at`.
+        table: (bins,) a_b: acceptance by bin of confidence.
+        histogram: (bins,) h_b: share of positions with their confidence in each bin; sums to 1.
+        row_price, verify_price: as for `PassValueCache.at`.
     """
     bins = len(table)
-    mean, gain, net = np.zeros(LEVELS), np.zeros((LEVELS, DEPTH)), np.zeros((LEVELS, DEPTH))
+    mean = np.zeros(QUALITY_LEVELS)
+    gain, net = np.zeros((QUALITY_LEVELS, MAX_PASSES)), np.zeros((QUALITY_LEVELS, MAX_PASSES))
     acceptance, stride = np.zeros(bins), np.zeros(bins, np.int64)
-    for level in range(LEVELS):
-        ratio = 2.0 ** (level - LEVELS // 2)
+    for level in range(QUALITY_LEVELS):
+        ratio = 2.0 ** (level - QUALITY_LEVELS // 2)
         for b in range(bins):
             odds = table[b] / (1.0 - table[b]) * ratio
             acceptance[b] = odds / (1.0 + odds)
             mean[level] += histogram[b] * acceptance[b]
-            stride[b] = round(-np.log(acceptance[b]) / GRID_STEP)
-        here = np.zeros(GRID)
-        here[0] = 1.0
-        for depth in range(DEPTH):
-            onward = np.zeros(GRID)
-            for k in range(GRID):
-                survival = np.exp(-GRID_STEP * k)
+            stride[b] = round(-np.log(acceptance[b]) / SURVIVAL_GRID_STEP)
+        mass = np.zeros(SURVIVAL_GRID_SIZE)
+        mass[0] = 1.0
+        for depth in range(MAX_PASSES):
+            next_mass = np.zeros(SURVIVAL_GRID_SIZE)
+            for k in range(SURVIVAL_GRID_SIZE):
+                survival = np.exp(-SURVIVAL_GRID_STEP * k)
                 if survival * mean[level] <= row_price + verify_price:
                     break
-                if here[k] < 1e-6:
+                if mass[k] < 1e-6:
                     continue
-                net[level, depth] -= here[k] * row_price
+                net[level, depth] -= mass[k] * row_price
                 for b in range(bins):
-                    kept = survival * acceptance[b]
-                    if kept <= verify_price:
+                    accepted = survival * acceptance[b]
+                    if accepted <= verify_price:
                         continue
-                    share = here[k] * histogram[b]
-                    gain[level, depth] += share * kept
-                    net[level, depth] += share * (kept - verify_price)
-                    if k + stride[b] < GRID:
-                        onward[k + stride[b]] += share
-            here = onward
-    return mean, gain, net
+                    share = mass[k] * histogram[b]
+                    gain[level, depth] += share * accepted
+                    net[level, depth] += share * (accepted - verify_price)
+                    if k + stride[b] < SURVIVAL_GRID_SIZE:
+                        next_mass[k + stride[b]] += share
+            mass = next_mass
+    return PassValues(table, mean, gain, net)
 
 
 @compiled
-def _between_levels(values: FloatArray, level: int, share: float, depth: int) -> float:
+def _interpolate(values: FloatArray, level: int, share: float, depth: int) -> float:
     return values[level, depth] + share * (values[level + 1, depth] - values[level, depth])
 
 
 @compiled
 def choose_start(
-    mean: FloatArray,
-    gain: FloatArray,
-    net: FloatArray,
+    values: PassValues,
     conditional: FloatArray,
-    charges: FloatArray,
+    request_prices: FloatArray,
     limits: IntArray,
-    pass_price: float,
-    start_price: float,
-) -> tuple[IntArray, int, float, float]:
-    """Whom to start, as the fields of a `Start`.
+    prices: StartPrices,
+) -> Start:
+    """Choose the requests that start to draft.
 
     Args:
-        mean, gain, net: the `PassValues`.
-        conditional: (n, K) of which the first column, the acceptance of each request's next token, is used.
-        charges: (n,) tokens that starting each request costs beside its rows.
-        limits: (n,) draft lengths that are not exceeded.
-        pass_price: tokens that a pass costs whoever is in it.
-        start_price: tokens that the first pass costs beyond that.
+        values: v(d) by request quality.
+        conditional: (n, K) a[i,j], of which the first column, the acceptance of the next token, is used.
+        request_prices: (n,) price of starting each request in addition to its rows (catching up), in tokens.
+        limits: (n,) draft limits.
+        prices: what drafting costs whichever requests start.
     """
+    values, prices = PassValues(*values), StartPrices(*prices)
+    mean, gain, net = values.mean, values.gain, values.net
     n, depth = len(limits), net.shape[1]
     level, share = np.zeros(n, np.int64), np.zeros(n)
     for i in range(n):
         low, acceptance = 0, conditional[i, 0]
-        while low < LEVELS - 2 and acceptance > mean[low + 1]:
+        while low < QUALITY_LEVELS - 2 and acceptance > mean[low + 1]:
             low += 1
         level[i] = low
         share[i] = min(max((acceptance - mean[low]) / max(mean[low + 1] - mean[low], 1e-12), 0.0), 1.0)
 
     started = limits > 0
     passes = depth
-    # Fewer passes make fewer requests worth their charges, and fewer requests make fewer passes pay; two rounds settle.
+    # With fewer passes fewer requests earn their price, and with fewer requests fewer passes pay. Two rounds suffice.
     for _ in range(2):
         totals = np.zeros(depth)
         for i in range(n):
             if started[i]:
                 for d in range(min(limits[i], depth)):
-                    value = _between_levels(net, level[i], share[i], d)
+                    value = _interpolate(net, level[i], share[i], d)
                     if value <= 1e-9:
-                        break  # nor do later passes bring anything
+                        break  # v(d) does not increase with d
                     totals[d] += value
         passes = 0
-        while passes < depth and totals[passes] > pass_price:
+        while passes < depth and totals[passes] > prices.drafter_pass:
             passes += 1
         settled = True
         for i in range(n):
-            worth = -charges[i]
+            surplus = -request_prices[i]
             for d in range(min(limits[i], passes)):
-                worth += _between_levels(net, level[i], share[i], d)
-            settled = settled and started[i] == (worth > 0.0)
-            started[i] = worth > 0.0
+                surplus += _interpolate(net, level[i], share[i], d)
+            settled = settled and started[i] == (surplus > 0.0)
+            started[i] = surplus > 0.0
         if settled:
             break
 
-    lengths, requests, expected, surplus = np.zeros(n, np.int64), 0, 0.0, -pass_price * passes - start_price
+    lengths, requests, expected = np.zeros(n, np.int64), 0, 0.0
+    total_surplus = -prices.drafter_pass * passes - prices.start
     for i in range(n):
         if started[i]:
             lengths[i] = limits[i]
             requests += 1
-            surplus -= charges[i]
+            total_surplus -= request_prices[i]
             for d in range(min(limits[i], passes)):
-                expected += _between_levels(gain, level[i], share[i], d)
-                surplus += _between_levels(net, level[i], share[i], d)
-    if surplus <= 0.0:
-        return np.zeros(n, np.int64), 0, 0.0, 0.0
-    return lengths, requests, expected, surplus
+                expected += _interpolate(gain, level[i], share[i], d)
+                total_surplus += _interpolate(net, level[i], share[i], d)
+    if total_surplus <= 0.0:
+        return Start(np.zeros(n, np.int64), 0, 0.0, 0.0)
+    return Start(lengths, requests, expected, total_surplus)

@@ -15,7 +15,7 @@ from pydantic import Field
 from turbospec.interface import StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
 from turbospec.policy.config import DraftLengths, PolicyConfig
-from turbospec.runtime.open_plans import OpenPlans
+from turbospec.runtime.plans_in_flight import PlansInFlight
 
 
 class BanditConfig(PolicyConfig):
@@ -39,8 +39,8 @@ class BanditPolicy:
     def __init__(self, config: BanditConfig) -> None:
         self._config = config
         self._arms: dict[int, _Arms] = {}
-        self._open = OpenPlans[tuple[_Arms, int]]()
-        """Bandit and arm of each planned step whose outcome is not yet known."""
+        self._open = PlansInFlight[tuple[_Arms, int]]()
+        """Bandit and arm of each step that is planned and not yet observed."""
 
     def plan(self, view: StepView) -> StepPlan:
         arms = self._bandit(view)

@@ -53,7 +53,7 @@ class ConfidenceGate:
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
         return np.ones(len(rows), np.bool_), confidence >= self._threshold
 
-    def afresh(self, limits: IntArray) -> ConfidenceGate:
+    def for_next_step(self, limits: IntArray) -> ConfidenceGate:
         return self  # it keeps nothing of the step
 
 

@@ -1,4 +1,4 @@
-"""Compilation of the hot path's inner loops."""
+"""Compilation of the hot path's inner loops with numba, and the on-disk cache of compiled kernels."""
 
 from __future__ import annotations
 
@@ -11,20 +11,28 @@ from typing import Any, TypeVar, cast
 from numba import njit
 
 PACKAGE = Path(__file__).parent.parent
+"""Folder of the `turbospec` package."""
 STAMP = "kernels"
+"""File in a package's `__pycache__` with the hash of the sources that its kernels were compiled from."""
 
 
 def drop_stale_kernels(package: Path, *used: Path) -> None:
-    """Remove a package's compiled kernels that are older than its sources, or those of the packages that it uses.
+    """Delete a package's cached kernels if a source file of it, or of the packages that it uses, has changed.
 
-    Numba looks at the file that a function is in, and not at those of the functions that are compiled into it.
+    Numba invalidates a cached kernel when the file of the function itself changes, but not when the file of a function
+    that is inlined into it does.
+
+    Args:
+        package: folder whose kernels are checked.
+        used: folders of other packages whose functions its kernels call.
     """
     stamp = hashlib.sha256()
     for source in sorted(source for folder in (package, *used) for source in folder.rglob("*.py")):
         state = source.stat()
         stamp.update(f"{source.name} {state.st_size} {state.st_mtime_ns}\n".encode())
     caches = package / "__pycache__"
-    with suppress(OSError):  # where nothing can be written, numba keeps its own cache elsewhere, by the package's path
+    # In a read-only package nothing is cached here: numba then uses the user's cache folder, which is not checked.
+    with suppress(OSError):
         before = caches / STAMP
         if before.exists() and before.read_text() == stamp.hexdigest():
             return
@@ -37,12 +45,22 @@ def drop_stale_kernels(package: Path, *used: Path) -> None:
 drop_stale_kernels(PACKAGE)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Values = TypeVar("Values", bound=tuple[Any, ...])
 
 
 def compiled(function: Function) -> Function:
-    """`numba.njit` with the result cached on disk, keeping the function's type for the checker.
+    """`numba.njit` with an on-disk cache; keeps the function's type for type checkers.
 
-    Plan and observe may take a few hundred microseconds at most, and numpy spends two on every operation over a small
-    batch. Division by zero is numpy's, not Python's: checking every divisor costs half of the time.
+    A decision may take a few hundred microseconds, and one numpy operation on a small array takes about two. Division
+    by zero follows numpy (inf or NaN, no exception), because checking every divisor takes half of the time.
     """
     return cast(Function, njit(cache=True, error_model="numpy")(function))
+
+
+def unnamed(values: Values) -> Values:
+    """A NamedTuple as a plain tuple, to be passed to a compiled function.
+
+    Numba takes a microsecond longer to recognise the type of a NamedTuple. The compiled function restores the names by
+    `Type(*values)`, which costs nothing there.
+    """
+    return cast(Values, tuple(values))

@@ -39,7 +39,7 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
     if not np.array_equal(view.request_ids, planned.request_ids):
         return None
     lengths = np.minimum(plan.draft_lengths, view.draft_limits)
-    gate = None if plan.gate is None else plan.gate.afresh(lengths)
+    gate = None if plan.gate is None else plan.gate.for_next_step(lengths)
     return replace(plan, draft_lengths=lengths, gate=gate, reason="plan reused")
 
 

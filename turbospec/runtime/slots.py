@@ -1,4 +1,4 @@
-"""Slots for per-request state, so that what a policy knows of its requests lives in arrays."""
+"""Rows of per-request state, so that what a policy learns about its requests is kept in arrays."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import numpy as np
 
 from turbospec.interface import IntArray
 
-NONE = np.zeros(0, np.int64)
+NO_SLOTS = np.zeros(0, np.int64)
 
 
 class RequestSlots:
-    """Maps request ids to rows of arrays that its owner keeps, and recycles the rows of requests long unseen.
+    """Maps request ids to rows ("slots") of arrays that the owner keeps.
 
-    Engines do not report a request's end; a request that is absent (preempted, say) may come back. Slots are therefore
-    reclaimed only when the table is full, from the requests unseen for longest; if all are in use, it doubles.
+    Engines do not report the end of a request, and an absent request (preempted, for example) may come back. Slots are
+    therefore reclaimed only when the table is full, least recently seen requests first. If all slots belong to
+    requests of the current step, the capacity doubles.
+
+    Args:
+        capacity: slots at the start.
     """
 
     def __init__(self, capacity: int = 1024) -> None:
@@ -26,23 +30,29 @@ class RequestSlots:
         self._slots = np.zeros(0, np.int64)
 
     def lookup(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
-        """Slots of these requests, and those among the slots that are new and must be reset by the owner.
+        """Slots of a step's requests; assigns one to each request that has none.
 
-        The capacity may have grown: owners compare their arrays with `capacity` afterwards. The arrays are not to be
-        written to.
+        The capacity may grow: owners must compare the length of their arrays with `capacity` afterwards.
+
+        Args:
+            request_ids: (n,) without duplicates.
+
+        Returns:
+            slots: (n,) the slot of each request; read-only.
+            new: those of the slots that were assigned now. The owner must reset their state.
         """
-        # Most steps run the requests of the step before, or all but a few of them.
+        # Most steps run the same requests as the step before, or all but a few of them.
         if len(request_ids) == len(self._ids):
             changed = np.flatnonzero(request_ids != self._ids)
             if not len(changed):
-                return self._slots, NONE
+                return self._slots, NO_SLOTS
             slots = self._slots.copy()
         else:
             slots = np.empty(len(request_ids), np.int64)
             changed = np.arange(len(request_ids))
         self._last_seen[self._slots] = self._clock
         self._clock += 1
-        fresh: list[int] = []
+        new: list[int] = []
         slots[changed] = [self._slot_of.get(request_id, -1) for request_id in request_ids[changed].tolist()]
         missing = np.flatnonzero(slots < 0).tolist()
         if len(missing) > len(self._free):
@@ -50,15 +60,16 @@ class RequestSlots:
             self._reclaim(len(missing))
         for row in missing:
             slots[row] = self._slot_of[int(request_ids[row])] = self._free.pop()
-            fresh.append(int(slots[row]))
+            new.append(int(slots[row]))
         self._ids, self._slots = request_ids.copy(), slots
         self._last_seen[slots] = self._clock
-        return slots, np.array(fresh, np.int64)
+        return slots, np.array(new, np.int64)
 
     def _reclaim(self, needed: int) -> None:
+        """Free at least `needed` slots: those of requests not in this step, then new ones."""
         idle = [(self._last_seen[slot], request_id, slot) for request_id, slot in self._slot_of.items()]
         idle = sorted(entry for entry in idle if entry[0] < self._clock)
-        # Half of the idle at a time, so that the sort is paid rarely.
+        # Half of the idle slots at a time, so that sorting is rare.
         for _, request_id, slot in idle[: max(len(idle) // 2, needed)]:
             del self._slot_of[request_id]
             self._free.append(slot)

@@ -1,12 +1,31 @@
-"""Confidence: calibration, and the gate that ends drafts by it."""
+"""Acceptance by drafter confidence: calibration and odds ratios."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from turbospec.models.confidence import ConfidenceCalibration
-from turbospec.planning.gate import SurvivalGate
+from turbospec.models.confidence import BIN_CENTRES, BIN_EDGES, ConfidenceCalibration, bin_of
+
+
+def observe(
+    calibration: ConfidenceCalibration,
+    confidence: np.ndarray,
+    accepted: list[int],
+    *,
+    drafted: int | None = None,
+    truncated: bool = False,
+) -> np.ndarray:
+    """A step of n requests, rows 0 … n-1, whose drafter proposed a token for every column of `confidence`."""
+    n, proposed = confidence.shape
+    return calibration.observe(
+        np.arange(n),
+        np.full(n, proposed if drafted is None else drafted),
+        np.array(accepted),
+        np.full(n, truncated),
+        np.full(n, proposed),
+        confidence,
+    )
 
 
 def test_learns_an_overconfident_drafter() -> None:
@@ -23,49 +42,48 @@ def test_learns_an_overconfident_drafter() -> None:
     assert table[8] == pytest.approx(0.425, abs=0.12)
 
 
-def test_a_request_that_never_matches_is_told_apart_by_its_ratio() -> None:
+def test_requests_differ_by_an_odds_ratio() -> None:
     calibration = ConfidenceCalibration(capacity=2)
     for _ in range(40):
-        calibration.observe(
-            np.arange(2),
-            np.array([3, 3]),
-            np.array([0, 3]),
-            np.array([False, False]),
-            np.array([3, 3]),
-            np.full((2, 3), 0.9),
-        )
-    never, always = calibration.model.terms.requests[:, 0]
-    assert never < -3.0 < 0.0 < always
+        observe(calibration, np.full((2, 3), 0.9), accepted=[0, 3])
+    never, always = calibration.odds_ratios(np.arange(2))
+    assert never < 0.1
+    assert always > 1.5
+    calibration.reset(np.array([0]), 2)
+    assert calibration.odds_ratios(np.arange(2)).tolist() == [1.0, always]
 
 
-def gate(*, acceptance: float = 0.8, pass_price: float = 0.3, rows: int = 1) -> SurvivalGate:
-    table = np.linspace(0.02, 0.98, 13)
-    expected, limits = np.full((rows, 8), acceptance), np.full(rows, 4)
-    return SurvivalGate(table, np.ones(rows), expected, limits, np.array([pass_price, 0.02, 0.01]))
+def test_bins_meet_at_the_edges() -> None:
+    assert [bin_of(confidence) for confidence in (0.0, 0.0999, 0.1, 0.9949, 0.995, 1.0)] == [0, 0, 1, 11, 12, 12]
+    assert [bin_of(centre) for centre in BIN_CENTRES] == list(range(len(BIN_EDGES) + 1))
 
 
-def test_goes_on_while_confident_and_stops_at_the_limit() -> None:
-    subject = gate()
-    more = [bool(subject.advance(np.array([0]), np.array([0.999]))[1][0]) for _ in range(4)]
-    assert more == [True, True, True, False]
+def test_before_any_observation_acceptance_is_the_confidence() -> None:
+    assert ConfidenceCalibration(1).table() == pytest.approx(BIN_CENTRES, abs=0.01)
 
 
-def test_stops_where_survival_no_longer_pays() -> None:
-    keep, more = gate().advance(np.array([0]), np.array([0.25]))
-    assert keep.tolist() == [True]
-    assert more.tolist() == [False]
+def test_counts_the_positions_that_were_observed() -> None:
+    calibration = ConfidenceCalibration(capacity=1)
+    observe(calibration, np.full((1, 4), 0.5), [2])
+    assert calibration.observations == 3, "two accepted and one rejected"
+    observe(calibration, np.full((1, 4), 0.5), [2], truncated=True)
+    assert calibration.observations == 5, "two accepted, the third not observed"
+    observe(calibration, np.full((1, 4), 0.5), [4])
+    assert calibration.observations == 9
 
 
-def test_a_hopeless_token_is_not_verified() -> None:
-    subject = gate(rows=1)
-    subject._prices[2] = 0.1  # a full machine: places in the verify pass are dear
-    keep, more = subject.advance(np.array([0]), np.array([0.05]))
-    assert not keep[0]
-    assert not more[0]
+def test_predicts_the_acceptance_of_a_dropped_token() -> None:
+    calibration = ConfidenceCalibration(capacity=2)
+    dropped = observe(calibration, np.array([[0.95, 0.15], [0.95, 0.15]]), [1, 1], drafted=1)
+    assert dropped == pytest.approx([0.15, 0.15], abs=0.01), "the centre of its bin, before anything is learnt"
+    assert np.isnan(observe(calibration, np.array([[0.95, 0.15]]), [1])).all(), "nothing was dropped"
 
 
-def test_requests_share_the_price_of_a_pass() -> None:
-    alone = gate(acceptance=0.5, pass_price=0.6)
-    assert not alone.advance(np.array([0]), np.array([0.97]))[1].any()
-    together = gate(acceptance=0.5, pass_price=0.6, rows=4)
-    assert together.advance(np.arange(4), np.full(4, 0.97))[1].all()
+def test_the_histogram_counts_first_positions_only() -> None:
+    calibration = ConfidenceCalibration(capacity=1)
+    for _ in range(200):
+        observe(calibration, np.array([[0.25, 0.97, 0.97]]), [0])
+    histogram = calibration.histogram()
+    assert histogram.sum() == pytest.approx(1.0)
+    assert histogram[bin_of(0.25)] > 0.9
+    assert histogram[bin_of(0.97)] < 0.05

@@ -1,16 +1,13 @@
-"""The price of time."""
+"""The price of time λ, by load."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from turbospec.models.decode_rate import DecodeRate
-from turbospec.planning.exact import StepCosts, plan_draft_lengths
-from turbospec.planning.objective import best_rate
+from turbospec.models.decode_rate import LOAD_BUCKETS, DecodeRate, load_bucket
 
 
-def test_rate_is_tokens_over_time_of_each_load() -> None:
+def test_the_rate_of_each_load_is_tokens_over_time() -> None:
     price = DecodeRate()
     for _ in range(50):
         price.add(8, 16, 0.010)
@@ -20,23 +17,14 @@ def test_rate_is_tokens_over_time_of_each_load() -> None:
     assert price.rate(1) == pytest.approx(250.0)
 
 
-def test_unseen_load_has_no_rate() -> None:
+def test_a_load_seen_in_few_steps_has_no_rate() -> None:
     price = DecodeRate()
     price.add(8, 16, 0.010)
     assert price.rate(8) is None
     assert price.rate(1) is None
 
 
-def test_best_rate_is_the_best_ratio_of_tokens_to_time() -> None:
-    gains = np.cumprod(np.full((1, 10), 0.7))[None]
-    costs = StepCosts(0.008 + 5e-5 * np.arange(11), 3e-4, 1.2e-3, 2e-5)
-    ratios = [(1.0 + gains[0, :k].sum()) / costs.seconds(np.array([k])) for k in range(11)]
-    rate = best_rate(gains, costs, 1.0)
-    assert rate == pytest.approx(max(ratios), rel=1e-6)
-    assert plan_draft_lengths(gains, costs, rate).draft_lengths[0] == int(np.argmax(ratios))
-
-
-def test_steps_that_come_in_one_report_count_as_many() -> None:
+def test_steps_reported_together_count_as_many() -> None:
     one_by_one, together = DecodeRate(memory=20.0), DecodeRate(memory=20.0)
     for price in (one_by_one, together):
         for _ in range(40):
@@ -50,14 +38,26 @@ def test_steps_that_come_in_one_report_count_as_many() -> None:
     assert together.rate(1) == pytest.approx(after, rel=0.25)
 
 
-def test_time_is_worth_what_those_will_make_of_it_who_wait_for_it() -> None:
+def test_requests_in_prefill_count_as_decoding_up_to_the_recent_peak() -> None:
     price = DecodeRate()
     for _ in range(50):
         price.add(32, 48, 0.012)
         price.add(8, 16, 0.010)
     assert price.rate(8) == pytest.approx(1600.0)
-    assert price.rate(8, coming=24) == price.rate(32) == pytest.approx(4000.0)
-    assert price.rate(8, coming=1000) == pytest.approx(4000.0), "no more than have lately decoded at once"
+    assert price.rate(8, joining=24) == price.rate(32) == pytest.approx(4000.0)
+    assert price.rate(8, joining=1000) == pytest.approx(4000.0), "at most the recent peak"
     for _ in range(1000):
         price.add(8, 16, 0.010)
-    assert price.rate(8, coming=24) == pytest.approx(1600.0)
+    assert price.rate(8, joining=24) == pytest.approx(1600.0)
+
+
+def test_loads_are_powers_of_two() -> None:
+    loads = (0, 1, 2, 3, 4, 7, 8, 1023, 1024, 10**9)
+    assert [load_bucket(requests) for requests in loads] == [0, 0, 1, 1, 2, 2, 3, 9, 10, LOAD_BUCKETS - 1]
+
+
+def test_the_rate_follows_a_change_within_its_memory() -> None:
+    price = DecodeRate(memory=20.0)
+    for tokens in [8] * 100 + [4] * 100:
+        price.add(4, tokens, 0.010)
+    assert price.rate(4) == pytest.approx(400.0, rel=0.02)

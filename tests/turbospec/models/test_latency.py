@@ -13,7 +13,7 @@ from turbospec.models.profile import LatencySample
 
 
 def measured(rng: np.random.Generator, requests: int, draft: int, *, slow: float = 1.0, context: int = 200):
-    """A step of an imaginary machine: 6 ms floor, compute-bound beyond 64 tokens, 1.2 ms a draft pass."""
+    """A step of a synthetic machine: a floor of 6 ms, compute-bound beyond 64 tokens, 1.2 ms per drafter pass."""
     tokens = requests * (1 + draft)
     verify = 6e-3 + 2e-5 * tokens + 6e-5 * max(0, tokens - 64) + 2e-8 * requests * context
     drafting = 3e-4 + draft * (1.2e-3 + 1.5e-5 * requests) if draft else 0.0
@@ -72,7 +72,7 @@ def test_no_profile_is_needed() -> None:
 
 
 @pytest.mark.parametrize("slow", [1.6, 0.6])
-def test_a_machine_that_slows_down_or_recovers_is_followed(slow: float) -> None:
+def test_a_change_of_hardware_speed_is_followed(slow: float) -> None:
     rng = np.random.default_rng(4)
     model = LatencyModel.fit(grid(rng))
     for step in range(200):
@@ -81,36 +81,36 @@ def test_a_machine_that_slows_down_or_recovers_is_followed(slow: float) -> None:
     assert np.abs(relative_errors(model, later)).mean() < 0.08
 
 
-def test_the_pace_is_that_of_plain_steps_since_the_last_draft() -> None:
+def test_the_time_ratio_compares_steps_without_drafts_with_the_last_draft() -> None:
     rng = np.random.default_rng(5)
     model = LatencyModel()
-    assert model.pace == 1.0
+    assert model.no_draft_time_ratio == 1.0
     for draft in (0, 2, 0, 5, 1, 0, 3, 4) * 4:
         model.learn(measured(rng, 4, draft, slow=3.0), 4)
-    assert model.pace == pytest.approx(1.0, abs=0.1)
+    assert model.no_draft_time_ratio == pytest.approx(1.0, abs=0.1)
     for _ in range(100):
         model.learn(measured(rng, 4, 0), 4)
-    assert model.pace == pytest.approx(1 / 3, rel=0.1)
+    assert model.no_draft_time_ratio == pytest.approx(1 / 3, rel=0.1)
     model.learn(measured(rng, 4, 1), 4)
-    assert model.pace == 1.0
+    assert model.no_draft_time_ratio == 1.0
 
 
 def test_forgotten_draft_costs_are_learnt_anew() -> None:
     rng = np.random.default_rng(6)
     model = LatencyModel.fit(grid(rng))
-    plain = model.verify_curve(4, 8, 800.0, 4)
+    before = model.verify_curve(4, 8, 800.0, 4)
     model.forget_draft_costs()
     assert not model.calibrated
-    assert model.verify_curve(4, 8, 800.0, 4) == pytest.approx(plain)
+    assert model.verify_curve(4, 8, 800.0, 4) == pytest.approx(before)
     for draft in (0, 2, 0, 5, 1, 0, 3, 4):
         model.learn(measured(rng, 4, draft, slow=0.2), 4)
     assert model.calibrated
-    start, each_pass, row = model.draft_costs(200.0)
-    assert start + 3 * each_pass + 12 * row == pytest.approx(0.2 * (3e-4 + 3 * 1.26e-3), rel=0.2)
+    per_step, per_pass, per_row = model.draft_costs(200.0)
+    assert per_step + 3 * per_pass + 12 * per_row == pytest.approx(0.2 * (3e-4 + 3 * 1.26e-3), rel=0.2)
 
 
-def test_one_large_step_does_not_spoil_what_is_known_of_small_ones() -> None:
-    """As when a hundred new prompts come at once, to a model that has learnt from short steps alone."""
+def test_one_large_step_does_not_spoil_predictions_for_small_ones() -> None:
+    """As when a hundred requests are admitted at once, and the model has seen only short steps."""
     rng = np.random.default_rng(9)
     model = LatencyModel()
     for step in range(150):
@@ -118,13 +118,13 @@ def test_one_large_step_does_not_spoil_what_is_known_of_small_ones() -> None:
     usual = [measured(rng, 100, k) for k in (0, 1)] * 8
     before = np.abs(relative_errors(model, usual)).mean()
     for tokens in (246, 968, 340):
-        # Compute-bound twice as soon, and a prompt's tokens dearer, than the model has any notion of.
+        # Compute-bound at half the tokens, and with a steeper slope, than anything that the model has seen.
         verify = 6e-3 + 1.2e-4 * tokens
         model.learn(replace(usual[0], tokens_batched=tokens, verify_seconds=verify, step_seconds=verify + 1e-3), 100)
     assert np.abs(relative_errors(model, usual)).mean() < before + 0.05
 
 
-def test_steps_on_an_old_plan_are_learnt_from() -> None:
+def test_steps_that_reused_a_plan_are_learnt_from() -> None:
     rng = np.random.default_rng(7)
     model, view = LatencyModel.fit(grid(rng)), make_view(8)
     outcome = make_outcome(view, 0, 0, draft_seconds=0.0, verify_seconds=0.0, step_seconds=0.0)

@@ -1,19 +1,29 @@
-"""The logistic model: what it learns, of whom, and how fast it believes it."""
+"""The hierarchical logistic model."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from turbospec.models.logistic import LogisticModel, between, effect, learn, learn_spread
+from turbospec.models.logistic import (
+    CLASS_PRIOR_VARIANCE,
+    LEVEL_PRIOR_VARIANCE,
+    OFFSET_PRIOR_VARIANCE,
+    LogisticModel,
+    between_request_variance,
+    learn,
+    learn_between_request_variance,
+    posterior,
+)
 
 
 def a_model(features: int = 3, capacity: int = 512, memory: float = 2000.0) -> LogisticModel:
     return LogisticModel(np.full(features, 0.5), capacity, memory=memory, request_memory=200.0)
 
 
-def observe(model: LogisticModel, row: int, feature: int, hit: float, class_id: int = 0) -> float:
-    return learn(model.terms, class_id, row, feature, hit, between(model.terms), model.memory, model.request_memory)
+def observe(model: LogisticModel, row: int, feature: int, success: float) -> float:
+    between_variance = between_request_variance(model.terms)
+    return learn(model.terms, 0, row, feature, success, between_variance, model.memory, model.request_memory)
 
 
 def probability(model: LogisticModel, row: int, feature: int) -> float:
@@ -22,13 +32,13 @@ def probability(model: LogisticModel, row: int, feature: int) -> float:
         terms.prior[feature]
         + terms.level[0]
         + terms.offsets[0, feature]
-        + effect(terms.requests, row, between(model.terms))[0]
+        + posterior(terms.requests, row, between_request_variance(model.terms))[0]
     )
     return float(1.0 / (1.0 + np.exp(-x)))
 
 
 def serve(model: LogisticModel, truth: np.ndarray, rng: np.random.Generator, steps: int) -> None:
-    """`truth[row, feature]`: each step, each row's features are tried in turn until one fails."""
+    """Each step, the features of every row are tried in order until one fails, with chances `truth[row, feature]`."""
     for _ in range(steps):
         for row, chances in enumerate(truth):
             for feature, chance in enumerate(chances):
@@ -36,7 +46,7 @@ def serve(model: LogisticModel, truth: np.ndarray, rng: np.random.Generator, ste
                 observe(model, row, feature, float(hit))
                 if not hit:
                     break
-            learn_spread(model.terms, row, between(model.terms))
+            learn_between_request_variance(model.terms, row, between_request_variance(model.terms))
 
 
 def test_follows_the_frequency_of_each_feature() -> None:
@@ -61,11 +71,11 @@ def test_learns_how_much_requests_differ() -> None:
     alike, unlike = a_model(), a_model()
     serve(alike, np.full((16, 3), 0.7), rng, 60)
     serve(unlike, np.repeat([[0.95] * 3, [0.05] * 3], 8, axis=0), rng, 60)
-    assert between(alike.terms) < 0.4
-    assert between(unlike.terms) > 3.0
+    assert between_request_variance(alike.terms) < 0.4
+    assert between_request_variance(unlike.terms) > 3.0
 
 
-def test_what_is_known_of_a_request_counts_for_it_alone() -> None:
+def test_a_known_request_does_not_change_the_others() -> None:
     model = a_model()
     for _ in range(40):
         observe(model, 1, 0, 0.0)
@@ -77,9 +87,8 @@ def test_what_is_known_of_a_request_counts_for_it_alone() -> None:
 
 def test_probabilities_stay_proper_whatever_is_seen() -> None:
     model = a_model()
-    for hit in [1.0] * 5000 + [0.0] * 5000:
-        expected = observe(model, 0, 0, hit)
-        assert 0.0 < expected < 1.0
+    for success in [1.0] * 5000 + [0.0] * 5000:
+        assert 0.0 < observe(model, 0, 0, success) < 1.0
     terms = model.terms
     assert (terms.offsets[1] > 0.0).all()
     assert terms.level[1] > 0.0
@@ -98,7 +107,7 @@ def test_reset_grows_the_state_and_keeps_the_others() -> None:
     assert not model.terms.requests[1:].any()
 
 
-def test_forgetting_draws_towards_the_prior_and_opens_to_change() -> None:
+def test_forgetting_returns_towards_the_prior_and_widens_the_variance() -> None:
     kept, opened = a_model(), a_model()
     for model in (kept, opened):
         for request in range(300):
@@ -107,3 +116,22 @@ def test_forgetting_draws_towards_the_prior_and_opens_to_change() -> None:
     opened.forget()
     assert 0.5 < probability(opened, 400, 0) < before
     assert opened.terms.level[1] > kept.terms.level[1]
+
+
+def test_one_observation_is_the_update_of_an_extended_kalman_filter() -> None:
+    model = a_model(memory=1e12)
+    model.request_memory = 1e12
+    p, w, total = 0.5, 0.25, LEVEL_PRIOR_VARIANCE + OFFSET_PRIOR_VARIANCE + CLASS_PRIOR_VARIANCE + 1.0
+    assert observe(model, 0, 1, 1.0) == p
+    terms, shrink = model.terms, 1.0 / (1.0 + w * total)
+    assert terms.level.tolist() == pytest.approx(
+        [LEVEL_PRIOR_VARIANCE * p * shrink, LEVEL_PRIOR_VARIANCE - LEVEL_PRIOR_VARIANCE**2 * w * shrink]
+    )
+    assert terms.offsets[:, 1].tolist() == pytest.approx(
+        [OFFSET_PRIOR_VARIANCE * p * shrink, OFFSET_PRIOR_VARIANCE - OFFSET_PRIOR_VARIANCE**2 * w * shrink]
+    )
+    assert terms.offsets[0, 0] == terms.offsets[0, 2] == 0.0
+    assert posterior(terms.classes, 0, CLASS_PRIOR_VARIANCE) == pytest.approx(
+        (CLASS_PRIOR_VARIANCE * p * shrink, CLASS_PRIOR_VARIANCE - CLASS_PRIOR_VARIANCE**2 * w * shrink)
+    )
+    assert posterior(terms.requests, 0, 1.0) == pytest.approx((p * shrink, 1.0 - w * shrink))

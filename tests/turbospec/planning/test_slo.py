@@ -1,4 +1,4 @@
-"""What a step may take under a promised time per output token."""
+"""The longest step under a target for time per output token."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.turbospec.factories import make_view
 from turbospec.interface import Phase
@@ -15,36 +17,62 @@ ROWS = np.arange(2)
 
 
 def a_slo(first_token_at: float = 0.0) -> TpotSlo:
-    """10 ms a token; both requests' first tokens have left."""
+    """A target of 10 ms per token; the first tokens of both requests have been emitted."""
     slo = TpotSlo(0.010, capacity=2)
-    slo.see(make_view(2, now=first_token_at, emitted_tokens=np.ones(2, np.int64)), ROWS)
+    slo.record_first_tokens(make_view(2, now=first_token_at, emitted_tokens=np.ones(2, np.int64)), ROWS)
     return slo
 
 
-def test_leaves_what_the_request_in_most_haste_has_left() -> None:
+def test_the_request_with_the_least_slack_limits_the_step() -> None:
     view = make_view(2, now=0.035, emitted_tokens=np.array([4, 5]))
-    assert a_slo().max_seconds(view, ROWS, plain_seconds=0.004) == pytest.approx(0.005)
+    assert a_slo().max_seconds(view, ROWS, no_draft_seconds=0.004) == pytest.approx(0.005)
 
 
-def test_a_request_past_saving_does_not_hold_the_others_up() -> None:
+def test_a_request_that_misses_the_target_anyway_does_not_limit_the_others() -> None:
     view = make_view(2, now=0.035, emitted_tokens=np.array([2, 5]))
-    assert a_slo().max_seconds(view, ROWS, plain_seconds=0.004) == pytest.approx(0.015)
+    assert a_slo().max_seconds(view, ROWS, no_draft_seconds=0.004) == pytest.approx(0.015)
 
 
-def test_where_nobody_can_be_kept_within_it_nothing_is_forbidden() -> None:
-    assert a_slo().max_seconds(make_view(2, now=5.0), ROWS, plain_seconds=0.004) == math.inf
+def test_without_a_request_that_can_meet_the_target_there_is_no_limit() -> None:
+    assert a_slo().max_seconds(make_view(2, now=5.0), ROWS, no_draft_seconds=0.004) == math.inf
 
 
-def test_requests_in_prefill_promise_nothing_yet() -> None:
+def test_requests_in_prefill_have_no_target_yet() -> None:
     slo = TpotSlo(0.010, capacity=2)
     view = make_view(2, phase=np.full(2, Phase.PREFILL, np.int64), emitted_tokens=np.zeros(2, np.int64))
-    slo.see(view, ROWS)
-    assert slo.max_seconds(view, ROWS, plain_seconds=0.004) == math.inf
+    slo.record_first_tokens(view, ROWS)
+    assert slo.max_seconds(view, ROWS, no_draft_seconds=0.004) == math.inf
 
 
-def test_a_row_given_to_another_request_starts_afresh() -> None:
+def test_a_reassigned_row_starts_anew() -> None:
     slo = a_slo()
     slo.reset(np.array([0]), capacity=4)
-    slo.see(make_view(2, now=1.0, emitted_tokens=np.ones(2, np.int64)), ROWS)
+    slo.record_first_tokens(make_view(2, now=1.0, emitted_tokens=np.ones(2, np.int64)), ROWS)
     view = make_view(1, now=1.0, emitted_tokens=np.ones(1, np.int64))
-    assert slo.max_seconds(view, np.array([0]), plain_seconds=0.004) == pytest.approx(0.010)
+    assert slo.max_seconds(view, np.array([0]), no_draft_seconds=0.004) == pytest.approx(0.010)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.0, 0.5), st.integers(1, 60)), min_size=1, max_size=6), st.floats(0.001, 0.02))
+def test_a_step_of_the_limit_keeps_all_within_the_target_whom_a_step_without_drafts_keeps(
+    requests: list[tuple[float, int]], no_draft_seconds: float
+) -> None:
+    slo, rows, now = TpotSlo(0.010, capacity=8), np.arange(len(requests)), 0.5
+    first_tokens = np.array([at for at, _ in requests])
+    for row in np.argsort(first_tokens):
+        phase = np.where(first_tokens <= first_tokens[row], Phase.DECODE, Phase.PREFILL).astype(np.int64)
+        slo.record_first_tokens(make_view(len(requests), now=float(first_tokens[row]), phase=phase), rows)
+    emitted = np.array([count for _, count in requests])
+    limit = slo.max_seconds(make_view(len(requests), now=now, emitted_tokens=emitted), rows, no_draft_seconds)
+
+    def met(seconds: float) -> np.ndarray:
+        """Which requests meet the target after a step in which each emits one token."""
+        return (now + seconds - first_tokens) / emitted <= 0.010 + 1e-12
+
+    kept = met(no_draft_seconds)
+    if math.isinf(limit):
+        assert not (kept & met(no_draft_seconds + 1e-9)).any()
+    else:
+        assert limit >= no_draft_seconds
+        assert (met(limit) >= kept).all()
+        assert not (met(limit + 1e-6) >= kept).all()

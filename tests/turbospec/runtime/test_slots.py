@@ -1,4 +1,4 @@
-"""Request slots: stable, recycled, never shared."""
+"""Request slots: stable while a request is seen, recycled, never shared."""
 
 from __future__ import annotations
 
@@ -14,13 +14,37 @@ from turbospec.runtime.slots import RequestSlots
 def test_live_requests_never_share_a_slot(steps: list[list[int]]) -> None:
     slots = RequestSlots(capacity=8)
     for ids in steps:
-        found, fresh = slots.lookup(np.array(ids, np.int64))
+        found, new = slots.lookup(np.array(ids, np.int64))
         assert len(set(found.tolist())) == len(ids)
-        assert set(fresh.tolist()) <= set(found.tolist())
+        assert set(new.tolist()) <= set(found.tolist())
         assert all(0 <= slot < slots.capacity for slot in found)
-        again, none_fresh = slots.lookup(np.array(ids, np.int64))
+        again, none_new = slots.lookup(np.array(ids, np.int64))
         assert again.tolist() == found.tolist()
-        assert len(none_fresh) == 0
+        assert len(none_new) == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 60), max_size=12, unique=True), max_size=60))
+def test_a_slot_that_changes_hands_is_reported_as_new(steps: list[list[int]]) -> None:
+    """The owner resets exactly the slots reported as new; every other slot must still belong to the same request."""
+    slots = RequestSlots(capacity=8)
+    owner: dict[int, int] = {}
+    for ids in steps:
+        capacity = slots.capacity
+        found, new = slots.lookup(np.array(ids, np.int64))
+        for request_id, slot in zip(ids, found.tolist(), strict=True):
+            if slot in new:
+                owner[slot] = request_id
+            assert owner[slot] == request_id
+        assert slots.capacity == capacity or slots.capacity <= 2 * len(ids), "it grows only for live requests"
+
+
+def test_all_of_a_step_that_exceeds_the_capacity_hold_slots() -> None:
+    slots = RequestSlots(capacity=4)
+    found, new = slots.lookup(np.arange(100))
+    assert len(set(found.tolist())) == 100
+    assert sorted(new.tolist()) == sorted(found.tolist())
+    assert found.max() < slots.capacity == 128
 
 
 def test_memory_is_bounded_by_the_live_requests() -> None:
@@ -30,11 +54,11 @@ def test_memory_is_bounded_by_the_live_requests() -> None:
     assert slots.capacity == 16
 
 
-def test_a_request_seen_lately_keeps_its_slot() -> None:
+def test_a_request_seen_recently_keeps_its_slot() -> None:
     slots = RequestSlots(capacity=8)
     (kept,), _ = slots.lookup(np.array([1]))
     for other in range(2, 40):
         slots.lookup(np.array([other]))
-        (slot,), fresh = slots.lookup(np.array([1]))
+        (slot,), new = slots.lookup(np.array([1]))
         assert slot == kept
-        assert len(fresh) == 0
+        assert len(new) == 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from turbospec.exploration.probing import PlainSteps, ProbeBudget, seconds_lost
+from turbospec.exploration.no_draft_steps import NoDraftSteps
+from turbospec.exploration.probing import ProbeBudget, probe_loss_seconds
 from turbospec.interface import IntArray, StepOutcome, StepPlan, StepView
 from turbospec.models.drafter import DrafterModels
 from turbospec.models.latency import LatencyModel
@@ -30,13 +31,13 @@ class Exploration:
     def __init__(self, latency: LatencyModel, share: float) -> None:
         self._latency = latency
         self._probes = ProbeBudget(share)
-        self._plain_steps = PlainSteps(share)
+        self._no_draft_steps = NoDraftSteps(share)
         self._explored = 0
 
     def earn(self, seconds: float) -> None:
         """Add the budget that this much step time earns."""
         self._probes.earn(seconds)
-        self._plain_steps.earn(seconds)
+        self._no_draft_steps.earn(seconds)
 
     def explore(self, limits: IntArray) -> StepPlan:
         """The next draft length of the exploration, the same for all requests."""
@@ -49,12 +50,12 @@ class Exploration:
         if view.prefill_tokens:
             return None
         decoding = problem.batch.decoding
-        drafting_seconds = plan.predicted_seconds - problem.plain_seconds
+        drafting_seconds = plan.predicted_seconds - problem.no_draft_seconds
         worth = (plan.predicted_tokens - decoding) / problem.price - drafting_seconds
-        if not self._plain_steps.is_due(decoding, view.step, worth):
+        if not self._no_draft_steps.is_due(decoding, view.step, worth):
             return None
         return StepPlan(
-            np.zeros(view.size, np.int64), decoding, problem.plain_seconds, "no drafts, to compare drafting with"
+            np.zeros(view.size, np.int64), decoding, problem.no_draft_seconds, "no drafts, to compare drafting with"
         )
 
     def probe(self, problem: StepProblem, drafter: DrafterModels) -> tuple[StepPlan, ProbeRecord] | None:
@@ -62,12 +63,12 @@ class Exploration:
         costs, acceptance = problem.costs, problem.conditional[:, 0]
         jump, each = problem.verify_costs()
         # While nothing is drafted, the drafter's prefill of this step is caused by the probe alone.
-        shared = costs.draft_start + costs.draft_pass + jump + problem.reading_seconds
+        shared = costs.draft_start + costs.draft_pass + jump + problem.drafter_prefill_seconds
         of_row = np.full(len(acceptance), costs.draft_token + each)
-        if problem.catch_up is not None:
-            of_row += problem.catch_up
+        if problem.catch_up_seconds is not None:
+            of_row += problem.catch_up_seconds
         # Drafting costs are not measured while nothing drafts: they may date from the server's start.
-        costs_are_old = self._latency.pace < HARDWARE_CHANGED
+        costs_outdated = self._latency.no_draft_time_ratio < HARDWARE_CHANGED
         chosen = self._probes.choose(
             problem.limits > 0,
             shared,
@@ -75,11 +76,11 @@ class Exploration:
             acceptance,
             problem.price,
             drafter.acceptance.evidence(problem.rows),
-            costs_are_old=costs_are_old,
+            costs_outdated=costs_outdated,
         )
         if chosen is None:
             return None
-        seconds = problem.plain_seconds + shared + float(of_row[chosen].sum())
+        seconds = problem.no_draft_seconds + shared + float(of_row[chosen].sum())
         lengths = np.zeros(len(acceptance), np.int64)
         lengths[chosen] = PROBE_DRAFT_LENGTH
         plan = StepPlan(
@@ -95,13 +96,13 @@ class Exploration:
         """Close a probe, or note a step without drafts."""
         decoding = int(np.count_nonzero(record.decoders))
         if not has_drafts(outcome) and outcome.prefill_tokens == 0 and decoding > 0:
-            self._plain_steps.learn(decoding, outcome.step)
+            self._no_draft_steps.learn(decoding, outcome.step)
         if record.probe is not None:
             self._close_probe(record.probe, record.price, outcome)
 
     def _close_probe(self, probe: ProbeRecord, price: float, outcome: StepOutcome) -> None:
         gain = int(outcome.accepted.sum()) / price
-        self._probes.spend(seconds_lost(outcome.draft_seconds + probe.verify_seconds, gain))
+        self._probes.spend(probe_loss_seconds(outcome.draft_seconds + probe.verify_seconds, gain))
         if outcome.drafted.any():
             self._probes.learn(int((outcome.accepted > 0).sum()), probe.acceptance)
             if outcome.step_seconds < HARDWARE_CHANGED * probe.step_seconds:

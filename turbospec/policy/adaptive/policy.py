@@ -19,7 +19,7 @@ from turbospec.policy.adaptive.pricing import at_own_rate, delays_first_tokens, 
 from turbospec.policy.adaptive.reuse import MAX_STEPS, steps_of_a_plan, steps_without_drafts
 from turbospec.policy.adaptive.server_models import ServerModels
 from turbospec.policy.adaptive.settings import AdaptiveSettings
-from turbospec.runtime.open_plans import OpenPlans
+from turbospec.runtime.plans_in_flight import PlansInFlight
 
 
 class AdaptivePolicy:
@@ -38,7 +38,7 @@ class AdaptivePolicy:
         self.models = ServerModels(latency or LatencyModel())
         self.exploration = Exploration(self.models.latency, config.probe_share)
         self.slo: TpotSlo | None = None
-        self._records = OpenPlans[PlanRecord]()
+        self._records = PlansInFlight[PlanRecord]()
         self._waiting: list[tuple[PlanRecord, StepOutcome]] = []
         """Outcomes to learn from when the next decision is due."""
         self._off_in_a_row = 0
@@ -49,7 +49,7 @@ class AdaptivePolicy:
         if self.config.max_draft is not None:
             limits = np.minimum(limits, self.config.max_draft)
         batch = Batch.of(view, limits)
-        if batch.draft_room == 0 and self.config.tpot_slo_ms is None:
+        if batch.max_draft_tokens == 0 and self.config.tpot_slo_ms is None:
             # No decision: learning waits until there is one, so that a first token does not wait for it.
             self._records.put(view.step, PlanRecord.of(view, np.zeros(view.size, np.int64)))
             return self._nothing_to_draft(view, batch)
@@ -57,7 +57,7 @@ class AdaptivePolicy:
         drafter = self.models.drafter or self._start(view.max_draft)
         record = PlanRecord.of(view, self._rows(view, drafter))
         self._records.put(view.step, record)
-        if batch.draft_room == 0:
+        if batch.max_draft_tokens == 0:
             return self._nothing_to_draft(view, batch)
         if not self.models.latency.calibrated:
             return self.exploration.explore(limits)
@@ -135,7 +135,7 @@ class AdaptivePolicy:
         return StepPlan(
             np.zeros(view.size, np.int64),
             problem.batch.decoding,
-            problem.plain_seconds,
+            problem.no_draft_seconds,
             f"no draft pays at {problem.price:.0f} tok/s",
         )
 
@@ -157,13 +157,13 @@ class AdaptivePolicy:
         """For how long a plan holds that was made because it pays, or because none pays."""
         idle_steps = 1
         if not plan.draft_lengths.any() and not _would_pay_later(problem):
-            idle_steps = steps_without_drafts(problem.plain_seconds, self._off_in_a_row)
+            idle_steps = steps_without_drafts(problem.no_draft_seconds, self._off_in_a_row)
         # An SLO is kept step by step. Waiting first tokens have a price, and catching up a cost, of this step alone.
         alike = (
             self.slo is None
             and not delays_first_tokens(view, problem.batch)
             and problem.price == problem.decode_price
-            and problem.invested_seconds(plan.draft_lengths) == 0.0
+            and problem.total_deferred_catch_up(plan.draft_lengths) == 0.0
         )
         return PlanValidity(steps_of_a_plan(plan.predicted_seconds) if alike else 1, idle_steps)
 
@@ -175,18 +175,18 @@ class AdaptivePolicy:
 
     def _rows(self, view: StepView, drafter: DrafterModels) -> IntArray:
         """State rows of the view's requests, cleared in every model for requests not seen before."""
-        rows, fresh = drafter.rows_and_fresh(view.request_ids)
+        rows, fresh = drafter.assign_rows(view.request_ids)
         if self.slo is not None:
             self.slo.reset(fresh, drafter.capacity)
-            self.slo.see(view, rows)
+            self.slo.record_first_tokens(view, rows)
         return rows
 
     def _max_seconds(self, view: StepView, problem: StepProblem) -> float:
         """Longest step that keeps to the TPOT SLO; infinite where no plan can break it."""
         if self.slo is None:
             return math.inf
-        allowed = self.slo.max_seconds(view, problem.rows, problem.plain_seconds)
-        return math.inf if allowed >= problem.longest_seconds else allowed
+        allowed = self.slo.max_seconds(view, problem.rows, problem.no_draft_seconds)
+        return math.inf if allowed >= problem.full_draft_seconds else allowed
 
 
 def _would_pay_later(problem: StepProblem) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from turbospec.interface import FloatArray, IntArray, StepView
 from turbospec.models.acceptance import survival
 from turbospec.planning.objective import best_rate
-from turbospec.planning.problem import Batch, StepProblem, catch_up_charges
+from turbospec.planning.problem import Batch, StepProblem, amortise_catch_up
 from turbospec.planning.step_costs import step_costs
 from turbospec.policy.adaptive.server_models import ServerModels
 
@@ -40,7 +40,7 @@ def priced_problem(
     charges: FloatArray | None = None
     if batch.drafter_lag_tokens:
         catch_up = view.drafter_lag_tokens.astype(np.float64) * latency.catch_up_token_seconds
-        charges = catch_up_charges(catch_up, view.tokens_left, conditional[:, 0])
+        charges = amortise_catch_up(catch_up, view.tokens_left, conditional[:, 0])
     rate = price.rate(batch.decoding)
     if rate is None:
         rate = best_rate(survival(conditional), costs, float(batch.decoding))
@@ -64,7 +64,7 @@ def at_own_rate(problem: StepProblem) -> StepProblem | None:
         return None
     own = best_rate(survival(problem.conditional), problem.costs, float(batch.decoding))
     margin = 1.0 if batch.decoding == 1 else OWN_RATE_MARGIN
-    if not margin * batch.decoding / problem.plain_seconds < own < problem.decode_price:
+    if not margin * batch.decoding / problem.no_draft_seconds < own < problem.decode_price:
         return None
     return replace(problem, price=problem.price * own / problem.decode_price, decode_price=own)
 
@@ -74,13 +74,13 @@ def delays_first_tokens(view: StepView, batch: Batch) -> bool:
 
     They do where prefill is pending and, in engines that draft before they emit, where a first token is ready.
     """
-    return view.prefill_pending or (view.draft_before_emit and batch.starting > 0)
+    return view.prefill_pending or (view.draft_before_emit and batch.first_decode > 0)
 
 
 def _urgency(first_token_weight: float, view: StepView, batch: Batch, no_draft_seconds: float) -> float:
     """Factor on the decode rate: a second is worth more while first tokens wait for it."""
     # Other queued requests gain by throughput, and are counted in the rate.
-    delayed = batch.prefilling + view.admitted_requests + (batch.starting if view.draft_before_emit else 0)
+    delayed = batch.prefilling + view.admitted_requests + (batch.first_decode if view.draft_before_emit else 0)
     # Where requests have queued for long, one step more or less hardly changes their TTFT.
     part = no_draft_seconds / (no_draft_seconds + view.waiting_seconds)
     return 1.0 + first_token_weight * part * delayed / batch.decoding

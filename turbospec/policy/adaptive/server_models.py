@@ -8,8 +8,8 @@ from turbospec.interface import StepOutcome
 from turbospec.models.decode_rate import DecodeRate
 from turbospec.models.drafter import DrafterModels
 from turbospec.models.latency import LatencyModel
-from turbospec.planning.bias import PlanBias
-from turbospec.planning.stopping import StoppingValues
+from turbospec.planning.prediction_bias import PredictionBias
+from turbospec.planning.stopping import PassValueCache
 from turbospec.policy.adaptive.attribution import PlanRecord
 
 
@@ -23,10 +23,10 @@ class ServerModels:
     def __init__(self, latency: LatencyModel) -> None:
         self.latency = latency
         self.price = DecodeRate()
-        self.bias = PlanBias()
+        self.bias = PredictionBias()
         self.drafter: DrafterModels | None = None
         """None until the first view says how long drafts can be."""
-        self.stopping: StoppingValues | None = None
+        self.stopping: PassValueCache | None = None
         """Values of starting a gated draft; None as long as `drafter` is."""
         self._drafted_at = -1
         """The last step whose drafts were learnt from."""
@@ -34,7 +34,7 @@ class ServerModels:
     def start(self, max_draft: int) -> DrafterModels:
         """Make the drafter's models, for drafts of up to `max_draft` tokens, at least 1."""
         self.drafter = DrafterModels(max_draft)
-        self.stopping = StoppingValues(self.drafter.calibration)
+        self.stopping = PassValueCache(self.drafter.calibration)
         return self.drafter
 
     def learn(self, record: PlanRecord, outcome: StepOutcome) -> None:
@@ -69,7 +69,7 @@ class ServerModels:
         unforeseen = max(outcome.catch_up_tokens - record.drafter_lag_tokens, 0) if drafter_ran else 0
         if drafter_ran and not record.drafter_always_prefills:
             seconds = unforeseen * self.latency.catch_up_token_seconds
-            self.bias.learn_reading(decoding, record.prefilling, seconds)
+            self.bias.learn_drafter_prefill(decoding, record.prefilling, seconds)
         if record.prefilling == (outcome.prefill_tokens > 0) and unforeseen == 0:
             self.bias.learn(plan, decoding, decoded, record.prefilling, outcome)
 

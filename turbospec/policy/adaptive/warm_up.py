@@ -7,7 +7,7 @@ import numpy as np
 from turbospec.interface import Phase, StepOutcome, StepView
 from turbospec.models.drafter import MIN_CONFIDENCE_OBSERVATIONS
 from turbospec.models.latency import LatencyModel
-from turbospec.planning.gate import SurvivalGate
+from turbospec.planning.gate import GatePrices, SurvivalGate
 from turbospec.policy.adaptive.policy import AdaptivePolicy
 from turbospec.policy.adaptive.settings import AdaptiveSettings
 
@@ -51,5 +51,5 @@ def compile_kernels(settings: AdaptiveSettings) -> None:
                 step_seconds=3e-3,
             )
         )
-    gate = SurvivalGate(np.full(13, 0.5), np.ones(2), np.full((2, 4), 0.5), ones * 4, np.zeros(3))
+    gate = SurvivalGate(np.full(13, 0.5), np.ones(2), np.full((2, 4), 0.5), ones * 4, GatePrices(0.0, 0.0, 0.0))
     gate.advance(np.arange(2), np.full(2, 0.5))

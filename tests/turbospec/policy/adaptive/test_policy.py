@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
-from tests.turbospec.synthetic_engine import Guess, Served, SyntheticEngine, Times, by_turns, drafter, hopeless
+from tests.turbospec.synthetic_engine import (
+    AcceptanceLaw,
+    Served,
+    SyntheticEngine,
+    Times,
+    alternating,
+    drafter,
+    never_accepted,
+)
 from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
 from turbospec.planning.problem import Batch
@@ -59,37 +67,39 @@ def measured_profile() -> Profile:
     return Profile.from_outcomes(step.outcome for step in served.steps)
 
 
-def serve(policy: Policy, guess: Guess, concurrency: int, seed: int = 1, **engine: Any) -> Served:
+def serve(policy: Policy, law: AcceptanceLaw, concurrency: int, seed: int = 1, **engine: Any) -> Served:
     """The second of two runs: the policy has found its feet in the first, as on a server that has been up a while."""
     server = SyntheticEngine(concurrency, **engine)
     requests = max(24, 4 * concurrency)
-    server.serve(policy, guess, requests, seed=seed)
-    return server.serve(policy, guess, requests, seed=seed + 1)
+    server.serve(policy, law, requests, seed=seed)
+    return server.serve(policy, law, requests, seed=seed + 1)
 
 
-def mean_rate(policy: Callable[[], Policy], guess: Guess, concurrency: int, **engine: Any) -> float:
+def mean_rate(policy: Callable[[], Policy], law: AcceptanceLaw, concurrency: int, **engine: Any) -> float:
     """Tokens a second over runs of different seeds: one run's luck is a few percent."""
-    runs = [serve(policy(), guess, concurrency, seed, **engine) for seed in (1, 11, 21)]
+    runs = [serve(policy(), law, concurrency, seed, **engine) for seed in (1, 11, 21)]
     return float(np.mean([run.tokens_per_second for run in runs]))
 
 
 @functools.cache
-def best_fixed(guess: Guess, concurrency: int) -> float:
-    return max(mean_rate(functools.partial(Fixed, length), guess, concurrency) for length in FIXED)
+def best_fixed(law: AcceptanceLaw, concurrency: int) -> float:
+    return max(mean_rate(functools.partial(Fixed, length), law, concurrency) for length in FIXED)
 
 
 @pytest.mark.parametrize("concurrency", [1, 8, 32])
 @pytest.mark.parametrize("confidence", [True, False], ids=["gated", "not gated"])
 @pytest.mark.parametrize(
-    "guess", [GOOD, POOR, hopeless, by_turns(GOOD, POOR, hopeless)], ids=["good", "poor", "hopeless", "mixed"]
+    "law",
+    [GOOD, POOR, never_accepted, alternating(GOOD, POOR, never_accepted)],
+    ids=["good", "poor", "never_accepted", "mixed"],
 )
-def test_no_fixed_length_is_better(guess: Guess, confidence: bool, concurrency: int) -> None:
-    own = mean_rate(lambda: adaptive(first_token_weight=0.0), guess, concurrency, confidence=confidence)
-    assert own >= 0.97 * best_fixed(guess, concurrency)
+def test_no_fixed_length_is_better(law: AcceptanceLaw, confidence: bool, concurrency: int) -> None:
+    own = mean_rate(lambda: adaptive(first_token_weight=0.0), law, concurrency, confidence=confidence)
+    assert own >= 0.97 * best_fixed(law, concurrency)
 
 
 def test_a_hopeless_drafter_costs_no_more_than_its_probes() -> None:
-    served = serve(adaptive(probe_share=0.01), hopeless, 8)
+    served = serve(adaptive(probe_share=0.01), never_accepted, 8)
     assert served.draft_seconds <= 0.015 * served.seconds
     assert all(step.plan.probe for step in served.steps if step.outcome.drafted.any())
 
@@ -97,24 +107,24 @@ def test_a_hopeless_drafter_costs_no_more_than_its_probes() -> None:
 def test_plans_without_drafts_are_for_longer_the_longer_nothing_drafts() -> None:
     server, policy = SyntheticEngine(concurrency=4), adaptive()
 
-    def steps_of_plans_without_drafts(guess: Guess) -> list[int]:
-        served = server.serve(policy, guess, 24, seed=3)
+    def steps_of_plans_without_drafts(law: AcceptanceLaw) -> list[int]:
+        served = server.serve(policy, law, 24, seed=3)
         plans = [step.plan for step in served.steps if not step.plan.draft_lengths.any()]
         return [plan.validity.idle_steps for plan in plans if plan.validity.idle_steps > 1]
 
-    before, _, after = (steps_of_plans_without_drafts(guess) for guess in (hopeless, GOOD, hopeless))
+    before, _, after = (steps_of_plans_without_drafts(law) for law in (never_accepted, GOOD, never_accepted))
     assert max(before) > 8 * min(before)
     assert after[0] < max(before) / 4
 
 
 def test_without_a_probe_share_drafting_ends_for_good() -> None:
-    served = serve(adaptive(probe_share=0.0), hopeless, 8)
+    served = serve(adaptive(probe_share=0.0), never_accepted, 8)
     assert served.draft_seconds == 0.0
 
 
 def test_drafting_comes_back_when_the_drafter_does() -> None:
     server, policy = SyntheticEngine(concurrency=8), adaptive()
-    before, during, after = (server.serve(policy, guess, 48, seed=3) for guess in (GOOD, hopeless, GOOD))
+    before, during, after = (server.serve(policy, law, 48, seed=3) for law in (GOOD, never_accepted, GOOD))
     assert during.mean_draft_length < 0.3
     assert after.mean_draft_length > 0.55 * before.mean_draft_length
     assert after.tokens_per_second > 0.85 * before.tokens_per_second
@@ -132,7 +142,7 @@ def test_drafting_comes_back_when_the_machine_does(served_before: int, seed: int
 
 
 def test_requests_whose_drafts_never_match_are_left_alone() -> None:
-    served = serve(adaptive(), by_turns(GOOD, hopeless), 16, times=Times(draft_pass=6e-4))
+    served = serve(adaptive(), alternating(GOOD, never_accepted), 16, times=Times(draft_pass=6e-4))
     drafted = np.zeros(2)
     steps = np.zeros(2)
     for step in served.steps:
@@ -229,10 +239,10 @@ def test_a_first_token_is_worth_more_than_the_next_ones() -> None:
     assert policy.plan(queued).draft_lengths.any(), "what has waited for 20 s does not mind a few milliseconds"
 
 
-@pytest.mark.parametrize(("guess", "goes_on"), [(GOOD, False), (hopeless, True)], ids=["good", "hopeless"])
-def test_a_plan_without_drafts_outlives_first_tokens_unless_it_is_for_them(guess: Guess, goes_on: bool) -> None:
+@pytest.mark.parametrize(("law", "goes_on"), [(GOOD, False), (never_accepted, True)], ids=["good", "never_accepted"])
+def test_a_plan_without_drafts_outlives_first_tokens_unless_it_is_for_them(law: AcceptanceLaw, goes_on: bool) -> None:
     policy = adaptive(first_token_weight=1000.0, probe_share=0.0)
-    SyntheticEngine(concurrency=8).serve(policy, guess, 48, seed=3)
+    SyntheticEngine(concurrency=8).serve(policy, law, 48, seed=3)
     phase = np.r_[[Phase.PREFILL], np.full(7, Phase.DECODE)]
     plan = policy.plan(make_view(8, step=100_000, phase=phase, prefill_tokens=120))
     assert not plan.draft_lengths.any()

@@ -13,7 +13,7 @@ import numpy as np
 
 from turbospec.interface import FloatArray
 from turbospec.models.latency import LatencyModel, step_features
-from turbospec.models.online_regression import OnlineRegression, learn_online
+from turbospec.models.online_regression import OnlineRegression, Regression, learn_online
 from turbospec.runtime.kernels import compiled
 
 MOST_DRAFTING = 0.95
@@ -67,7 +67,7 @@ class StepSplit:
         """
         model = self._model
         return _learn_and_split(
-            model.weights, model.covariance, model.noise, model.forgetting, self._verify_size, step_seconds,
+            *model.state, self._verify_size, step_seconds,
             float(tokens), float(context_tokens), np.array([late[:3], own[:3]], np.float64),
         )  # fmt: skip
 
@@ -88,7 +88,7 @@ def _learn_and_split(
     row[:verify_size] = step_features(tokens, context_tokens)
     row[verify_size:] = passes[0] + passes[1]
     if step_seconds > 0.0:
-        learn_online(weights, covariance, noise, row, step_seconds, forgetting)
+        learn_online(Regression(weights, covariance, noise, forgetting), row, step_seconds)
     if row[verify_size] == 0.0:
         return 0.0, 0.0
     verify = (row[:verify_size] * weights[:verify_size]).sum()

@@ -1,0 +1,61 @@
+"""Comparison steps: steps without drafts, run now and then while every step drafts."""
+
+from __future__ import annotations
+
+from turbospec.models.decode_rate import load_bucket
+
+
+class NoDraftSteps:
+    """Schedules comparison steps, so that drafting is compared with the present speed of steps without drafts.
+
+    Each load (decoding requests, to a power of two) has comparison steps at intervals that double up to `MAX_INTERVAL`.
+    An interval is counted from the last step without drafts, whatever its reason. The time lost to comparison steps is
+    bounded by a share of all step time.
+
+    Args:
+        share: share of step time that comparison steps may lose against the steps with drafts that they replace.
+    """
+
+    FIRST_INTERVAL, MAX_INTERVAL = 8, 128
+    """Steps."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self._credit = 0.0
+        """Seconds that may be lost."""
+        self._interval: dict[int, int] = {}
+        """By load bucket, in steps."""
+        self._due: dict[int, int] = {}
+        """By load bucket, the number of the step from which one is due."""
+
+    def earn(self, step_seconds: float) -> None:
+        """Add a finished step's share to the credit."""
+        self._credit += self.share * step_seconds
+
+    def is_due(self, requests: int, step: int, loss_seconds: float) -> bool:
+        """Whether this step should run without drafts; if so, its loss is booked.
+
+        Args:
+            requests: decoding requests.
+            step: number of the step.
+            loss_seconds: predicted gain of the step's drafts, tokens over λ, minus the time that they take.
+        """
+        load = load_bucket(requests)
+        if self._due.setdefault(load, step + self.FIRST_INTERVAL) > step or self._credit < loss_seconds:
+            return False
+        # The interval doubles even if the step teaches nothing: under a load whose steps nearly all contain prefill,
+        # few comparison steps do.
+        interval = min(2 * self._interval.get(load, self.FIRST_INTERVAL // 2), self.MAX_INTERVAL)
+        self._interval[load], self._due[load] = interval, step + interval
+        self._credit = min(self._credit - loss_seconds, 0.0)
+        return True
+
+    def learn(self, requests: int, step: int) -> None:
+        """Take in a finished step without drafts, whatever its reason.
+
+        Args:
+            requests: decoding requests.
+            step: number of the step.
+        """
+        load = load_bucket(requests)
+        self._due[load] = step + self._interval.get(load, self.FIRST_INTERVAL)

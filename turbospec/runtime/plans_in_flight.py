@@ -1,0 +1,37 @@
+"""State that is kept from a plan until its outcome arrives."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+State = TypeVar("State")
+
+
+class PlansInFlight(Generic[State]):
+    """One state per planned step. Bounded, because an engine that drops a step never reports its outcome."""
+
+    CAPACITY = 64
+    """Plans kept; the oldest is dropped first."""
+
+    def __init__(self) -> None:
+        self._by_step: dict[int, State] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_step)
+
+    def put(self, step: int, state: State) -> None:
+        """Keep a step's state; a second plan for the same step replaces the first."""
+        self._by_step[step] = state
+        if len(self._by_step) > self.CAPACITY:
+            del self._by_step[next(iter(self._by_step))]
+
+    def pop(self, step: int) -> State | None:
+        """Remove and return a step's state; None where there is none or it was dropped."""
+        return self._by_step.pop(step, None)
+
+    def last(self, step: int) -> State | None:
+        """The state of the last planned step up to this one, which may be a step that reused its plan. It is kept."""
+        for planned in reversed(self._by_step):
+            if planned <= step:
+                return self._by_step[planned]
+        return None
