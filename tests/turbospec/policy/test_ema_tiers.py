@@ -29,9 +29,15 @@ def test_goes_up_one_decision_after_another():
     assert lengths == [3] * 15 + [5] * 10 + [7]
 
 
+def test_the_first_step_after_the_warm_up_can_decide():
+    eager = {"decision_interval": 1, "ema_weight": 1.0}
+    assert run(tiers(warmup_steps=0, **eager), 1, accepted=15, steps=3) == [3, 5, 7]
+    assert run(tiers(warmup_steps=2, **eager), 1, accepted=15, steps=5) == [3, 3, 3, 5, 7]
+
+
 def test_goes_down_only_past_the_hysteresis():
     # From 3, down to 1 takes an average of 1 - 0.5 - 0.25 = 0.25. 2 * 0.8^15 = 0.070.
-    assert run(tiers(), 1, accepted=0, steps=16) == [3] * 15 + [1]
+    assert run(tiers(), 1, accepted=0, steps=26) == [3] * 15 + [1] * 11  # and stays at the lowest
     # Half the requests accept one draft: 0.5 + 1.5 * 0.8^n stays above 0.25 for ever.
     policy = tiers()
     for _ in range(40):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -128,6 +130,40 @@ def test_without_a_profile_it_fits_its_own_first_steps():
     view = make_view(4, max_draft=7)
     plan = policy.plan(view)
     assert plan.predicted_seconds == pytest.approx(measured(view, plan.draft_lengths).step_seconds, rel=1e-3)
+
+
+def test_without_a_profile_it_fits_again_when_the_steps_have_doubled():
+    policy = build(warmup_steps=16)
+    rng = np.random.default_rng(1)
+    fits = []
+    for step in range(64):
+        view = make_view(4, step=step, max_draft=7, context_tokens=rng.integers(50, 500, 4))
+        outcome = measured(view, policy.plan(view).draft_lengths)
+        slower = 1 + step // 16
+        policy.observe(replace(outcome, step_seconds=outcome.step_seconds * slower))
+        fits.append(policy.times)
+    changes = [step + 1 for step in range(1, 64) if fits[step] is not fits[step - 1]]
+    assert changes == [16, 32, 64]
+    assert fits[31].predict(view, np.arange(1))[0] > 1.2 * fits[15].predict(view, np.arange(1))[0]
+
+
+def test_catching_up_costs_rows_of_the_drafters_pass():
+    samples = []
+    for size, length in ((size, length) for size in (1, 4, 32) for length in (1, 2, 5)):
+        lag = 50 * length * size
+        outcome = measured(make_view(size, context_tokens=np.full(size, 900 // length)), length)
+        extra = DRAFT[1] * lag
+        samples.append(
+            LatencySample.from_outcome(
+                replace(
+                    outcome,
+                    catch_up_tokens=lag,
+                    draft_seconds=outcome.draft_seconds + extra,
+                    step_seconds=outcome.step_seconds + extra,
+                )
+            )
+        )
+    np.testing.assert_allclose(PassTimes.fit(samples).draft, DRAFT, rtol=1e-3)
 
 
 def test_a_profile_that_never_drafted_is_refused():
