@@ -72,6 +72,13 @@ def test_a_slot_that_starts_off_probes_from_a_neutral_average():
     assert run(policy, 1, accepted=3, steps=5) == [3] * 5
 
 
+@pytest.mark.parametrize(("hysteresis", "length"), [(0.0, 5), (0.25, 5), (0.75, 3)])
+def test_the_hysteresis_is_added_to_the_average_for_going_up(hysteresis, length):
+    # From 3 up to 5 takes an average above 2.5 and the hysteresis; 3 - 0.8^15 = 2.965.
+    slot = TierSlot(candidates=(1, 3, 5), up_hysteresis=hysteresis)
+    assert run(tiers(slots={1: slot}), 1, accepted=3, steps=16)[-1] == length
+
+
 @pytest.mark.parametrize(
     ("batch_size", "start"), [(1, 3), (7, 3), (8, 3), (31, 3), (32, 1), (63, 1), (64, 0), (1000, 0)]
 )

@@ -57,6 +57,8 @@ def test_moving_average_by_hand():
     assert policy.acceptance == pytest.approx(0.715)
     policy.observe(make_outcome(make_view(1), 3, 1, truncated=np.array([True])))  # 1 accepted, no rejection seen
     assert policy.acceptance == pytest.approx(0.715 + 0.15 * 0.285)
+    policy.observe(make_outcome(make_view(2), 3, 0))  # 2 rejections seen
+    assert policy.acceptance == pytest.approx(0.85 * (0.715 + 0.15 * 0.285))
 
 
 def test_the_fit_recovers_a_linear_machine():
@@ -145,6 +147,15 @@ def test_without_a_profile_it_fits_again_when_the_steps_have_doubled():
     changes = [step + 1 for step in range(1, 64) if fits[step] is not fits[step - 1]]
     assert changes == [16, 32, 64]
     assert fits[31].predict(view, np.arange(1))[0] > 1.2 * fits[15].predict(view, np.arange(1))[0]
+
+
+def test_an_engine_that_cannot_draft_is_fitted_too():
+    policy, view = build(warmup_steps=2), make_view(3, max_draft=0)
+    for _ in range(2):
+        policy.observe(measured(view, policy.plan(view).draft_lengths))
+    plan = policy.plan(view)
+    assert plan.draft_lengths.tolist() == [0, 0, 0]
+    assert plan.predicted_seconds == pytest.approx(measured(view, 0).step_seconds)
 
 
 def test_catching_up_costs_rows_of_the_drafters_pass():
