@@ -46,6 +46,13 @@ def test_goes_down_only_past_the_hysteresis():
     assert policy.plan(make_view(2)).draft_lengths.tolist() == [3, 3]
 
 
+def test_an_average_at_the_bound_goes_down():
+    policy = tiers(slots={1: TierSlot(candidates=(1, 3))}, warmup_steps=0, decision_interval=1, ema_weight=1.0)
+    view = make_view(2)
+    policy.observe(make_outcome(view, 3, [0, 1]))  # 0.5 on average; 1 - 0.5 is the bound
+    assert policy.plan(view).draft_lengths.tolist() == [1, 1]
+
+
 def test_skips_several_tiers_in_one_decision():
     # At 8 requests 0 takes an average of 0.5 and 1 takes 0.5, so an average of 0.070 falls from 3 through 1 to 0.
     assert run(tiers(), 8, accepted=0, steps=16) == [3] * 15 + [0]
