@@ -78,7 +78,7 @@ class _Arms:
         if not self._weights.all():
             return int(np.argmin(self._weights > 0))
         means = self._sums / self._weights
-        spread = np.sqrt(math.log(max(float(self._weights.sum()), 1.0)) / self._weights)
+        spread = np.sqrt(math.log(self._weights.sum()) / self._weights)  # the newest weight alone is 1
         return int(np.argmax(means + self._config.exploration * means.max() * spread))
 
     def reward(self, arm: int, tokens_per_second: float) -> None:

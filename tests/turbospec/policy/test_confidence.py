@@ -70,6 +70,14 @@ def test_tokens_after_the_first_rejection_and_truncated_drafts_are_not_observed(
     assert policy.threshold == 0.8
 
 
+def test_learns_where_only_some_requests_draft():
+    policy, view = build(), make_view(2, max_draft=3)
+    confidence = np.array([[0.9, 0.8, 0.6], [np.nan, np.nan, np.nan]])
+    for _ in range(2):
+        policy.observe(make_outcome(view, [3, 0], [2, 0], confidence=confidence))
+    assert policy.threshold == 0.8
+
+
 def test_forgets_past_its_window():
     policy, view = build(window=6), make_view(1, max_draft=3)
     policy.observe(make_outcome(view, 3, 3, confidence=np.full((1, 3), 0.2)))

@@ -29,15 +29,28 @@ def test_goes_up_one_decision_after_another():
     assert lengths == [3] * 15 + [5] * 10 + [7]
 
 
+def test_the_first_step_after_the_warm_up_can_decide():
+    eager = {"decision_interval": 1, "ema_weight": 1.0}
+    assert run(tiers(warmup_steps=0, **eager), 1, accepted=15, steps=3) == [3, 5, 7]
+    assert run(tiers(warmup_steps=2, **eager), 1, accepted=15, steps=5) == [3, 3, 3, 5, 7]
+
+
 def test_goes_down_only_past_the_hysteresis():
     # From 3, down to 1 takes an average of 1 - 0.5 - 0.25 = 0.25. 2 * 0.8^15 = 0.070.
-    assert run(tiers(), 1, accepted=0, steps=16) == [3] * 15 + [1]
+    assert run(tiers(), 1, accepted=0, steps=26) == [3] * 15 + [1] * 11  # and stays at the lowest
     # Half the requests accept one draft: 0.5 + 1.5 * 0.8^n stays above 0.25 for ever.
     policy = tiers()
     for _ in range(40):
         view = make_view(2)
         policy.observe(make_outcome(view, policy.plan(view).draft_lengths, [0, 1]))
     assert policy.plan(make_view(2)).draft_lengths.tolist() == [3, 3]
+
+
+def test_an_average_at_the_bound_goes_down():
+    policy = tiers(slots={1: TierSlot(candidates=(1, 3))}, warmup_steps=0, decision_interval=1, ema_weight=1.0)
+    view = make_view(2)
+    policy.observe(make_outcome(view, 3, [0, 1]))  # 0.5 on average; 1 - 0.5 is the bound
+    assert policy.plan(view).draft_lengths.tolist() == [1, 1]
 
 
 def test_skips_several_tiers_in_one_decision():
@@ -64,6 +77,13 @@ def test_a_slot_that_starts_off_probes_from_a_neutral_average():
     assert run(policy, 1, accepted=3, steps=16) == [0] * 15 + [3]
     # 2 -> 3 - 0.8^5 = 2.672 after five accepted probes, above 0.5: it stays.
     assert run(policy, 1, accepted=3, steps=5) == [3] * 5
+
+
+@pytest.mark.parametrize(("hysteresis", "length"), [(0.0, 5), (0.25, 5), (0.75, 3)])
+def test_the_hysteresis_is_added_to_the_average_for_going_up(hysteresis, length):
+    # From 3 up to 5 takes an average above 2.5 and the hysteresis; 3 - 0.8^15 = 2.965.
+    slot = TierSlot(candidates=(1, 3, 5), up_hysteresis=hysteresis)
+    assert run(tiers(slots={1: slot}), 1, accepted=3, steps=16)[-1] == length
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,8 @@ def test_moving_average_by_hand():
     assert policy.acceptance == pytest.approx(0.715)
     policy.observe(make_outcome(make_view(1), 3, 1, truncated=np.array([True])))  # 1 accepted, no rejection seen
     assert policy.acceptance == pytest.approx(0.715 + 0.15 * 0.285)
+    policy.observe(make_outcome(make_view(2), 3, 0))  # 2 rejections seen
+    assert policy.acceptance == pytest.approx(0.85 * (0.715 + 0.15 * 0.285))
 
 
 def test_the_fit_recovers_a_linear_machine():
@@ -128,6 +132,49 @@ def test_without_a_profile_it_fits_its_own_first_steps():
     view = make_view(4, max_draft=7)
     plan = policy.plan(view)
     assert plan.predicted_seconds == pytest.approx(measured(view, plan.draft_lengths).step_seconds, rel=1e-3)
+
+
+def test_without_a_profile_it_fits_again_when_the_steps_have_doubled():
+    policy = build(warmup_steps=16)
+    rng = np.random.default_rng(1)
+    fits = []
+    for step in range(64):
+        view = make_view(4, step=step, max_draft=7, context_tokens=rng.integers(50, 500, 4))
+        outcome = measured(view, policy.plan(view).draft_lengths)
+        slower = 1 + step // 16
+        policy.observe(replace(outcome, step_seconds=outcome.step_seconds * slower))
+        fits.append(policy.times)
+    changes = [step + 1 for step in range(1, 64) if fits[step] is not fits[step - 1]]
+    assert changes == [16, 32, 64]
+    assert fits[31].predict(view, np.arange(1))[0] > 1.2 * fits[15].predict(view, np.arange(1))[0]
+
+
+def test_an_engine_that_cannot_draft_is_fitted_too():
+    policy, view = build(warmup_steps=2), make_view(3, max_draft=0)
+    for _ in range(2):
+        policy.observe(measured(view, policy.plan(view).draft_lengths))
+    plan = policy.plan(view)
+    assert plan.draft_lengths.tolist() == [0, 0, 0]
+    assert plan.predicted_seconds == pytest.approx(measured(view, 0).step_seconds)
+
+
+def test_catching_up_costs_rows_of_the_drafters_pass():
+    samples = []
+    for size, length in ((size, length) for size in (1, 4, 32) for length in (1, 2, 5)):
+        lag = 50 * length * size
+        outcome = measured(make_view(size, context_tokens=np.full(size, 900 // length)), length)
+        extra = DRAFT[1] * lag
+        samples.append(
+            LatencySample.from_outcome(
+                replace(
+                    outcome,
+                    catch_up_tokens=lag,
+                    draft_seconds=outcome.draft_seconds + extra,
+                    step_seconds=outcome.step_seconds + extra,
+                )
+            )
+        )
+    np.testing.assert_allclose(PassTimes.fit(samples).draft, DRAFT, rtol=1e-3)
 
 
 def test_a_profile_that_never_drafted_is_refused():

@@ -186,6 +186,18 @@ def test_defaults(tmp_path, kind, defaults):
     assert settings.keys() - defaults.keys() - {"slots"} == {"version", "policy", "description", "guard"}
 
 
+def test_default_tiers(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text("version: 1\npolicy: ema_tiers\n")
+    slots = read_policy(path).model_dump()["slots"]
+    assert {size: tuple(slot.values()) for size, slot in slots.items()} == {
+        1: ((1, 3, 5, 7), 0.0, -0.25),
+        8: ((0, 1, 3), 0.0, 0.0),
+        32: ((0, 1), 0.0, 0.0),
+        64: ((0,), 0.0, 0.0),
+    }
+
+
 def test_json_schema_says_what_each_policy_takes():
     schema = json.loads(json.dumps(json_schema()))
     assert set(schema["discriminator"]["mapping"]) == set(KINDS.split(", "))
