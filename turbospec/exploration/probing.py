@@ -95,8 +95,8 @@ class ProbeBudget:
             return None
         seconds, gain_seconds = shared_seconds + row_seconds, acceptance / price
         loss = np.maximum(seconds - gain_seconds, MIN_LOSS_SHARE * seconds)
-        no_square_root = (evidence > 0.0) | (acceptance >= UNINFORMATIVE_ACCEPTANCE)
-        needed = np.where(no_square_root, self._backoff, math.sqrt(self._backoff)) * loss
+        full_backoff = (evidence > 0.0) | (acceptance >= UNINFORMATIVE_ACCEPTANCE)
+        needed = np.where(full_backoff, self._backoff, math.sqrt(self._backoff)) * loss
         at_once = self._cusum > 0.0 or (costs_outdated and self._credit >= 0.0)
         due = eligible & (at_once | (self._credit >= needed))
         if not due.any():

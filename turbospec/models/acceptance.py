@@ -85,7 +85,7 @@ class AcceptanceModel:
         self.model = LogisticModel(
             np.full(max_draft, prior), self.slots.capacity, memory=server_memory, request_memory=request_memory
         )
-        self.memory = Memory(server_memory, request_memory, float(np.exp(-1.0 / idle_memory)))
+        self._memory = unnamed(Memory(server_memory, request_memory, float(np.exp(-1.0 / idle_memory))))
         self.change = ChangeDetector()
 
     def assign_rows(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
@@ -136,7 +136,7 @@ class AcceptanceModel:
             idle_steps: steps without any draft just before this one.
         """
         drafts = VerifiedDrafts(rows, class_ids, drafted, accepted, truncated, dropped_acceptance)
-        residual, variance = _observe(unnamed(self.model.terms), unnamed(drafts), unnamed(self.memory), idle_steps)
+        residual, variance = _observe(unnamed(self.model.terms), unnamed(drafts), self._memory, idle_steps)
         if variance > 0.0 and self.change.add(residual, variance):
             self.model.forget()
 

@@ -103,6 +103,7 @@ class _GainScan:
 
     def __init__(self, gains: FloatArray, costs: StepCosts, price: float, max_seconds: float) -> None:
         self.gains, self.costs, self.price, self.max_seconds = gains, costs, price, max_seconds
+        self._linear = unnamed(_Linear(costs.draft_start, costs.draft_pass, costs.draft_token, price, max_seconds))
         # In an optimum the smallest chosen gain covers at least the cheapest increment of the verify pass and a row of
         # a drafter pass, or dropping it would be better. Smaller gains need not be sorted.
         values = gains.ravel()
@@ -112,9 +113,7 @@ class _GainScan:
 
     def best(self, allowed: BoolArray) -> DraftPlan:
         """The optimum in which only the (n,) `allowed` requests draft, fixed costs of requests not included."""
-        costs = self.costs
-        linear = _Linear(costs.draft_start, costs.draft_pass, costs.draft_token, self.price, self.max_seconds)
-        return DraftPlan(*_scan(self.gains, self.order, allowed, costs.verify, unnamed(linear)))
+        return DraftPlan(*_scan(self.gains, self.order, allowed, self.costs.verify, self._linear))
 
     def surplus(self, plan: DraftPlan) -> FloatArray:
         """(n,) tokens that each request's drafts gain over the time that their own tokens take."""

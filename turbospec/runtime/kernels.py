@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from numba import njit
 
@@ -57,10 +57,14 @@ def compiled(function: Function) -> Function:
     return cast(Function, njit(cache=True, error_model="numpy")(function))
 
 
-def unnamed(values: Values) -> Values:
-    """A NamedTuple as a plain tuple, to be passed to a compiled function.
+if TYPE_CHECKING:
 
-    Numba takes a microsecond longer to recognise the type of a NamedTuple. The compiled function restores the names by
-    `Type(*values)`, which costs nothing there.
-    """
-    return cast(Values, tuple(values))
+    def unnamed(values: Values) -> Values:
+        """A NamedTuple as a plain tuple, to be passed to a compiled function.
+
+        Numba takes a microsecond longer to recognise the type of a NamedTuple. The compiled function restores the names
+        by `Type(*values)`, which costs nothing there.
+        """
+        ...
+else:
+    unnamed = tuple  # a function around it would take as long as the conversion

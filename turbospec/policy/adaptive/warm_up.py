@@ -1,9 +1,10 @@
-"""Compiles what `adaptive` runs in every step before the first step has to wait for it."""
+"""Compiles the kernels of every step under `adaptive`, so that the first step does not wait for them."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from turbospec.controller import Controller, GuardConfig
 from turbospec.interface import Phase, StepOutcome, StepView
 from turbospec.models.drafter import MIN_CONFIDENCE_OBSERVATIONS
 from turbospec.models.latency import LatencyModel
@@ -13,8 +14,9 @@ from turbospec.policy.adaptive.settings import AdaptiveSettings
 
 
 def compile_kernels(settings: AdaptiveSettings) -> None:
-    """Run three steps of a policy with these settings: half a minute on a first run, then cached on disk."""
+    """Run three steps of a controller with these settings: half a minute on a first run, then cached on disk."""
     policy = AdaptivePolicy(settings, LatencyModel())
+    controller = Controller(policy, guard=GuardConfig(max_decision_seconds=60.0))
     policy.models.latency.fitted = True
     ones = np.ones(2, np.int64)
     for step in range(3):
@@ -33,8 +35,8 @@ def compile_kernels(settings: AdaptiveSettings) -> None:
             draft_limits=ones * 4,
             max_draft=4,
         )
-        policy.plan(view)
-        policy.observe(
+        controller.plan(view)
+        controller.observe(
             StepOutcome(
                 step=step,
                 request_ids=view.request_ids,
