@@ -53,6 +53,8 @@ class StepCost:
 
 @dataclass(slots=True, frozen=True)
 class Finding:
+    """One statement about a server, with its severity and what to check."""
+
     severity: Severity
     text: str
     checks: tuple[str, ...] = ()
@@ -73,6 +75,8 @@ def bad(text: str, checks: tuple[str, ...] = ()) -> Finding:
 
 @dataclass(slots=True)
 class Diagnosis:
+    """What drafts are worth on a server: acceptance by position, speedup by K, and the findings."""
+
     conditional: FloatArray
     """(K,) acceptance rate of each position, given that all before it were accepted; NaN without observations."""
     tokens_per_step: FloatArray
