@@ -12,7 +12,7 @@ import numpy as np
 from turbospec.errors import UserError
 from turbospec.models.profile import LatencySample, Profile
 from turbospec.observability.trace import read_trace
-from turbospec_bench.cell import Cell, Row, by_cell
+from turbospec_bench.configuration import Cell, Row, by_cell
 from turbospec_bench.trace_folder import TraceFolder
 from turbospec_sim.replay.replay import Replay
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from turbospec_bench.matrix import Entry
 from turbospec_bench.metrics import RequestRecord, summarise
 from turbospec_bench.recorder import Step
-from turbospec_bench.table import Entry
 from turbospec_bench.text_quality import text_figures
 
 Figures = dict[str, float]

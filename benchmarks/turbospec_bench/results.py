@@ -12,11 +12,11 @@ import numpy as np
 
 from turbospec.errors import UserError
 from turbospec.files.results_file import save
-from turbospec_bench.cell import Cell, Row
+from turbospec_bench.configuration import Cell, Row
 from turbospec_bench.contender import Run
+from turbospec_bench.matrix import Entry
 from turbospec_bench.policy_names import OFF
 from turbospec_bench.stats import paired_ratio
-from turbospec_bench.table import Entry
 
 RATIOS = ("output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "mean_e2el_ms")
 """Figures that a row also gives as ratios to `off`."""

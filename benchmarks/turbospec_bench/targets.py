@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from turbospec_bench.cell import Cell, Row, by_cell
+from turbospec_bench.configuration import Cell, Row, by_cell
+from turbospec_bench.matrix import ADAPTIVE, LONE_REQUEST, YARDSTICKS
 from turbospec_bench.policy_names import OFF, fixed_length
 from turbospec_bench.stats import BestFixed, Ratio, best_fixed, geometric_mean, median_ratio, paired_ratio
-from turbospec_bench.table import ADAPTIVE, LONE_REQUEST, YARDSTICKS
 
 MIN_ROUNDS = 2
 """Choosing the best fixed K on half of the rounds needs two."""

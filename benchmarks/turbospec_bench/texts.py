@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turbospec.errors import UserError
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 
 PROMPT_TOKENS = (48, 200)
 """Shortest and longest prompt."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from turbospec.errors import UserError
 from turbospec.interface import StepOutcome, StepPlan, StepView
 from turbospec.observability.trace import DecisionTrace
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from turbospec_bench.agreement import (
     median_errors,
     read_rows,
 )
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.trace_folder import TraceFolder
 from turbospec_sim.replay.replay import Replay
 

@@ -12,7 +12,7 @@ from turbospec import UserError
 from turbospec.cli.bench import app
 from turbospec.models.profile import Profile
 from turbospec.observability.trace import read_trace
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.embedded import profiles
 from turbospec_bench.embedded.contender import EngineContender
 from turbospec_bench.texts import Shape

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
-from turbospec_bench.cell import Cell, by_cell
+from turbospec_bench.configuration import Cell, by_cell
 from turbospec_bench.contender import Run
+from turbospec_bench.matrix import Entry
 from turbospec_bench.results import RATIOS, Results
-from turbospec_bench.table import Entry
 
 CELL = Cell("code", "good", 8)
 ENTRIES = (Entry("off"), Entry("mine/fancy.yaml", "after_draft"))

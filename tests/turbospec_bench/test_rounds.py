@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from turbospec_bench.contender import Run
 from turbospec_bench.embedded.workloads import Load
+from turbospec_bench.matrix import Entry
 from turbospec_bench.rounds import WARM_UP, play_rounds
-from turbospec_bench.table import Entry
 
 
 @dataclass

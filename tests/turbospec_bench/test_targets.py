@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.contender import Run
+from turbospec_bench.matrix import Entry
 from turbospec_bench.results import RATIOS, Results
 from turbospec_bench.stats import Ratio
-from turbospec_bench.table import Entry
 from turbospec_bench.targets import Verdict, best_fixed_line, judge
 
 TENS = dict.fromkeys(RATIOS, 10.0) | {"controller_time_share": 0.002}

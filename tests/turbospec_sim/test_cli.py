@@ -147,7 +147,7 @@ def no_simulation(*_: object) -> None:
         ("joblib", "turbospec_sim.backends", [], "get the simulator with: pip install 'turbospec[sim]'"),
         (
             "matplotlib",
-            "turbospec_bench.reports.pictures",
+            "turbospec_bench.reports.plot_style",
             ["--report", "report.html"],
             "get the engine with: pip install 'turbospec[engine]', or the simulator with: pip install 'turbospec[sim]'",
         ),
@@ -169,7 +169,7 @@ def test_a_missing_extra_is_one_line(
         loaded,
         "turbospec_sim.sweep",
         "turbospec_bench.reports.simulation",
-        "turbospec_bench.reports.simulation_figures",
+        "turbospec_bench.reports.simulation_plots",
     ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, missing, None)

@@ -18,15 +18,15 @@ from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
 from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, load_controller, read_policy
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.trace_folder import TraceFolder
 
 if TYPE_CHECKING:
     from turbospec_bench.contender import Contender
     from turbospec_bench.embedded.session import Session
     from turbospec_bench.embedded.workloads import Load
+    from turbospec_bench.matrix import Entry
     from turbospec_bench.results import Results
-    from turbospec_bench.table import Entry
 
     Plan = Sequence[tuple[Cell, Sequence[Entry]]]
 
@@ -93,7 +93,7 @@ def bench(
     from turbospec_bench.embedded.profiles import CACHE, MeasuredProfiles
     from turbospec_bench.embedded.session import Session
     from turbospec_bench.embedded.workloads import USUAL_SAMPLING
-    from turbospec_bench.table import QUICK_TABLE, entries_of, select_cells
+    from turbospec_bench.matrix import QUICK_TABLE, entries_of, select_cells
     from turbospec_bench.targets import judge
 
     if quick and (workload or drafter or concurrency or request_rate):

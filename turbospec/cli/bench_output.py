@@ -14,7 +14,7 @@ from rich.text import Text
 
 from turbospec.cli.console import stdout, table
 from turbospec.errors import UserError
-from turbospec_bench.cell import Cell, Row
+from turbospec_bench.configuration import Cell, Row
 from turbospec_bench.reports.rows import COLUMNS, table_line
 
 if TYPE_CHECKING:

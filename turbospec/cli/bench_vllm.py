@@ -21,12 +21,12 @@ from turbospec.cli.bench_output import conclude, open_results, show_cell, surrou
 from turbospec.cli.console import progress, stderr, stdout
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 
 if TYPE_CHECKING:
     from turbospec_bench.contender import Contender
+    from turbospec_bench.matrix import Entry
     from turbospec_bench.results import Results
-    from turbospec_bench.table import Entry
     from turbospec_bench.vllm.loads import VllmLoad
     from turbospec_bench.vllm.session import VllmSession
 
@@ -68,14 +68,14 @@ def bench_vllm(
     """
     # The report needs matplotlib; where that is missing, it is to be said before hours of measuring.
     import turbospec_bench.reports.benchmark  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    from turbospec_bench.table import select_cells
+    from turbospec_bench.matrix import select_cells
     from turbospec_bench.vllm.client_process import BenchClient
     from turbospec_bench.vllm.contender import Bench
     from turbospec_bench.vllm.fleet import Fleet
     from turbospec_bench.vllm.launch import Launches
     from turbospec_bench.vllm.loads import LoadSource, load_tokenizer
+    from turbospec_bench.vllm.matrix import PAIRS, entries_of
     from turbospec_bench.vllm.session import VllmSession
-    from turbospec_bench.vllm.table import PAIRS, entries_of
     from turbospec_bench.vllm.targets import judge
 
     cells = select_cells(workload or (), drafter or (), concurrency or (), table=PAIRS)

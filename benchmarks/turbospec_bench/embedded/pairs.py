@@ -7,10 +7,10 @@ from pathlib import Path
 
 import transformers
 
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.embedded.transformers_contender import HuggingFacePair
 from turbospec_bench.embedded.workloads import RequestSource
-from turbospec_bench.table import TARGET, Emit
+from turbospec_bench.matrix import TARGET, Emit
 from turbospec_engine import EngineConfig, Models
 from turbospec_engine.config import NGRAM
 

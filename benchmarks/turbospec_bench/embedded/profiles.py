@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from turbospec.models.profile import Profile
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.embedded.pairs import DRAFTERS, Pairs
 from turbospec_bench.embedded.workloads import USUAL_SAMPLING
-from turbospec_bench.table import TARGET
+from turbospec_bench.matrix import TARGET
 from turbospec_engine import Engine
 from turbospec_engine.profiling import ScriptedController, measure
 

@@ -9,14 +9,14 @@ from functools import partial
 from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, load_controller, read_policy
 from turbospec.policy.static import OffConfig, StaticConfig
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.contender import Contender, Run
 from turbospec_bench.embedded.contender import EngineContender
 from turbospec_bench.embedded.pairs import Pairs
 from turbospec_bench.embedded.transformers_contender import TransformersContender
 from turbospec_bench.embedded.workloads import Load, RequestSource
+from turbospec_bench.matrix import Entry
 from turbospec_bench.rounds import play_rounds
-from turbospec_bench.table import Entry
 from turbospec_bench.trace_folder import TraceFolder, write_trace
 
 

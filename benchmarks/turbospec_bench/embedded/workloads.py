@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.texts import PROMPT_TOKENS, Shape, read_texts
 from turbospec_engine.request import SamplingParams
 

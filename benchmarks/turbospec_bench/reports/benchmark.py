@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from turbospec.files.whole_file import write_whole
-from turbospec_bench.cell import Cell, Row, by_cell
-from turbospec_bench.reports import benchmark_figures as figures
+from turbospec_bench.configuration import Cell, Row, by_cell
+from turbospec_bench.reports import benchmark_plots as plots
 from turbospec_bench.reports.page import details, page
-from turbospec_bench.reports.pictures import standalone
+from turbospec_bench.reports.plot_style import standalone
 from turbospec_bench.reports.rows import COLUMNS, table_line
 
 OPEN_CELLS = 3
@@ -40,9 +40,9 @@ def render(meta: Mapping[str, Any], rows: Sequence[Row]) -> str:
         f"<p>{escape(_setting(meta))}</p>",
         _verdicts(meta.get("verdicts", [])),
         "<h2>Throughput</h2>",
-        figures.throughput(cells),
+        plots.throughput(cells),
         "<h2>Predicted against measured step time</h2>",
-        figures.step_time(rows) or "<p>No policy in these rows predicts step times.</p>",
+        plots.step_time(rows) or "<p>No policy in these rows predicts step times.</p>",
         "<h2>Cells</h2>",
         *(_cell(cell, own, place < OPEN_CELLS) for place, (cell, own) in enumerate(cells.items())),
     ]
@@ -51,13 +51,13 @@ def render(meta: Mapping[str, Any], rows: Sequence[Row]) -> str:
 
 def _pictures(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     cells = by_cell(rows)
-    yield "throughput", figures.throughput(cells)
-    if step_time := figures.step_time(rows):
+    yield "throughput", plots.throughput(cells)
+    if step_time := plots.step_time(rows):
         yield "step-time", step_time
     for cell, own in cells.items():
         stem = cell.name.replace("/", "-")
-        yield f"latency-{stem}", figures.latency(own)
-        if timeline := figures.timeline(own):
+        yield f"latency-{stem}", plots.latency(own)
+        if timeline := plots.timeline(own):
             yield f"timeline-{stem}", timeline
 
 
@@ -81,8 +81,8 @@ def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(cell: Cell, rows: Sequence[Row], opened: bool) -> str:
-    timeline = figures.timeline(rows)
-    pictures = figures.latency(rows) + (f"<p>Over the last round:</p>{timeline}" if timeline else "")
+    timeline = plots.timeline(rows)
+    pictures = plots.latency(rows) + (f"<p>Over the last round:</p>{timeline}" if timeline else "")
     return details(cell.name, _table(rows) + pictures, opened)
 
 

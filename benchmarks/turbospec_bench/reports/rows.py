@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turbospec_bench.cell import Row
+from turbospec_bench.configuration import Row
 
 COLUMNS = (
     "policy",

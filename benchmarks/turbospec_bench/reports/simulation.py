@@ -11,7 +11,7 @@ import yaml
 
 from turbospec.files.whole_file import write_whole
 from turbospec_bench.reports.page import details, page
-from turbospec_bench.reports.simulation_figures import against_load, step_time, timeline
+from turbospec_bench.reports.simulation_plots import against_load, step_time, timeline
 from turbospec_sim.replications import Replications, Row, replications
 
 LIMITS = {"p99_ttft_ms": "P99 TTFT", "p99_tpot_ms": "P99 TPOT"}

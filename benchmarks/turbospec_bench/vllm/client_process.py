@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from turbospec.errors import UserError
-from turbospec_bench.vllm.cores import bind
+from turbospec_bench.vllm.cpu_binding import bind
 from turbospec_bench.vllm.server import last_line
 
 COMMAND = (sys.executable, "-m", "turbospec_bench.vllm.client")

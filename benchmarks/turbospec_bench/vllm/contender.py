@@ -10,13 +10,13 @@ from typing import Any
 
 from turbospec.errors import UserError
 from turbospec_bench.contender import Run
-from turbospec_bench.table import Entry
+from turbospec_bench.matrix import Entry
 from turbospec_bench.text_quality import text_figures
 from turbospec_bench.vllm.client_process import BenchClient
 from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record, host_share
 from turbospec_bench.vllm.loads import Tokenizer, VllmLoad
+from turbospec_bench.vllm.matrix import is_turbospec
 from turbospec_bench.vllm.server import Server
-from turbospec_bench.vllm.table import is_turbospec
 
 IDLE_SECONDS = 1.2
 """Before a run: a worker of vLLM looks for work without a pause for a second after its last (`SpinCondition` there),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from turbospec_bench.vllm.cores import keep_off_bound_cores
+from turbospec_bench.vllm.cpu_binding import keep_off_bound_cores
 from turbospec_bench.vllm.launch import Launch
 from turbospec_bench.vllm.server import Server
 

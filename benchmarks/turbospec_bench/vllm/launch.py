@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from turbospec_bench.matrix import TARGET, Entry
 from turbospec_bench.policy_names import OFF, fixed_length
-from turbospec_bench.table import TARGET, Entry
+from turbospec_bench.vllm.matrix import BATCH_TABLE
 from turbospec_bench.vllm.speculation import MAX_DRAFT, Lengths, speculative_config
-from turbospec_bench.vllm.table import BATCH_TABLE
 
 MAX_MODEL_LEN = 512
 KV_CACHE_BYTES_A_REQUEST = 12 * 2**20

@@ -19,9 +19,9 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from turbospec.errors import UserError
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.texts import PROMPT_TOKENS, Shape, read_texts
-from turbospec_bench.vllm.table import TEXT
+from turbospec_bench.vllm.matrix import TEXT
 
 LENGTH_VARIATION = 0.25
 """Outputs are this much longer or shorter than their mean; random prompts too."""

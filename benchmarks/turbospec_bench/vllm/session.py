@@ -6,17 +6,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.contender import Contender, Run
+from turbospec_bench.matrix import Entry
 from turbospec_bench.policy_names import OFF, fixed_length
 from turbospec_bench.rounds import play_round
-from turbospec_bench.table import Entry
 from turbospec_bench.vllm.contender import Bench, VllmContender
 from turbospec_bench.vllm.fleet import Fleet
 from turbospec_bench.vllm.launch import Launches, server_name
 from turbospec_bench.vllm.loads import LoadSource, VllmLoad
+from turbospec_bench.vllm.matrix import BATCH_TABLE, with_tuning
 from turbospec_bench.vllm.speculation import Lengths
-from turbospec_bench.vllm.table import BATCH_TABLE, with_tuning
 from turbospec_bench.vllm.tuning import tune
 
 UNCOUNTED_ROUNDS = 2

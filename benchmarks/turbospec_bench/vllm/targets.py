@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turbospec_bench.cell import Cell, Row, by_cell
+from turbospec_bench.configuration import Cell, Row, by_cell
+from turbospec_bench.matrix import ADAPTIVE
 from turbospec_bench.policy_names import OFF
 from turbospec_bench.stats import median_ratio
-from turbospec_bench.table import ADAPTIVE
 from turbospec_bench.targets import (
     Verdict,
     all_above_1,

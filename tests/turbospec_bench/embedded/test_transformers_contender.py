@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.embedded.pairs import Pairs
 from turbospec_bench.embedded.transformers_contender import HuggingFacePair, TransformersContender
 from turbospec_bench.embedded.workloads import BenchRequest, Load
-from turbospec_bench.table import YARDSTICKS, Entry
+from turbospec_bench.matrix import YARDSTICKS, Entry
 from turbospec_engine import SamplingParams
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.embedded.workloads import RequestSource
 from turbospec_bench.texts import PROMPT_TOKENS, Shape
 

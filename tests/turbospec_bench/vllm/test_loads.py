@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.vllm.loads import LoadSource, VllmLoad, load_tokenizer, shape_of
 
 CELL = Cell("text", "good", 8)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.contender import Run
+from turbospec_bench.matrix import Entry
 from turbospec_bench.results import RATIOS, Results
-from turbospec_bench.table import Entry
 from turbospec_bench.targets import Verdict
 from turbospec_bench.vllm.targets import best_other_line, judge
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from turbospec.errors import UserError
 from turbospec.policy import find_policy, read_policy
+from turbospec_bench.matrix import ADAPTIVE, Entry, Pairings, check_names
 from turbospec_bench.policy_names import OFF, STATIC_PREFIX, fixed_length
-from turbospec_bench.table import ADAPTIVE, Entry, Pairings, check_names
 from turbospec_bench.vllm.speculation import DRAFTERS
 
 TEXT, RANDOM = "text", "random"

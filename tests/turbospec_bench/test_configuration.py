@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from turbospec_bench.cell import Cell, by_cell
+from turbospec_bench.configuration import Cell, by_cell
 
 FIXED, POISSON = Cell("code", "good", concurrency=8), Cell("prose", "n-gram", request_rate=2.5)
 

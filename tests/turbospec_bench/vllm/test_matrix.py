@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
-from turbospec_bench.table import select_cells
-from turbospec_bench.vllm.table import PAIRS, entries_of, is_turbospec, with_tuning
+from turbospec_bench.matrix import select_cells
+from turbospec_bench.vllm.matrix import PAIRS, entries_of, is_turbospec, with_tuning
 
 
 def names(policies: list[str]) -> list[str]:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from turbospec import UserError
-from turbospec_bench.cell import Cell
-from turbospec_bench.table import QUICK_TABLE, Entry, entries_of, select_cells
+from turbospec_bench.configuration import Cell
+from turbospec_bench.matrix import QUICK_TABLE, Entry, entries_of, select_cells
 
 
 def test_the_whole_table_has_21_cells() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from turbospec.errors import UserError
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Cell
 from turbospec_bench.policy_names import OFF, STATIC_PREFIX
 
 Emit = Literal["before_draft", "after_draft"]

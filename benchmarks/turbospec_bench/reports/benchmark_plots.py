@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from turbospec_bench.cell import Cell, Row
+from turbospec_bench.configuration import Cell, Row
 from turbospec_bench.policy_names import fixed_length
-from turbospec_bench.reports.pictures import COLOURS, FIXED, INK, TITLE, new_figure, styled, svg_of
+from turbospec_bench.reports.plot_style import COLOURS, FIXED, INK, TITLE, new_figure, styled, svg_of
 from turbospec_bench.reports.rows import policy_name
 
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
 
 from turbospec.interface import FloatArray
 from turbospec_bench.policy_names import fixed_length
-from turbospec_bench.reports.pictures import COLOURS, FIXED, INK, TITLE, new_figure, styled, svg_of
+from turbospec_bench.reports.plot_style import COLOURS, FIXED, INK, TITLE, new_figure, styled, svg_of
 from turbospec_sim.replications import Replications
 from turbospec_sim.run import BEST_STATIC, ORACLE
 
