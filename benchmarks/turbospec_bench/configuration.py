@@ -1,4 +1,4 @@
-"""A cell of the benchmark's table, as the benchmark measures it and as the rows of its results name it."""
+"""A configuration of the benchmark's table, as the benchmark measures it and as the rows of its results name it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from turbospec.files.results_file import ALL_AT_ONCE
 
 Row = Mapping[str, Any]
-"""One cell and policy of a results file (`turbospec bench --json`)."""
+"""One configuration and policy of a results file (`turbospec bench --json`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Configuration:
     """One setting of the table: either a fixed concurrency or a Poisson rate, never both."""
 
     workload: str
@@ -24,8 +24,8 @@ class Cell:
     """Poisson arrivals a second."""
 
     @classmethod
-    def of(cls, row: Row) -> Cell:
-        """The cell that a row belongs to."""
+    def of(cls, row: Row) -> Configuration:
+        """The configuration that a row belongs to."""
         rate = row["request_rate"]
         return cls(row["workload"], row["drafter"], row["concurrency"], None if rate == ALL_AT_ONCE else rate)
 
@@ -36,7 +36,7 @@ class Cell:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields by which a row names this cell."""
+        """The fields by which a row names this configuration."""
         return {
             "workload": self.workload,
             "drafter": self.drafter,
@@ -45,9 +45,9 @@ class Cell:
         }
 
 
-def by_cell(rows: Sequence[Row]) -> dict[Cell, list[Row]]:
-    """Rows grouped by cell, in the order of their first row."""
-    cells: dict[Cell, list[Row]] = {}
+def by_configuration(rows: Sequence[Row]) -> dict[Configuration, list[Row]]:
+    """Rows grouped by configuration, in the order of their first row."""
+    configurations: dict[Configuration, list[Row]] = {}
     for row in rows:
-        cells.setdefault(Cell.of(row), []).append(row)
-    return cells
+        configurations.setdefault(Configuration.of(row), []).append(row)
+    return configurations

@@ -1,4 +1,4 @@
-"""What competes in a cell: something that serves a load and says how it went."""
+"""What competes in a configuration: something that serves a load and says how it went."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from turbospec_bench.matrix import Entry
+from turbospec_bench.matrix import Variant
 from turbospec_bench.metrics import RequestRecord, summarise
 from turbospec_bench.recorder import Step
 from turbospec_bench.text_quality import text_figures
@@ -31,7 +31,7 @@ LoadT = TypeVar("LoadT", contravariant=True)
 
 class Contender(Protocol[LoadT]):
     @property
-    def entry(self) -> Entry: ...
+    def variant(self) -> Variant: ...
 
     def serve(self, load: LoadT) -> Run: ...
 

@@ -1,4 +1,4 @@
-"""What is measured: the cells of the table and who competes in each."""
+"""What is measured: the configurations of the table and who competes in each."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from turbospec.errors import UserError
-from turbospec_bench.configuration import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.policy_names import OFF, STATIC_PREFIX
 
 Emit = Literal["before_draft", "after_draft"]
 Pairings = Sequence[tuple[str, str]]
-"""Workloads with their drafters: the cells of a table, but for the load."""
+"""Workloads with their drafters: the configurations of a table, but for the load."""
 
 ADAPTIVE = "adaptive"
 TARGET = "target"
@@ -24,7 +24,7 @@ TRANSFORMERS_PREFIX = "transformers-"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Variant:
     """One competitor: a policy in the embedded engine or in vLLM, or a schedule of transformers' own `generate`."""
 
     policy: str
@@ -33,7 +33,7 @@ class Entry:
     """None where the engine is not ours, and drafts when it does."""
 
     @classmethod
-    def parse(cls, text: str) -> Entry:
+    def parse(cls, text: str) -> Variant:
         """Read `POLICY` or `POLICY:after_draft`."""
         if text.endswith(AFTER_DRAFT_SUFFIX):
             return cls(text.removesuffix(AFTER_DRAFT_SUFFIX), "after_draft")
@@ -60,7 +60,11 @@ PAIRS: Pairings = (
 )
 CONCURRENCIES = (1, 8, 32)
 
-QUICK_TABLE = (Cell("code", "good", 1), Cell("code", "good", 32), Cell("code", "mismatched", 8))
+QUICK_TABLE = (
+    Configuration("code", "good", 1),
+    Configuration("code", "good", 32),
+    Configuration("code", "mismatched", 8),
+)
 
 _STATIC = tuple(f"{STATIC_PREFIX}{length}" for length in (1, 2, 3, 5, 8, 15))
 FULL_POLICIES = (OFF, *_STATIC, "ema-tiers", "goodput", ADAPTIVE)
@@ -70,20 +74,20 @@ ORDER_OF_EMISSION = ("static-15:after_draft", "adaptive:after_draft")
 YARDSTICKS = tuple(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", "constant", "heuristic", "confidence"))
 """What users have today, at one request at a time."""
 
-LONE_REQUEST = Cell("code", "good", 1)
+LONE_REQUEST = Configuration("code", "good", 1)
 """Where the yardsticks and the order of emission are compared."""
 
 
-def select_cells(
+def select_configurations(
     workloads: Sequence[str],
     drafters: Sequence[str],
     concurrencies: Sequence[int],
     rates: Sequence[float] = (),
     table: Pairings = PAIRS,
-) -> tuple[Cell, ...]:
-    """The cells of a full table that match; rates replace its concurrencies. An empty choice selects everything.
+) -> tuple[Configuration, ...]:
+    """The configurations of a table that match; rates replace its concurrencies. An empty choice selects everything.
 
-    Where both workloads and drafters are named, all their pairs are cells, also those that the full table lacks.
+    Where both workloads and drafters are named, all their pairs are selected, also those that the table lacks.
 
     Raises:
         UserError: a name is unknown.
@@ -99,19 +103,21 @@ def select_cells(
     elif workloads or drafters:
         pairs = tuple(pair for pair in table if pair[0] in workloads or pair[1] in drafters)
     if rates:
-        return tuple(Cell(workload, drafter, request_rate=rate) for (workload, drafter), rate in product(pairs, rates))
+        return tuple(
+            Configuration(workload, drafter, request_rate=rate) for (workload, drafter), rate in product(pairs, rates)
+        )
     chosen_concurrencies = concurrencies or CONCURRENCIES
-    return tuple(Cell(workload, drafter, c) for (workload, drafter), c in product(pairs, chosen_concurrencies))
+    return tuple(Configuration(workload, drafter, c) for (workload, drafter), c in product(pairs, chosen_concurrencies))
 
 
-def entries_of(cell: Cell, policies: Sequence[str], *, quick: bool) -> tuple[Entry, ...]:
-    """Who competes in a cell: the policies asked for, or the table's own choice.
+def variants_of(configuration: Configuration, policies: Sequence[str], *, quick: bool) -> tuple[Variant, ...]:
+    """Who competes in a configuration: the policies asked for, or the table's own choice.
 
     `off` always competes, because ratios are to it; transformers' schedules serve one request at a time, so they
     compete at concurrency 1 with a drafter that is a model.
 
     Raises:
-        UserError: two different entries would share a name in the results.
+        UserError: two different variants would share a name in the results.
     """
     if policies:
         names = [OFF, *policies]
@@ -119,25 +125,25 @@ def entries_of(cell: Cell, policies: Sequence[str], *, quick: bool) -> tuple[Ent
         names = [*QUICK_POLICIES]
     else:
         names = [*FULL_POLICIES]
-    if not policies and cell == LONE_REQUEST:
+    if not policies and configuration == LONE_REQUEST:
         names += ORDER_OF_EMISSION[:1] if quick else (*ORDER_OF_EMISSION, *YARDSTICKS)
-    entries = tuple(dict.fromkeys(Entry.parse(name) for name in names))
-    check_names(entries)
-    alone = cell.concurrency == 1 and cell.drafter != "n-gram"
-    return tuple(entry for entry in entries if alone or not entry.is_transformers)
+    variants = tuple(dict.fromkeys(Variant.parse(name) for name in names))
+    check_names(variants)
+    alone = configuration.concurrency == 1 and configuration.drafter != "n-gram"
+    return tuple(variant for variant in variants if alone or not variant.is_transformers)
 
 
-def check_names(entries: Sequence[Entry]) -> None:
+def check_names(variants: Sequence[Variant]) -> None:
     """Refuse competitors that the results could not tell apart.
 
     Raises:
-        UserError: two different entries would share a name in the results.
+        UserError: two different variants would share a name in the results.
     """
-    named: dict[tuple[str, Emit | None], Entry] = {}
-    for entry in entries:
-        other = named.setdefault((entry.name, entry.emit), entry)
-        if other != entry:
+    named: dict[tuple[str, Emit | None], Variant] = {}
+    for variant in variants:
+        other = named.setdefault((variant.name, variant.emit), variant)
+        if other != variant:
             raise UserError(
-                f"{entry.policy!r} and {other.policy!r} would both be called {entry.name!r} in the results; "
+                f"{variant.policy!r} and {other.policy!r} would both be called {variant.name!r} in the results; "
                 "rename one of the files"
             )

@@ -68,10 +68,10 @@ def best_fixed(values: Sequence[float], rivals: Mapping[str, Sequence[float]]) -
     return BestFixed((chosen[0], chosen[1]), ratios)
 
 
-def geometric_mean(cells: Sequence[Sequence[float] | FloatArray], seed: int = 0) -> Ratio:
-    """Geometric mean over cells of each cell's median ratio; the interval resamples rounds within every cell."""
+def geometric_mean(configurations: Sequence[Sequence[float] | FloatArray], seed: int = 0) -> Ratio:
+    """Geometric mean of the configurations' median ratios; the interval resamples rounds within each configuration."""
     rng = np.random.default_rng(seed)
-    samples = [np.asarray(ratios, float) for ratios in cells]
+    samples = [np.asarray(ratios, float) for ratios in configurations]
     value = float(np.exp(np.mean([np.log(np.median(sample)) for sample in samples])))
     logs = np.stack([np.log(np.median(_resampled(sample, rng), axis=1)) for sample in samples])
     return _interval(value, np.exp(logs.mean(axis=0)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from turbospec_bench.configuration import Cell, Row, by_cell
+from turbospec_bench.configuration import Configuration, Row, by_configuration
 from turbospec_bench.matrix import ADAPTIVE, LONE_REQUEST, YARDSTICKS
 from turbospec_bench.policy_names import OFF, fixed_length
 from turbospec_bench.stats import BestFixed, Ratio, best_fixed, geometric_mean, median_ratio, paired_ratio
@@ -52,17 +52,19 @@ class Verdict:
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
     """Every bar, in order."""
-    cells = by_cell([row for row in rows if row["emit"] == "before_draft"])
+    configurations = by_configuration([row for row in rows if row["emit"] == "before_draft"])
     return [
-        best_rival_in_each_cell(
-            f"tokens/s of adaptive over the best of off and the fixed Ks: no cell under {BEST_FIXED:g}", cells, is_fixed
+        best_rival_in_each_configuration(
+            f"tokens/s of adaptive over the best of off and the fixed Ks: no configuration under {BEST_FIXED:g}",
+            configurations,
+            is_fixed,
         ),
-        _every_fixed_overall(cells),
-        _mismatched(cells),
-        _first_token(cells),
-        _varying(cells),
-        _yardsticks(cells),
-        controller_share(cells),
+        _every_fixed_overall(configurations),
+        _mismatched(configurations),
+        _first_token(configurations),
+        _varying(configurations),
+        _yardsticks(configurations),
+        controller_share(configurations),
         _order_of_emission(rows),
     ]
 
@@ -72,7 +74,7 @@ def is_fixed(policy: str) -> bool:
 
 
 def best_rival_of(rows: Sequence[Row], is_rival: Callable[[str], bool] = is_fixed) -> BestFixed | None:
-    """Adaptive's throughput against the best rival of its cell; None without rivals or without two rounds."""
+    """Adaptive's throughput against the best rival of its configuration; None without rivals or without two rounds."""
     own = row_of(rows, ADAPTIVE)
     rivals = {row["policy"]: rounds_of(row) for row in rows if is_rival(row["policy"])}
     if own is None or not rivals or own["rounds"] < MIN_ROUNDS:
@@ -81,7 +83,7 @@ def best_rival_of(rows: Sequence[Row], is_rival: Callable[[str], bool] = is_fixe
 
 
 def best_fixed_line(rows: Sequence[Row]) -> str | None:
-    """A cell's best fixed K and how adaptive compares with it; None where there is nothing to compare."""
+    """A configuration's best fixed K and how adaptive compares with it; None where there is nothing to compare."""
     compared = best_rival_of([row for row in rows if row["emit"] == "before_draft"])
     if compared is None:
         return None
@@ -89,10 +91,12 @@ def best_fixed_line(rows: Sequence[Row]) -> str | None:
     return f"best fixed K, chosen on the other half of the rounds: {names}; adaptive × {median_ratio(compared.ratios)}"
 
 
-def best_rival_in_each_cell(bar: str, cells: dict[Cell, list[Row]], is_rival: Callable[[str], bool]) -> Verdict:
+def best_rival_in_each_configuration(
+    bar: str, configurations: dict[Configuration, list[Row]], is_rival: Callable[[str], bool]
+) -> Verdict:
     ratios = {
-        cell: median_ratio(compared.ratios)
-        for cell, rows in cells.items()
+        configuration: median_ratio(compared.ratios)
+        for configuration, rows in configurations.items()
         if (compared := best_rival_of(rows, is_rival)) is not None
     }
     if not ratios:
@@ -100,20 +104,22 @@ def best_rival_in_each_cell(bar: str, cells: dict[Cell, list[Row]], is_rival: Ca
     return at_least(bar, BEST_FIXED, ratios)
 
 
-def _every_fixed_overall(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = "tokens/s of adaptive over each of off, the fixed Ks and its peers, geometric mean over all cells: above 1"
-    names = {row["policy"] for rows in cells.values() for row in rows}
+def _every_fixed_overall(configurations: dict[Configuration, list[Row]]) -> Verdict:
+    bar = "tokens/s of adaptive over each of off, the fixed Ks and its peers, geometric mean over all configurations: above 1"
+    names = {row["policy"] for rows in configurations.values() for row in rows}
     lengths = {name: length for name in names if (length := fixed_length(name)) is not None}
-    found = overall(cells, (*sorted(lengths, key=lengths.__getitem__), *PEERS))
+    found = overall(configurations, (*sorted(lengths, key=lengths.__getitem__), *PEERS))
     if not found:
         return Verdict(bar, None, "needs adaptive")
     figures = ", ".join(f"{name} {ratio}" for name, ratio in found.items())
     return Verdict.of(bar, all_above_1(found.values()), figures)
 
 
-def _mismatched(cells: dict[Cell, list[Row]]) -> Verdict:
+def _mismatched(configurations: dict[Configuration, list[Row]]) -> Verdict:
     bar = f"adaptive over off with the mismatched drafter: tokens/s ≥ {OFF_MISMATCHED:g}, TPOT ≤ 1/{OFF_MISMATCHED:g}"
-    hopeless = {cell: rows for cell, rows in cells.items() if cell.drafter == "mismatched"}
+    hopeless = {
+        configuration: rows for configuration, rows in configurations.items() if configuration.drafter == "mismatched"
+    }
     throughput, per_token = (ratios_to(hopeless, OFF, name) for name in ("output_throughput", "mean_tpot_ms"))
     if not throughput:
         return Verdict(bar, None, "needs adaptive and the mismatched drafter")
@@ -124,24 +130,24 @@ def _mismatched(cells: dict[Cell, list[Row]]) -> Verdict:
     return Verdict.of(bar, held, f"tokens/s × {least} in {slowest.name}, mean TPOT × {most} in {longest.name}")
 
 
-def _varying(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = f"tokens/s of adaptive over every other policy, in each cell of {' and '.join(VARYING)}: above 1"
+def _varying(configurations: dict[Configuration, list[Row]]) -> Verdict:
+    bar = f"tokens/s of adaptive over every other policy, in each configuration of {' and '.join(VARYING)}: above 1"
     lowest: dict[str, Ratio] = {}
-    for cell, rows in cells.items():
+    for configuration, rows in configurations.items():
         own = row_of(rows, ADAPTIVE)
         rivals = [row for row in rows if row["policy"] in PEERS or fixed_length(row["policy"]) is not None]
-        if own is not None and rivals and cell.workload in VARYING:
+        if own is not None and rivals and configuration.workload in VARYING:
             best = max(rivals, key=lambda row: float(row["output_throughput"]))
-            lowest[f"{cell.name} ({best['policy']})"] = paired_ratio(rounds_of(own), rounds_of(best))
+            lowest[f"{configuration.name} ({best['policy']})"] = paired_ratio(rounds_of(own), rounds_of(best))
     if not lowest:
         return Verdict(bar, None, f"needs adaptive on {' or '.join(VARYING)}")
     figures = "over the best of them: " + ", ".join(f"{name} {ratio}" for name, ratio in lowest.items())
     return Verdict.of(bar, all_above_1(lowest.values()), figures)
 
 
-def _yardsticks(cells: dict[Cell, list[Row]]) -> Verdict:
+def _yardsticks(configurations: dict[Configuration, list[Row]]) -> Verdict:
     bar = "tokens/s of adaptive over each of transformers' schedules, one request at a time: above 1"
-    rows = cells.get(LONE_REQUEST, [])
+    rows = configurations.get(LONE_REQUEST, [])
     own = row_of(rows, ADAPTIVE)
     rivals = [row for row in rows if row["policy"] in YARDSTICKS]
     if own is None or not rivals:
@@ -151,21 +157,21 @@ def _yardsticks(cells: dict[Cell, list[Row]]) -> Verdict:
     return Verdict.of(bar, all_above_1(ratios.values()), figures)
 
 
-def _first_token(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = f"P99 TTFT of adaptive over off: no cell above {FIRST_TOKEN_LIMIT:g}"
-    ratios = ratios_to(cells, OFF, "p99_ttft_ms")
+def _first_token(configurations: dict[Configuration, list[Row]]) -> Verdict:
+    bar = f"P99 TTFT of adaptive over off: no configuration above {FIRST_TOKEN_LIMIT:g}"
+    ratios = ratios_to(configurations, OFF, "p99_ttft_ms")
     return at_most(bar, FIRST_TOKEN_LIMIT, ratios) if ratios else Verdict(bar, None, "needs adaptive")
 
 
-def controller_share(cells: dict[Cell, list[Row]]) -> Verdict:
+def controller_share(configurations: dict[Configuration, list[Row]]) -> Verdict:
     """Holds the time that adaptive takes of the steps to its limit."""
-    bar = f"controller's share of step time: no cell above {CONTROLLER_SHARE_LIMIT:.0%}"
-    own = {cell: row_of(rows, ADAPTIVE) for cell, rows in cells.items()}
-    known = {cell: row.get("controller_time_share") for cell, row in own.items() if row is not None}
-    shares = {cell: float(share) for cell, share in known.items() if share is not None}
+    bar = f"controller's share of step time: no configuration above {CONTROLLER_SHARE_LIMIT:.0%}"
+    own = {configuration: row_of(rows, ADAPTIVE) for configuration, rows in configurations.items()}
+    known = {configuration: row.get("controller_time_share") for configuration, row in own.items() if row is not None}
+    shares = {configuration: float(share) for configuration, share in known.items() if share is not None}
     if not shares:
         return Verdict(bar, None, "needs adaptive")
-    worst = max(shares, key=lambda cell: shares[cell])
+    worst = max(shares, key=lambda configuration: shares[configuration])
     return Verdict(bar, shares[worst] <= CONTROLLER_SHARE_LIMIT, f"highest {shares[worst]:.2%} in {worst.name}")
 
 
@@ -173,7 +179,7 @@ def _order_of_emission(rows: Sequence[Row]) -> Verdict:
     bar = f"{ORDER_POLICY} that drafts before it emits, against off, one request at a time: TTFT up, TPOT down"
     found = [
         row
-        for row in by_cell(rows).get(LONE_REQUEST, [])
+        for row in by_configuration(rows).get(LONE_REQUEST, [])
         if row["emit"] == "after_draft" and row["policy"] == ORDER_POLICY
     ]
     if not found:
@@ -184,18 +190,18 @@ def _order_of_emission(rows: Sequence[Row]) -> Verdict:
     return Verdict.of(bar, held, f"mean TTFT × {mean}, P99 TTFT × {p99}, mean TPOT × {per_token}")
 
 
-def at_least(bar: str, limit: float, ratios: dict[Cell, Ratio]) -> Verdict:
-    """The lowest of some ratios, and which cells are below the limit."""
+def at_least(bar: str, limit: float, ratios: dict[Configuration, Ratio]) -> Verdict:
+    """The lowest of some ratios, and which configurations are below the limit."""
     worst, worst_ratio = extreme(ratios, min)
-    under = [cell.name for cell, ratio in ratios.items() if ratio.value < limit]
+    under = [configuration.name for configuration, ratio in ratios.items() if ratio.value < limit]
     figures = f"lowest {worst_ratio} in {worst.name}" + (f"; under it: {', '.join(under)}" if under else "")
     return Verdict.of(bar, [(ratio, lambda value: value >= limit) for ratio in ratios.values()], figures)
 
 
-def at_most(bar: str, limit: float, ratios: dict[Cell, Ratio]) -> Verdict:
-    """The highest of some ratios, and which cells are above the limit."""
+def at_most(bar: str, limit: float, ratios: dict[Configuration, Ratio]) -> Verdict:
+    """The highest of some ratios, and which configurations are above the limit."""
     worst, worst_ratio = extreme(ratios, max)
-    over = [cell.name for cell, ratio in ratios.items() if ratio.value > limit]
+    over = [configuration.name for configuration, ratio in ratios.items() if ratio.value > limit]
     figures = f"highest {worst_ratio} in {worst.name}" + (f"; above it: {', '.join(over)}" if over else "")
     return Verdict.of(bar, [(ratio, lambda value: value <= limit) for ratio in ratios.values()], figures)
 
@@ -204,22 +210,24 @@ def all_above_1(ratios: Iterable[Ratio]) -> list[Held]:
     return [(ratio, lambda value: value > 1) for ratio in ratios]
 
 
-def ratios_to(cells: dict[Cell, list[Row]], baseline: str, figure: str, policy: str = ADAPTIVE) -> dict[Cell, Ratio]:
-    """A policy's paired ratio to a baseline in every cell that has both."""
+def ratios_to(
+    configurations: dict[Configuration, list[Row]], baseline: str, figure: str, policy: str = ADAPTIVE
+) -> dict[Configuration, Ratio]:
+    """A policy's paired ratio to a baseline in every configuration that has both."""
     return {
-        cell: paired_ratio(rounds_of(own, figure), rounds_of(other, figure))
-        for cell, rows in cells.items()
+        configuration: paired_ratio(rounds_of(own, figure), rounds_of(other, figure))
+        for configuration, rows in configurations.items()
         if (own := row_of(rows, policy)) and (other := row_of(rows, baseline))
     }
 
 
-def overall(cells: dict[Cell, list[Row]], rivals: Iterable[str]) -> dict[str, Ratio]:
-    """Geometric mean over cells of adaptive's paired ratios to each rival; without those that it never met."""
+def overall(configurations: dict[Configuration, list[Row]], rivals: Iterable[str]) -> dict[str, Ratio]:
+    """Geometric mean over configurations of adaptive's paired ratios to each rival; without those that it never met."""
     found: dict[str, Ratio] = {}
     for name in rivals:
         samples = [
             np.divide(rounds_of(own), rounds_of(other))
-            for rows in cells.values()
+            for rows in configurations.values()
             if (own := row_of(rows, ADAPTIVE)) and (other := row_of(rows, name))
         ]
         if samples:
@@ -227,7 +235,9 @@ def overall(cells: dict[Cell, list[Row]], rivals: Iterable[str]) -> dict[str, Ra
     return found
 
 
-def extreme(ratios: dict[Cell, Ratio], choose: Callable[..., tuple[Cell, Ratio]]) -> tuple[Cell, Ratio]:
+def extreme(
+    ratios: dict[Configuration, Ratio], choose: Callable[..., tuple[Configuration, Ratio]]
+) -> tuple[Configuration, Ratio]:
     return choose(ratios.items(), key=lambda item: item[1].value)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turbospec.errors import UserError
-from turbospec_bench.configuration import Cell
+from turbospec_bench.configuration import Configuration
 
 PROMPT_TOKENS = (48, 200)
 """Shortest and longest prompt."""
@@ -23,13 +23,13 @@ class Shape:
     """Mean; single requests lie within a quarter of it."""
 
     @classmethod
-    def of(cls, cell: Cell) -> Shape:
-        busy = cell.concurrency or 8
+    def of(cls, configuration: Configuration) -> Shape:
+        busy = configuration.concurrency or 8
         output_tokens = 72 if busy < 4 else 64 if busy < 16 else 48
-        if cell.workload == "shift":
+        if configuration.workload == "shift":
             return cls(3 * max(2, busy), output_tokens * 3 // 4)
         # Where requests differ, the slow ones are left over at the end; more of them make less of that.
-        rounds = 3 if cell.workload == "mixed" else 2
+        rounds = 3 if configuration.workload == "mixed" else 2
         return cls(max(4, rounds * busy), output_tokens)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from turbospec.errors import UserError
 from turbospec.interface import StepOutcome, StepPlan, StepView
 from turbospec.observability.trace import DecisionTrace
-from turbospec_bench.configuration import Cell
+from turbospec_bench.configuration import Configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class TraceFolder:
 
     path: Path
 
-    def trace(self, cell: Cell, policy: str, emit: str, number: int) -> Path:
+    def trace(self, configuration: Configuration, policy: str, emit: str, number: int) -> Path:
         """The file of one run; rounds count from 1."""
-        return self.path / cell.name / policy / emit / f"round-{number}.jsonl"
+        return self.path / configuration.name / policy / emit / f"round-{number}.jsonl"
 
     def profile(self, drafter: str) -> Path:
         """The file with the step times of a pair."""

@@ -12,7 +12,7 @@ from turbospec import UserError
 from turbospec.cli.bench import app
 from turbospec.models.profile import Profile
 from turbospec.observability.trace import read_trace
-from turbospec_bench.configuration import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded import profiles
 from turbospec_bench.embedded.contender import EngineContender
 from turbospec_bench.texts import Shape
@@ -35,7 +35,7 @@ FIELDS = {
 def arguments(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Options of a small bench that keeps everything it writes in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Shape, "of", classmethod(lambda cls, cell: Shape(6, 8)))
+    monkeypatch.setattr(Shape, "of", classmethod(lambda cls, configuration: Shape(6, 8)))
     monkeypatch.setattr(profiles, "MAX_SECONDS", 0.5)
     return ["--models", str(tiny / "models"), "--workloads", str(tiny / "workloads"), "--threads", "1"]
 
@@ -93,7 +93,7 @@ def test_traces_of_counted_runs_and_the_step_times_that_go_with_them(arguments: 
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
     for row in rows:
         for index in range(2):
-            steps = list(read_trace(folder.trace(Cell.of(row), row["policy"], row["emit"], index + 1)))
+            steps = list(read_trace(folder.trace(Configuration.of(row), row["policy"], row["emit"], index + 1)))
             emitted = sum(sum(step.emitted) for step in steps)
             assert emitted == row["round_figures"]["total_output_tokens"][index]
     assert len(list((tmp_path / "kept").rglob("*.jsonl"))) == 2 * len(rows)  # the warm-up has none
@@ -122,7 +122,7 @@ def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
 
     def interrupted(self: EngineContender, load: object) -> object:
         served.append(load)
-        if len(served) == 6:  # in the second cell, after its warm-up round
+        if len(served) == 6:  # in the second configuration, after its warm-up round
             raise KeyboardInterrupt
         return serve(self, load)  # pyright: ignore[reportArgumentType]
 
@@ -131,7 +131,7 @@ def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
     monkeypatch.setattr(EngineContender, "serve", serve)
 
     assert stopped.exit_code == 130
-    assert "1 of 2 cells are finished" in stopped.stderr
+    assert "1 of 2 configurations are finished" in stopped.stderr
     first = json.loads((tmp_path / "out.json").read_text())["rows"]
     assert {row["concurrency"] for row in first} == {1}
 
@@ -148,7 +148,7 @@ def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
         (["--policy", "adaptiv"], "did you mean `adaptive`"),
         (["--policy", "adaptive", "--policy", "mine/adaptive.yaml"], "both be called 'adaptive'"),
         (["--policy", "absent.yaml"], "absent.yaml: no such policy file"),
-        (["--quick", "--workload", "code"], "--quick has cells of its own"),
+        (["--quick", "--workload", "code"], "--quick has configurations of its own"),
         (["--resume", "absent.json"], "absent.json: cannot read the results"),
         (["--workloads", "absent"], "code.jsonl: cannot read the workload"),
         (["--models", "absent"], "no target checkpoint"),

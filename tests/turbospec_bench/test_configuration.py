@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from turbospec_bench.configuration import Cell, by_cell
+from turbospec_bench.configuration import Configuration, by_configuration
 
-FIXED, POISSON = Cell("code", "good", concurrency=8), Cell("prose", "n-gram", request_rate=2.5)
+FIXED, POISSON = Configuration("code", "good", concurrency=8), Configuration("prose", "n-gram", request_rate=2.5)
 
 
-@pytest.mark.parametrize(("cell", "name"), [(FIXED, "code/good/c8"), (POISSON, "prose/n-gram/r2.5")])
-def test_a_row_names_its_cell_and_a_cell_has_a_name(cell: Cell, name: str) -> None:
-    assert Cell.of(json.loads(json.dumps(cell.fields))) == cell
-    assert cell.name == name
+@pytest.mark.parametrize(("configuration", "name"), [(FIXED, "code/good/c8"), (POISSON, "prose/n-gram/r2.5")])
+def test_a_row_names_its_configuration_and_a_configuration_has_a_name(configuration: Configuration, name: str) -> None:
+    assert Configuration.of(json.loads(json.dumps(configuration.fields))) == configuration
+    assert configuration.name == name
 
 
 def test_the_fields_are_those_of_the_results_file() -> None:
@@ -20,8 +20,8 @@ def test_the_fields_are_those_of_the_results_file() -> None:
     assert POISSON.fields["concurrency"] is None
 
 
-def test_rows_of_a_cell_come_together_in_order() -> None:
-    rows = [cell.fields | {"place": place} for place, cell in enumerate((POISSON, FIXED, POISSON))]
+def test_rows_of_a_configuration_come_together_in_order() -> None:
+    rows = [configuration.fields | {"place": place} for place, configuration in enumerate((POISSON, FIXED, POISSON))]
 
-    assert [[row["place"] for row in own] for own in by_cell(rows).values()] == [[0, 2], [1]]
-    assert list(by_cell(rows)) == [POISSON, FIXED]
+    assert [[row["place"] for row in own] for own in by_configuration(rows).values()] == [[0, 2], [1]]
+    assert list(by_configuration(rows)) == [POISSON, FIXED]

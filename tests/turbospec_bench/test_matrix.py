@@ -3,52 +3,58 @@ from __future__ import annotations
 import pytest
 
 from turbospec import UserError
-from turbospec_bench.configuration import Cell
-from turbospec_bench.matrix import QUICK_TABLE, Entry, entries_of, select_cells
+from turbospec_bench.configuration import Configuration
+from turbospec_bench.matrix import QUICK_TABLE, Variant, select_configurations, variants_of
 
 
-def test_the_whole_table_has_21_cells() -> None:
-    cells = select_cells((), (), (), ())
+def test_the_whole_table_has_21_configurations() -> None:
+    configurations = select_configurations((), (), (), ())
 
-    assert len(cells) == len(set(cells)) == 21
-    assert set(QUICK_TABLE) <= set(cells)
+    assert len(configurations) == len(set(configurations)) == 21
+    assert set(QUICK_TABLE) <= set(configurations)
 
 
 def test_selection() -> None:
-    assert [cell.name for cell in select_cells(["code"], [], [8], [])] == [
+    assert [configuration.name for configuration in select_configurations(["code"], [], [8], [])] == [
         "code/good/c8",
         "code/weak/c8",
         "code/mismatched/c8",
         "code/n-gram/c8",
     ]
-    assert [cell.name for cell in select_cells(["prose"], ["weak"], [4], [])] == ["prose/weak/c4"]
-    assert [cell.name for cell in select_cells(["code"], ["good"], [], [2.5])] == ["code/good/r2.5"]
+    assert [configuration.name for configuration in select_configurations(["prose"], ["weak"], [4], [])] == [
+        "prose/weak/c4"
+    ]
+    assert [configuration.name for configuration in select_configurations(["code"], ["good"], [], [2.5])] == [
+        "code/good/r2.5"
+    ]
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UserError, match="no workload 'poetry'; there are code, prose, mixed, shift"):
-        select_cells(["poetry"], [], [], [])
+        select_configurations(["poetry"], [], [], [])
 
 
 def test_off_always_competes_and_transformers_only_alone() -> None:
-    alone, busy = Cell("code", "good", 1), Cell("code", "good", 8)
+    alone, busy = Configuration("code", "good", 1), Configuration("code", "good", 8)
 
-    assert entries_of(alone, ["static-15:after_draft", "off"], quick=False) == (
-        Entry("off"),
-        Entry("static-15", "after_draft"),
+    assert variants_of(alone, ["static-15:after_draft", "off"], quick=False) == (
+        Variant("off"),
+        Variant("static-15", "after_draft"),
     )
-    assert Entry("transformers-heuristic") in entries_of(alone, (), quick=False)
-    assert entries_of(busy, ["transformers-off"], quick=False) == (Entry("off"),)
+    assert Variant("transformers-heuristic") in variants_of(alone, (), quick=False)
+    assert variants_of(busy, ["transformers-off"], quick=False) == (Variant("off"),)
 
 
 @pytest.mark.parametrize("policies", [["adaptive", "mine/adaptive.yaml"], ["mine/off.yaml"]])
 def test_two_files_of_one_name_are_refused(policies: list[str]) -> None:
-    name = Entry(policies[-1]).name
+    name = Variant(policies[-1]).name
     with pytest.raises(UserError, match=f"would both be called '{name}' in the results; rename one"):
-        entries_of(Cell("code", "good", 8), policies, quick=False)
+        variants_of(Configuration("code", "good", 8), policies, quick=False)
 
 
 def test_a_policy_may_compete_twice_with_different_orders_of_emission() -> None:
-    entries = entries_of(Cell("code", "good", 8), ["adaptive", "adaptive", "adaptive:after_draft"], quick=False)
+    variants = variants_of(
+        Configuration("code", "good", 8), ["adaptive", "adaptive", "adaptive:after_draft"], quick=False
+    )
 
-    assert entries == (Entry("off"), Entry("adaptive"), Entry("adaptive", "after_draft"))
+    assert variants == (Variant("off"), Variant("adaptive"), Variant("adaptive", "after_draft"))

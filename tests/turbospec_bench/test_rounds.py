@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 
 from turbospec_bench.contender import Run
 from turbospec_bench.embedded.workloads import Load
-from turbospec_bench.matrix import Entry
+from turbospec_bench.matrix import Variant
 from turbospec_bench.rounds import WARM_UP, play_rounds
 
 
 @dataclass
 class FakeContender:
-    entry: Entry
+    variant: Variant
     log: list[tuple[str, Load]]
     collected: list[bool] = field(default_factory=list[bool])
 
     def serve(self, load: Load) -> Run:
-        self.log.append((self.entry.policy, load))
+        self.log.append((self.variant.policy, load))
         self.collected.append(gc.isenabled())
         return Run({"duration": float(len(self.log))}, {})
 
@@ -24,7 +24,7 @@ class FakeContender:
 def play(names: str, rounds: int, seed: int = 0) -> tuple[list[tuple[str, Load]], list[list[Run]], list[Load]]:
     log: list[tuple[str, Load]] = []
     loads = [Load((), max_in_flight=index) for index in range(rounds + 1)]
-    contenders = [FakeContender(Entry(name), log) for name in names]
+    contenders = [FakeContender(Variant(name), log) for name in names]
     played = list(play_rounds(contenders, lambda index: loads[index - WARM_UP], rounds, seed))
     assert not any(enabled for contender in contenders for enabled in contender.collected)
     assert gc.isenabled()

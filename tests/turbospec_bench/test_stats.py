@@ -46,7 +46,7 @@ def test_best_fixed_finds_the_better_rival_and_uses_every_round_once() -> None:
     assert compared.ratios == pytest.approx(np.full(5, 1.25))
 
 
-def test_geometric_mean_is_over_cells() -> None:
+def test_geometric_mean_is_over_configurations() -> None:
     mean = geometric_mean([[2.0, 2.0], [0.5, 0.5, 0.5]])
 
     assert mean.value == pytest.approx(1.0)

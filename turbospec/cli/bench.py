@@ -11,32 +11,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turbospec.cli.bench_output import conclude, open_results, show_cell, surroundings
+from turbospec.cli.bench_output import conclude, open_results, show_configuration, surroundings
 from turbospec.cli.bench_vllm import bench_vllm
 from turbospec.cli.console import progress, stderr, stdout, table
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
 from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, load_controller, read_policy
-from turbospec_bench.configuration import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.trace_folder import TraceFolder
 
 if TYPE_CHECKING:
     from turbospec_bench.contender import Contender
     from turbospec_bench.embedded.session import Session
     from turbospec_bench.embedded.workloads import Load
-    from turbospec_bench.matrix import Entry
+    from turbospec_bench.matrix import Variant
     from turbospec_bench.results import Results
 
-    Plan = Sequence[tuple[Cell, Sequence[Entry]]]
+    Plan = Sequence[tuple[Configuration, Sequence[Variant]]]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.command("vllm")(bench_vllm)
 
 FULL_ROUNDS = 6
 QUICK_ROUNDS = 3
-QUICK_CELL_SECONDS, QUICK_LEAST_ROUNDS = 75.0, 2
-"""Where a machine is so slow that a cell of --quick takes longer, this many counted rounds have to do."""
+QUICK_CONFIGURATION_SECONDS, QUICK_LEAST_ROUNDS = 75.0, 2
+"""Where a machine is so slow that a configuration of --quick takes longer, this many counted rounds have to do."""
 TIMED_POLICIES = ("static-3", "ema-tiers", "goodput", "adaptive")
 
 
@@ -56,10 +56,13 @@ def bench(
         ),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Counted rounds a cell: 6; with --quick 3, or 2 on a slow machine.")
+        int | None,
+        typer.Option(min=1, help="Counted rounds a configuration: 6; with --quick 3, or 2 on a slow machine."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws the requests and the order of policies.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Three cells that tell the story, in a few minutes.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Three configurations that tell the story, in a few minutes.")
+    ] = False,
     models: Annotated[
         Path, typer.Option(help="Folder of target, drafter, drafter-weak and drafter-mismatched.")
     ] = Path("models"),
@@ -75,7 +78,7 @@ def bench(
     dtype: Dtype = DEFAULT_DTYPE,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores when absent.")] = None,
     json: Annotated[
-        Path | None, typer.Option(help="Results, written after every cell; under runs/ when absent.")
+        Path | None, typer.Option(help="Results, written after every configuration; under runs/ when absent.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="HTML report; beside the results when absent.")] = None,
     pictures: Annotated[Path | None, typer.Option(help="Folder for the report's pictures as SVG files.")] = None,
@@ -85,7 +88,7 @@ def bench(
 ) -> None:
     """Compare policies over the same requests: tokens/s, TTFT and TPOT, as ratios to `off` too.
 
-    The whole table has 21 cells; --workload, --drafter, --concurrency, --policy and --rounds select from it.
+    The whole table has 21 configurations; --workload, --drafter, --concurrency, --policy and --rounds select from it.
     """
     if context.invoked_subcommand is not None:
         return
@@ -93,16 +96,20 @@ def bench(
     from turbospec_bench.embedded.profiles import CACHE, MeasuredProfiles
     from turbospec_bench.embedded.session import Session
     from turbospec_bench.embedded.workloads import USUAL_SAMPLING
-    from turbospec_bench.matrix import QUICK_TABLE, entries_of, select_cells
+    from turbospec_bench.matrix import QUICK_TABLE, select_configurations, variants_of
     from turbospec_bench.targets import judge
 
     if quick and (workload or drafter or concurrency or request_rate):
-        raise UserError("--quick has cells of its own; leave it out to select others")
-    cells = QUICK_TABLE if quick else select_cells(workload or (), drafter or (), concurrency or (), request_rate or ())
-    plan = [(cell, entries_of(cell, policy or (), quick=quick)) for cell in cells]
-    for entry in {entry for _, entries in plan for entry in entries if not entry.is_transformers}:
-        read_policy(find_policy(entry.policy))
-    cell_seconds = QUICK_CELL_SECONDS if quick and rounds is None else math.inf
+        raise UserError("--quick has configurations of its own; leave it out to select others")
+    configurations = (
+        QUICK_TABLE
+        if quick
+        else select_configurations(workload or (), drafter or (), concurrency or (), request_rate or ())
+    )
+    plan = [(configuration, variants_of(configuration, policy or (), quick=quick)) for configuration in configurations]
+    for variant in {variant for _, variants in plan for variant in variants if not variant.is_transformers}:
+        read_policy(find_policy(variant.policy))
+    configuration_seconds = QUICK_CONFIGURATION_SECONDS if quick and rounds is None else math.inf
     rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
     pairs = Pairs(models, device, dtype, threads)
     meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": threads or os.cpu_count()}
@@ -127,14 +134,16 @@ def bench(
     )
     interrupted = False
     try:
-        _play(session, plan, rounds, results, cell_seconds)
+        _play(session, plan, rounds, results, configuration_seconds)
     except KeyboardInterrupt:
         interrupted = True
     if results.rows:
         conclude(results, judge(results.rows), report, pictures)
     if interrupted:
-        finished = sum(results.has(cell, entries, rounds) for cell, entries in plan)
-        stderr.print(f"{finished} of {len(plan)} cells are finished; the same command with --resume goes on from there")
+        finished = sum(results.has(configuration, variants, rounds) for configuration, variants in plan)
+        stderr.print(
+            f"{finished} of {len(plan)} configurations are finished; the same command with --resume goes on from there"
+        )
         raise KeyboardInterrupt
 
 
@@ -161,23 +170,27 @@ def controller_cost(
     stdout.print(shown)
 
 
-def _play(session: Session, plan: Plan, rounds: int, results: Results, cell_seconds: float) -> None:
-    """Play the cells that the results lack. What a cell has when it is interrupted is kept, and when its time is up."""
+def _play(session: Session, plan: Plan, rounds: int, results: Results, configuration_seconds: float) -> None:
+    """Play the configurations that the results lack. What a configuration has when it is interrupted is kept, and when its time is up."""
     from turbospec_bench.targets import best_fixed_line
 
-    left = [(cell, entries) for cell, entries in plan if not results.has(cell, entries, rounds)]
+    left = [
+        (configuration, variants)
+        for configuration, variants in plan
+        if not results.has(configuration, variants, rounds)
+    ]
     with progress() as bar:
-        task = bar.add_task("runs", total=sum(len(entries) * (rounds + 1) for _, entries in left))
-        for cell, entries in left:
+        task = bar.add_task("runs", total=sum(len(variants) * (rounds + 1) for _, variants in left))
+        for configuration, variants in left:
 
-            def on_run(contender: Contender[Load], cell: Cell = cell) -> None:
-                bar.update(task, advance=1, description=f"{cell.name} {contender.entry.policy}")
+            def on_run(contender: Contender[Load], configuration: Configuration = configuration) -> None:
+                bar.update(task, advance=1, description=f"{configuration.name} {contender.variant.policy}")
 
-            enough_at = time.monotonic() + cell_seconds
+            enough_at = time.monotonic() + configuration_seconds
             results.collect(
-                cell,
-                entries,
-                session.play(cell, entries, rounds, on_run),
+                configuration,
+                variants,
+                session.play(configuration, variants, rounds, on_run),
                 lambda played, at=enough_at: played >= QUICK_LEAST_ROUNDS and time.monotonic() > at,
             )
-            show_cell(results, cell, best_fixed_line)
+            show_configuration(results, configuration, best_fixed_line)

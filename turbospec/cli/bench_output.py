@@ -1,4 +1,4 @@
-"""What the benchmarks show of a cell and of the whole, and where its results come from and go."""
+"""What the benchmarks show of a configuration and of the whole, and where its results come from and go."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from turbospec.cli.console import stdout, table
 from turbospec.errors import UserError
-from turbospec_bench.configuration import Cell, Row
+from turbospec_bench.configuration import Configuration, Row
 from turbospec_bench.reports.rows import COLUMNS, table_line
 
 if TYPE_CHECKING:
@@ -44,10 +44,12 @@ def open_results(resume: Path | None, new: Path | None, meta: dict[str, Any], co
     return results
 
 
-def show_cell(results: Results, cell: Cell, compare: Callable[[Sequence[Row]], str | None]) -> None:
-    """Print a cell's table, and under it what `compare` says of its rows."""
-    rows = results.of_cell(cell)
-    shown = table(f"{cell.name}: medians of {rows[0]['rounds']} rounds", *COLUMNS)
+def show_configuration(
+    results: Results, configuration: Configuration, compare: Callable[[Sequence[Row]], str | None]
+) -> None:
+    """Print a configuration's table, and under it what `compare` says of its rows."""
+    rows = results.of_configuration(configuration)
+    shown = table(f"{configuration.name}: medians of {rows[0]['rounds']} rounds", *COLUMNS)
     for row in rows:
         shown.add_row(*table_line(row))
     for column in shown.columns[:3]:

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turbospec.cli.bench_output import conclude, open_results, show_cell, surroundings
+from turbospec.cli.bench_output import conclude, open_results, show_configuration, surroundings
 from turbospec.cli.console import progress, stderr, stdout
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
-from turbospec_bench.configuration import Cell
+from turbospec_bench.configuration import Configuration
 
 if TYPE_CHECKING:
     from turbospec_bench.contender import Contender
-    from turbospec_bench.matrix import Entry
+    from turbospec_bench.matrix import Variant
     from turbospec_bench.results import Results
     from turbospec_bench.vllm.loads import VllmLoad
     from turbospec_bench.vllm.session import VllmSession
@@ -45,7 +45,7 @@ def bench_vllm(
         list[str] | None,
         typer.Option(help="vLLM's own static-K and vllm-table, or name or file of a policy of TurboSpec."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Counted rounds a cell.")] = ROUNDS,
+    rounds: Annotated[int, typer.Option(min=1, help="Counted rounds a configuration.")] = ROUNDS,
     seed: Annotated[int, typer.Option(help="Draws the requests and the order of policies.")] = 0,
     models: Annotated[Path, typer.Option(help="Folder of the target and its drafters.")] = Path("models"),
     workloads: Annotated[Path, typer.Option(help="Folder of code.jsonl and prose.jsonl.")] = Path("workloads"),
@@ -53,7 +53,7 @@ def bench_vllm(
     vllm: Annotated[str, typer.Option(help="The command that starts vLLM.")] = "vllm",
     json: Annotated[
         Path | None,
-        typer.Option(help="Results, written after every cell, and a folder of logs; under runs/ when absent."),
+        typer.Option(help="Results, written after every configuration, and a folder of logs; under runs/ when absent."),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="HTML report; beside the results when absent.")] = None,
     pictures: Annotated[Path | None, typer.Option(help="Folder for the report's pictures as SVG files.")] = None,
@@ -63,25 +63,25 @@ def bench_vllm(
 ) -> None:
     """Compare policies in `vllm serve` under load by `vllm bench serve`, as ratios to `off` too.
 
-    Run it in the environment that vLLM is in. The whole table has 21 cells; --workload, --drafter, --concurrency,
+    Run it in the environment that vLLM is in. The whole table has 21 configurations; --workload, --drafter, --concurrency,
     --policy and --rounds select from it.
     """
     # The report needs matplotlib; where that is missing, it is to be said before hours of measuring.
     import turbospec_bench.reports.benchmark  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    from turbospec_bench.matrix import select_cells
+    from turbospec_bench.matrix import select_configurations
     from turbospec_bench.vllm.client_process import BenchClient
     from turbospec_bench.vllm.contender import Bench
     from turbospec_bench.vllm.fleet import Fleet
     from turbospec_bench.vllm.launch import Launches
     from turbospec_bench.vllm.loads import LoadSource, load_tokenizer
-    from turbospec_bench.vllm.matrix import PAIRS, entries_of
+    from turbospec_bench.vllm.matrix import PAIRS, variants_of
     from turbospec_bench.vllm.session import VllmSession
     from turbospec_bench.vllm.targets import judge
 
-    cells = select_cells(workload or (), drafter or (), concurrency or (), table=PAIRS)
-    entries = entries_of(policy or ())
+    configurations = select_configurations(workload or (), drafter or (), concurrency or (), table=PAIRS)
+    variants = variants_of(policy or ())
     command = _command(vllm)
-    launches = Launches(models, dtype, max(cell.concurrency or 1 for cell in cells))
+    launches = Launches(models, dtype, max(configuration.concurrency or 1 for configuration in configurations))
     tokenizer = load_tokenizer(launches.target)
     meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": _vllm_version()} | surroundings()
     results = open_results(resume, json, meta, ("seed", "dtype", "vllm"))
@@ -96,46 +96,54 @@ def bench_vllm(
         session = VllmSession(fleet, launches, Bench(client, launches.target, tokenizer, scratch), source, seed)
         stopped: BaseException | None = None
         try:
-            _play(session, cells, entries, rounds, results)
+            _play(session, configurations, variants, rounds, results)
         except (KeyboardInterrupt, UserError) as error:
             stopped = error
     if results.rows:
         conclude(results, judge(results.rows), report, pictures)
     if stopped is not None and results.path.exists():
-        finished = sum(results.has(cell, entries, rounds) for cell in cells)
-        stderr.print(f"{finished} of {len(cells)} cells are finished; --resume {results.path} goes on from there")
+        finished = sum(results.has(configuration, variants, rounds) for configuration in configurations)
+        stderr.print(
+            f"{finished} of {len(configurations)} configurations are finished; --resume {results.path} goes on from there"
+        )
     if stopped is not None:
         raise stopped
 
 
-def _play(session: VllmSession, cells: Sequence[Cell], entries: Sequence[Entry], rounds: int, results: Results) -> None:
-    """Play the cells that the results lack, drafter by drafter."""
+def _play(
+    session: VllmSession,
+    configurations: Sequence[Configuration],
+    variants: Sequence[Variant],
+    rounds: int,
+    results: Results,
+) -> None:
+    """Play the configurations that the results lack, drafter by drafter."""
     from turbospec_bench.vllm.session import runs_of
     from turbospec_bench.vllm.targets import best_other_line
 
-    drafters = [cell.drafter for cell in cells]
+    drafters = [configuration.drafter for configuration in configurations]
     left = sorted(
-        (cell for cell in cells if not results.has(cell, entries, rounds)),
-        key=lambda cell: drafters.index(cell.drafter),
+        (configuration for configuration in configurations if not results.has(configuration, variants, rounds)),
+        key=lambda configuration: drafters.index(configuration.drafter),
     )
     with progress() as bar:
-        task = bar.add_task("runs", total=runs_of(entries, rounds) * len(left))
+        task = bar.add_task("runs", total=runs_of(variants, rounds) * len(left))
 
-        def on_run(cell: Cell, contender: Contender[VllmLoad]) -> None:
-            bar.update(task, advance=1, description=f"{cell.name} {contender.entry.policy}")
+        def on_run(configuration: Configuration, contender: Contender[VllmLoad]) -> None:
+            bar.update(task, advance=1, description=f"{configuration.name} {contender.variant.policy}")
 
-        for drafter, group in groupby(left, key=lambda cell: cell.drafter):
+        for drafter, group in groupby(left, key=lambda configuration: configuration.drafter):
             own = [*group]
             bar.update(task, description=f"{drafter}: starting servers")
             tables: dict[str, Any] = results.meta.setdefault(TABLES, {})
-            lengths = session.warm_up(own, entries, tables.get(drafter), on_run)
+            lengths = session.warm_up(own, variants, tables.get(drafter), on_run)
             if lengths is not None:
                 tables[drafter] = [[*line] for line in lengths]
                 results.save()
                 stdout.print(f"{drafter}: tuned table {tables[drafter]}", markup=False)
-            for cell in own:
-                results.collect(cell, entries, session.play(cell, entries, rounds, on_run))
-                show_cell(results, cell, best_other_line)
+            for configuration in own:
+                results.collect(configuration, variants, session.play(configuration, variants, rounds, on_run))
+                show_configuration(results, configuration, best_other_line)
 
 
 def _vllm_version() -> str:

@@ -8,7 +8,7 @@ from collections import deque
 from turbospec.controller import Controller
 from turbospec_bench.contender import Run, client_figures
 from turbospec_bench.embedded.workloads import Load
-from turbospec_bench.matrix import Entry
+from turbospec_bench.matrix import Variant
 from turbospec_bench.metrics import RequestRecord
 from turbospec_bench.recorder import StepLog, StepTotals, Timeline
 from turbospec_engine import Engine, EngineConfig, Models
@@ -22,9 +22,9 @@ class EngineContender:
     """
 
     def __init__(
-        self, entry: Entry, config: EngineConfig, models: Models, controller: Controller, *, traced: bool = False
+        self, variant: Variant, config: EngineConfig, models: Models, controller: Controller, *, traced: bool = False
     ) -> None:
-        self.entry = entry
+        self.variant = variant
         self._totals = StepTotals()
         self._timeline = Timeline()
         self._log = StepLog()

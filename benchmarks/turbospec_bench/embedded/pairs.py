@@ -7,7 +7,7 @@ from pathlib import Path
 
 import transformers
 
-from turbospec_bench.configuration import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.transformers_contender import HuggingFacePair
 from turbospec_bench.embedded.workloads import RequestSource
 from turbospec_bench.matrix import TARGET, Emit
@@ -23,7 +23,7 @@ POISSON_MAX_SEQS = 32
 
 @dataclass(slots=True)
 class Pairs:
-    """Engine settings and weights for every cell."""
+    """Engine settings and weights for every configuration."""
 
     folder: Path
     device: str = "cpu"
@@ -37,27 +37,27 @@ class Pairs:
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
 
-    def config(self, cell: Cell, emit: Emit = "before_draft") -> EngineConfig:
+    def config(self, configuration: Configuration, emit: Emit = "before_draft") -> EngineConfig:
         return EngineConfig(
             target=self.folder / TARGET,
-            drafter=self._drafter(cell.drafter),
+            drafter=self._drafter(configuration.drafter),
             device=self.device,
             dtype=self.dtype,
-            max_num_seqs=cell.concurrency or POISSON_MAX_SEQS,
+            max_num_seqs=configuration.concurrency or POISSON_MAX_SEQS,
             max_model_len=MAX_MODEL_LEN,
             emit=emit,
             num_threads=self.threads,
         )
 
-    def models(self, cell: Cell) -> Models:
-        """Weights of a cell's pair.
+    def models(self, configuration: Configuration) -> Models:
+        """Weights of a configuration's pair.
 
         Raises:
             UserError: a checkpoint is missing or unreadable.
         """
-        if cell.drafter not in self._models:
-            self._models[cell.drafter] = Models.load(self.config(cell))
-        return self._models[cell.drafter]
+        if configuration.drafter not in self._models:
+            self._models[configuration.drafter] = Models.load(self.config(configuration))
+        return self._models[configuration.drafter]
 
     def source(self, workloads: Path, seed: int) -> RequestSource:
         """Requests from a folder of held-out text, in the target's tokens.
@@ -69,15 +69,15 @@ class Pairs:
         target = Models.load(settings)
         return RequestSource(workloads, target.tokenizer, target.vocab_size, seed)
 
-    def hugging_face(self, cell: Cell) -> HuggingFacePair:
+    def hugging_face(self, configuration: Configuration) -> HuggingFacePair:
         """The same pair as transformers loads it; only for a drafter that is a model."""
-        if cell.drafter not in self._hugging_face:
-            config = self.config(cell)
-            assistant = self.folder / DRAFTERS[cell.drafter]
-            self._hugging_face[cell.drafter] = HuggingFacePair.load(
+        if configuration.drafter not in self._hugging_face:
+            config = self.config(configuration)
+            assistant = self.folder / DRAFTERS[configuration.drafter]
+            self._hugging_face[configuration.drafter] = HuggingFacePair.load(
                 Path(config.target), assistant, config.device, config.torch_dtype
             )
-        return self._hugging_face[cell.drafter]
+        return self._hugging_face[configuration.drafter]
 
     def _drafter(self, name: str) -> str | Path:
         return self.folder / DRAFTERS[name] if name in DRAFTERS else NGRAM

@@ -14,7 +14,7 @@ from transformers.generation.streamers import BaseStreamer
 from turbospec.errors import UserError
 from turbospec_bench.contender import Run, client_figures
 from turbospec_bench.embedded.workloads import BenchRequest, Load
-from turbospec_bench.matrix import TRANSFORMERS_PREFIX, Entry
+from turbospec_bench.matrix import TRANSFORMERS_PREFIX, Variant
 from turbospec_bench.metrics import RequestRecord
 
 DRAFT_TOKENS = 20
@@ -50,13 +50,13 @@ def _load(path: Path, device: str, dtype: torch.dtype) -> Any:
 class TransformersContender:
     """`generate` with one of its schedules, or without an assistant (`transformers-off`)."""
 
-    def __init__(self, entry: Entry, pair: HuggingFacePair) -> None:
-        self.entry = entry
+    def __init__(self, variant: Variant, pair: HuggingFacePair) -> None:
+        self.variant = variant
         self._pair = pair
-        schedule = entry.policy.removeprefix(TRANSFORMERS_PREFIX)
+        schedule = variant.policy.removeprefix(TRANSFORMERS_PREFIX)
         if schedule != "off" and schedule not in SCHEDULES:
             known = ", ".join(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", *SCHEDULES))
-            raise UserError(f"no yardstick {entry.policy!r}; there are {known}")
+            raise UserError(f"no yardstick {variant.policy!r}; there are {known}")
         self._schedule = SCHEDULES.get(schedule)
 
     def serve(self, load: Load) -> Run:

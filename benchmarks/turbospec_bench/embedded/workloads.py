@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from turbospec_bench.configuration import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.texts import PROMPT_TOKENS, Shape, read_texts
 from turbospec_engine.request import SamplingParams
 
@@ -68,15 +68,15 @@ class RequestSource:
         self._allowed = tuple(range(vocab_size // 2, vocab_size))
         self._seed = seed
 
-    def draw(self, cell: Cell, round_index: int) -> Load:
-        """The load of a round; the same for every policy, another one in every round and cell."""
-        rng = np.random.default_rng((self._seed, zlib.crc32(cell.name.encode()), round_index + 1))
-        shape = Shape.of(cell)
-        kinds = _kinds(cell.workload, shape.requests, rng)
+    def draw(self, configuration: Configuration, round_index: int) -> Load:
+        """The load of a round; the same for every policy, another one in every round and configuration."""
+        rng = np.random.default_rng((self._seed, zlib.crc32(configuration.name.encode()), round_index + 1))
+        shape = Shape.of(configuration)
+        kinds = _kinds(configuration.workload, shape.requests, rng)
         requests = tuple(self._request(kind, shape, rng) for kind in kinds)
-        if cell.request_rate is None:
-            return Load(requests, max_in_flight=cell.concurrency)
-        gaps = rng.exponential(1 / cell.request_rate, len(requests))
+        if configuration.request_rate is None:
+            return Load(requests, max_in_flight=configuration.concurrency)
+        gaps = rng.exponential(1 / configuration.request_rate, len(requests))
         return Load(requests, arrivals=tuple(np.cumsum(gaps).tolist()))
 
     def text(self) -> list[int]:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from turbospec.files.whole_file import write_whole
-from turbospec_bench.configuration import Cell, Row, by_cell
+from turbospec_bench.configuration import Configuration, Row, by_configuration
 from turbospec_bench.reports import benchmark_plots as plots
 from turbospec_bench.reports.page import details, page
 from turbospec_bench.reports.plot_style import standalone
 from turbospec_bench.reports.rows import COLUMNS, table_line
 
-OPEN_CELLS = 3
+OPEN_CONFIGURATIONS = 3
 """Cells whose details are open when the page is."""
 
 
@@ -35,27 +35,30 @@ def write_pictures(folder: Path, rows: Sequence[Row]) -> list[Path]:
 
 def render(meta: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The report as one HTML document."""
-    cells = by_cell(rows)
+    configurations = by_configuration(rows)
     parts = [
         f"<p>{escape(_setting(meta))}</p>",
         _verdicts(meta.get("verdicts", [])),
         "<h2>Throughput</h2>",
-        plots.throughput(cells),
+        plots.throughput(configurations),
         "<h2>Predicted against measured step time</h2>",
         plots.step_time(rows) or "<p>No policy in these rows predicts step times.</p>",
         "<h2>Cells</h2>",
-        *(_cell(cell, own, place < OPEN_CELLS) for place, (cell, own) in enumerate(cells.items())),
+        *(
+            _cell(configuration, own, place < OPEN_CONFIGURATIONS)
+            for place, (configuration, own) in enumerate(configurations.items())
+        ),
     ]
     return page("TurboSpec benchmark", parts)
 
 
 def _pictures(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    cells = by_cell(rows)
-    yield "throughput", plots.throughput(cells)
+    configurations = by_configuration(rows)
+    yield "throughput", plots.throughput(configurations)
     if step_time := plots.step_time(rows):
         yield "step-time", step_time
-    for cell, own in cells.items():
-        stem = cell.name.replace("/", "-")
+    for configuration, own in configurations.items():
+        stem = configuration.name.replace("/", "-")
         yield f"latency-{stem}", plots.latency(own)
         if timeline := plots.timeline(own):
             yield f"timeline-{stem}", timeline
@@ -80,10 +83,10 @@ def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _cell(cell: Cell, rows: Sequence[Row], opened: bool) -> str:
+def _cell(configuration: Configuration, rows: Sequence[Row], opened: bool) -> str:
     timeline = plots.timeline(rows)
     pictures = plots.latency(rows) + (f"<p>Over the last round:</p>{timeline}" if timeline else "")
-    return details(cell.name, _table(rows) + pictures, opened)
+    return details(configuration.name, _table(rows) + pictures, opened)
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from turbospec_bench.configuration import Cell, Row
+from turbospec_bench.configuration import Configuration, Row
 from turbospec_bench.policy_names import fixed_length
 from turbospec_bench.reports.plot_style import COLOURS, FIXED, INK, TITLE, new_figure, styled, svg_of
 from turbospec_bench.reports.rows import policy_name
 
 
 @styled
-def throughput(cells: Mapping[Cell, Sequence[Row]]) -> str:
-    """Tokens/s of every policy as a ratio to off, one line a cell; bars are 95 % intervals."""
-    figure, (axes,) = new_figure(8.0, 1.3 + 0.34 * len(cells), 1)
+def throughput(configurations: Mapping[Configuration, Sequence[Row]]) -> str:
+    """Tokens/s of every policy as a ratio to off, one line a configuration; bars are 95 % intervals."""
+    figure, (axes,) = new_figure(8.0, 1.3 + 0.34 * len(configurations), 1)
     labelled: set[str] = set()
-    for place, rows in enumerate(cells.values()):
+    for place, rows in enumerate(configurations.values()):
         for row in rows:
             if row["policy"] == "off" or row["emit"] == "after_draft" or row["policy"].startswith("transformers-"):
                 continue
@@ -44,7 +44,7 @@ def throughput(cells: Mapping[Cell, Sequence[Row]]) -> str:
             )
             labelled.add(label)
     axes.axvline(1, color=INK, linewidth=0.8, linestyle="--")
-    axes.set_yticks(range(len(cells)), [cell.name for cell in cells])
+    axes.set_yticks(range(len(configurations)), [configuration.name for configuration in configurations])
     axes.invert_yaxis()
     axes.set_xlabel("output tokens/s ÷ off")
     axes.grid(axis="x", alpha=0.25)
@@ -55,7 +55,7 @@ def throughput(cells: Mapping[Cell, Sequence[Row]]) -> str:
 
 @styled
 def latency(rows: Sequence[Row]) -> str:
-    """Mean TPOT, and mean and P99 TTFT, by policy in one cell."""
+    """Mean TPOT, and mean and P99 TTFT, by policy in one configuration."""
     figure, (left, right) = new_figure(8.0, 1.0 + 0.26 * len(rows), 2, sharey=True)
     places = np.arange(len(rows))
     colours = [COLOURS.get(row["policy"], FIXED) for row in rows]

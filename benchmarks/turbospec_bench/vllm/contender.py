@@ -10,7 +10,7 @@ from typing import Any
 
 from turbospec.errors import UserError
 from turbospec_bench.contender import Run
-from turbospec_bench.matrix import Entry
+from turbospec_bench.matrix import Variant
 from turbospec_bench.text_quality import text_figures
 from turbospec_bench.vllm.client_process import BenchClient
 from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record, host_share
@@ -56,12 +56,12 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class VllmContender:
-    entry: Entry
+    variant: Variant
     server: Server
     bench: Bench
 
     def serve(self, load: VllmLoad) -> Run:
-        before = self.server.metrics() if is_turbospec(self.entry) else ""
+        before = self.server.metrics() if is_turbospec(self.variant) else ""
         document = self.bench.serve(self.server, load)
         texts = [self.bench.tokenizer.encode(text, add_special_tokens=False) for text in document["generated_texts"]]
         figures = bench_figures(document) | text_figures(texts)

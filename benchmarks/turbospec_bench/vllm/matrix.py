@@ -1,4 +1,4 @@
-"""What is measured in vLLM: the cells of the table and who competes."""
+"""What is measured in vLLM: the configurations of the table and who competes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from turbospec.errors import UserError
 from turbospec.policy import find_policy, read_policy
-from turbospec_bench.matrix import ADAPTIVE, Entry, Pairings, check_names
+from turbospec_bench.matrix import ADAPTIVE, Pairings, Variant, check_names
 from turbospec_bench.policy_names import OFF, STATIC_PREFIX, fixed_length
 from turbospec_bench.vllm.speculation import DRAFTERS
 
@@ -19,7 +19,7 @@ BATCH_TABLE = "vllm-table"
 POLICIES = (*(f"{STATIC_PREFIX}{length}" for length in STATIC_LENGTHS), BATCH_TABLE, ADAPTIVE)
 
 
-def entries_of(policies: Sequence[str]) -> tuple[Entry, ...]:
+def variants_of(policies: Sequence[str]) -> tuple[Variant, ...]:
     """Who competes: the policies asked for, or the table's own choice; `off` always.
 
     `off`, `static-K` and `vllm-table` are vLLM without TurboSpec; every other name is a policy of TurboSpec's in vLLM.
@@ -27,22 +27,22 @@ def entries_of(policies: Sequence[str]) -> tuple[Entry, ...]:
     Raises:
         UserError: a policy's file is missing or wrong, or two would share a name in the results.
     """
-    entries = tuple(Entry(name, emit=None) for name in dict.fromkeys((OFF, *(policies or POLICIES))))
-    for entry in entries:
-        if fixed_length(entry.policy) == 0 and entry.policy != OFF:
-            raise UserError(f"{entry.policy!r} drafts nothing; that is `off`, which always competes")
-        if is_turbospec(entry):
-            read_policy(find_policy(entry.policy))
-    check_names(with_tuning(entries))
-    return entries
+    variants = tuple(Variant(name, emit=None) for name in dict.fromkeys((OFF, *(policies or POLICIES))))
+    for variant in variants:
+        if fixed_length(variant.policy) == 0 and variant.policy != OFF:
+            raise UserError(f"{variant.policy!r} drafts nothing; that is `off`, which always competes")
+        if is_turbospec(variant):
+            read_policy(find_policy(variant.policy))
+    check_names(with_tuning(variants))
+    return variants
 
 
-def is_turbospec(entry: Entry) -> bool:
-    return entry.policy != BATCH_TABLE and fixed_length(entry.policy) is None
+def is_turbospec(variant: Variant) -> bool:
+    return variant.policy != BATCH_TABLE and fixed_length(variant.policy) is None
 
 
-def with_tuning(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+def with_tuning(variants: Sequence[Variant]) -> tuple[Variant, ...]:
     """The competitors, and the fixed Ks from which the table is chosen where the table is among them."""
     tuning = [f"{STATIC_PREFIX}{length}" for length in STATIC_LENGTHS]
-    wanted = tuning if any(entry.policy == BATCH_TABLE for entry in entries) else []
-    return tuple(dict.fromkeys((*entries, *(Entry(name, emit=None) for name in wanted))))
+    wanted = tuning if any(variant.policy == BATCH_TABLE for variant in variants) else []
+    return tuple(dict.fromkeys((*variants, *(Variant(name, emit=None) for name in wanted))))

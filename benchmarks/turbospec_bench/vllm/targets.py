@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turbospec_bench.configuration import Cell, Row, by_cell
+from turbospec_bench.configuration import Configuration, Row, by_configuration
 from turbospec_bench.matrix import ADAPTIVE
 from turbospec_bench.policy_names import OFF
 from turbospec_bench.stats import median_ratio
@@ -13,7 +13,7 @@ from turbospec_bench.targets import (
     all_above_1,
     at_least,
     at_most,
-    best_rival_in_each_cell,
+    best_rival_in_each_configuration,
     best_rival_of,
     controller_share,
     overall,
@@ -31,20 +31,22 @@ LATE = "static-15"
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
     """Every bar, in order."""
-    cells = by_cell(rows)
+    configurations = by_configuration(rows)
     return [
-        best_rival_in_each_cell(
-            f"tokens/s of adaptive over the best of all others: no cell under {BEST_OTHER:g}", cells, _is_other
+        best_rival_in_each_configuration(
+            f"tokens/s of adaptive over the best of all others: no configuration under {BEST_OTHER:g}",
+            configurations,
+            _is_other,
         ),
-        _every_other_overall(cells),
-        _hopeless(cells),
-        _first_token(cells),
-        controller_share(cells),
+        _every_other_overall(configurations),
+        _hopeless(configurations),
+        _first_token(configurations),
+        controller_share(configurations),
     ]
 
 
 def best_other_line(rows: Sequence[Row]) -> str | None:
-    """A cell's best competitor and how adaptive compares with it; None where there is nothing to compare."""
+    """A configuration's best competitor and how adaptive compares with it; None where there is nothing to compare."""
     compared = best_rival_of(rows, _is_other)
     if compared is None:
         return None
@@ -57,30 +59,37 @@ def _is_other(policy: str) -> bool:
     return policy != ADAPTIVE
 
 
-def _every_other_overall(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = "tokens/s of adaptive over each of the others, geometric mean over all cells: above 1"
-    others = dict.fromkeys(row["policy"] for rows in cells.values() for row in rows if _is_other(row["policy"]))
-    found = overall(cells, others)
+def _every_other_overall(configurations: dict[Configuration, list[Row]]) -> Verdict:
+    bar = "tokens/s of adaptive over each of the others, geometric mean over all configurations: above 1"
+    others = dict.fromkeys(
+        row["policy"] for rows in configurations.values() for row in rows if _is_other(row["policy"])
+    )
+    found = overall(configurations, others)
     if not found:
         return Verdict(bar, None, "needs adaptive")
     return Verdict.of(bar, all_above_1(found.values()), ", ".join(f"{name} {ratio}" for name, ratio in found.items()))
 
 
-def _hopeless(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = f"tokens/s of adaptive over off with drafters that never match: no cell under {OFF_HOPELESS:g}"
-    hopeless = {cell: rows for cell, rows in cells.items() if cell.drafter in HOPELESS}
+def _hopeless(configurations: dict[Configuration, list[Row]]) -> Verdict:
+    bar = f"tokens/s of adaptive over off with drafters that never match: no configuration under {OFF_HOPELESS:g}"
+    hopeless = {
+        configuration: rows for configuration, rows in configurations.items() if configuration.drafter in HOPELESS
+    }
     ratios = ratios_to(hopeless, OFF, "output_throughput")
     return at_least(bar, OFF_HOPELESS, ratios) if ratios else Verdict(bar, None, f"needs {' or '.join(HOPELESS)}")
 
 
-def _first_token(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = f"P99 TTFT of adaptive over off, where that of {LATE} is above {FIRST_TOKEN_LIMIT:g}: no cell above it"
+def _first_token(configurations: dict[Configuration, list[Row]]) -> Verdict:
+    bar = (
+        f"P99 TTFT of adaptive over off, where that of {LATE} is above {FIRST_TOKEN_LIMIT:g}: no configuration above it"
+    )
     late = {
-        cell: rows
-        for cell, rows in cells.items()
-        if (ratio := ratios_to({cell: rows}, OFF, "p99_ttft_ms", LATE).get(cell)) and ratio.value > FIRST_TOKEN_LIMIT
+        configuration: rows
+        for configuration, rows in configurations.items()
+        if (ratio := ratios_to({configuration: rows}, OFF, "p99_ttft_ms", LATE).get(configuration))
+        and ratio.value > FIRST_TOKEN_LIMIT
     }
     ratios = ratios_to(late, OFF, "p99_ttft_ms")
     if not ratios:
-        return Verdict(bar, None, f"needs adaptive, and a cell in which {LATE} is late")
+        return Verdict(bar, None, f"needs adaptive, and a configuration in which {LATE} is late")
     return at_most(bar, FIRST_TOKEN_LIMIT, ratios)

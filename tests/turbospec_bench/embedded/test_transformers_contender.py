@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
-from turbospec_bench.configuration import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.pairs import Pairs
 from turbospec_bench.embedded.transformers_contender import HuggingFacePair, TransformersContender
 from turbospec_bench.embedded.workloads import BenchRequest, Load
-from turbospec_bench.matrix import YARDSTICKS, Entry
+from turbospec_bench.matrix import YARDSTICKS, Variant
 from turbospec_engine import SamplingParams
 
 
 @pytest.fixture(scope="module")
 def pair(tiny: Path) -> HuggingFacePair:
-    return Pairs(tiny / "models").hugging_face(Cell("code", "good", 1))
+    return Pairs(tiny / "models").hugging_face(Configuration("code", "good", 1))
 
 
 @pytest.mark.parametrize("policy", YARDSTICKS)
@@ -23,7 +23,7 @@ def test_every_schedule_generates_exactly_what_was_asked(pair: HuggingFacePair, 
     params = SamplingParams(max_tokens=24, temperature=0.9, top_p=0.95, seed=5, ignore_eos=True)
     load = Load((BenchRequest((5, 6, 7, 8), params),) * 2, max_in_flight=1)
 
-    figures = TransformersContender(Entry(policy), pair).serve(load).figures
+    figures = TransformersContender(Variant(policy), pair).serve(load).figures
 
     assert figures["total_output_tokens"] == 2 * 24
     assert figures["total_input_tokens"] == 2 * 4
@@ -32,4 +32,4 @@ def test_every_schedule_generates_exactly_what_was_asked(pair: HuggingFacePair, 
 
 def test_an_unknown_schedule_is_refused_with_the_known_ones(pair: HuggingFacePair) -> None:
     with pytest.raises(UserError, match="no yardstick 'transformers-magic'; there are transformers-off"):
-        TransformersContender(Entry("transformers-magic"), pair)
+        TransformersContender(Variant("transformers-magic"), pair)

@@ -67,8 +67,8 @@ def test_verdicts_tables_and_pictures_are_there(rows: list[dict[str, Any]]) -> N
     assert "1.25 [1.20, 1.30]" in html
     assert "static-15:after_draft" in html
     assert "a &lt;machine&gt;" in html
-    assert html.count("<details") == 2  # cells
-    assert html.count("<svg") == 2 + 2 * 2  # throughput, step time; latency and timeline of both cells
+    assert html.count("<details") == 2  # configurations
+    assert html.count("<svg") == 2 + 2 * 2  # throughput, step time; latency and timeline of both configurations
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", html, flags=re.DOTALL)
 
 

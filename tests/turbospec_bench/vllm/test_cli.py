@@ -97,7 +97,7 @@ def test_an_end_from_outside_keeps_what_is_finished_and_resume_completes_it(
     monkeypatch.setattr(VllmContender, "serve", serve)
 
     assert stopped.exit_code == 130
-    assert "1 of 2 cells are finished; --resume out.json goes on from there" in stopped.stderr
+    assert "1 of 2 configurations are finished; --resume out.json goes on from there" in stopped.stderr
     for server in servers:
         with pytest.raises(UserError, match="ended"):
             server.check()

@@ -4,31 +4,31 @@ from pathlib import Path
 
 import pytest
 
-from turbospec_bench.configuration import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.contender import Run
-from turbospec_bench.matrix import Entry
+from turbospec_bench.matrix import Variant
 from turbospec_bench.results import RATIOS, Results
 from turbospec_bench.targets import Verdict
 from turbospec_bench.vllm.targets import best_other_line, judge
 
 TENS = dict.fromkeys(RATIOS, 10.0)
-ALONE, BUSY = Cell("text", "good", 1), Cell("text", "good", 32)
+ALONE, BUSY = Configuration("text", "good", 1), Configuration("text", "good", 32)
 NAMES = ("best other", "overall", "hopeless", "first token", "share")
 
 Policies = dict[str, dict[str, float]]
 
 
-def rows(*cells: tuple[Cell, Policies], rounds: int = 4) -> Results:
+def rows(*configurations: tuple[Configuration, Policies], rounds: int = 4) -> Results:
     """Rows in which the named figures are given and all others are 10, the same in every round."""
     results = Results(Path(), {})
-    for cell, policies in cells:
+    for configuration, policies in configurations:
         runs = [Run(TENS | figures, {}) for figures in policies.values()]
-        results.put(cell, [Entry(name, None) for name in policies], [runs] * rounds)
+        results.put(configuration, [Variant(name, None) for name in policies], [runs] * rounds)
     return results
 
 
-def verdicts(*cells: tuple[Cell, Policies], rounds: int = 4) -> dict[str, Verdict]:
-    return dict(zip(NAMES, judge(rows(*cells, rounds=rounds).rows), strict=True))
+def verdicts(*configurations: tuple[Configuration, Policies], rounds: int = 4) -> dict[str, Verdict]:
+    return dict(zip(NAMES, judge(rows(*configurations, rounds=rounds).rows), strict=True))
 
 
 def tokens(**speeds: float) -> Policies:
@@ -49,7 +49,7 @@ def test_all_met() -> None:
     judged = verdicts(
         (ALONE, tokens(adaptive=13)),
         (BUSY, late(tokens(adaptive=11.7), static_15=20.0, adaptive=10.9)),
-        (Cell("text", "mismatched", 8), shared(tokens(adaptive=9.8, vllm_table=9), 0.009)),
+        (Configuration("text", "mismatched", 8), shared(tokens(adaptive=9.8, vllm_table=9), 0.009)),
     )
 
     assert {name: verdict.met for name, verdict in judged.items()} == dict.fromkeys(NAMES, True)
@@ -72,7 +72,7 @@ def test_one_other_ahead_over_all_cells_misses() -> None:
 
 @pytest.mark.parametrize("drafter", ["mismatched", "eagle3-untrained"])
 def test_a_hopeless_drafter_may_cost_little(drafter: str) -> None:
-    judged = verdicts((Cell("text", drafter, 8), tokens(adaptive=9.6)))
+    judged = verdicts((Configuration("text", drafter, 8), tokens(adaptive=9.6)))
 
     assert judged["hopeless"].met is False
 
