@@ -1,53 +1,20 @@
-"""What is measured: the configurations of the table and who competes in each."""
+"""The benchmark's matrix: its configurations, and the policies that are compared in each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
-from typing import Literal
 
 from turbospec.errors import UserError
 from turbospec_bench.configuration import Configuration
-from turbospec_bench.policy_names import OFF, STATIC_PREFIX
+from turbospec_bench.policy_names import ADAPTIVE, OFF, STATIC_PREFIX
+from turbospec_bench.variant import TRANSFORMERS_PREFIX, Variant, check_names
 
-Emit = Literal["before_draft", "after_draft"]
 Pairings = Sequence[tuple[str, str]]
-"""Workloads with their drafters: the configurations of a table, but for the load."""
+"""Workload and drafter of each configuration; every pair is measured at several loads."""
 
-ADAPTIVE = "adaptive"
 TARGET = "target"
-"""Folder of the target, among those of its drafters."""
-AFTER_DRAFT_SUFFIX = ":after_draft"
-TRANSFORMERS_PREFIX = "transformers-"
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One competitor: a policy in the embedded engine or in vLLM, or a schedule of transformers' own `generate`."""
-
-    policy: str
-    """Stem or path of a policy file, or a name that begins with `transformers-`."""
-    emit: Emit | None = "before_draft"
-    """None where the engine is not ours, and drafts when it does."""
-
-    @classmethod
-    def parse(cls, text: str) -> Variant:
-        """Read `POLICY` or `POLICY:after_draft`."""
-        if text.endswith(AFTER_DRAFT_SUFFIX):
-            return cls(text.removesuffix(AFTER_DRAFT_SUFFIX), "after_draft")
-        return cls(text)
-
-    @property
-    def name(self) -> str:
-        """What rows call the policy: its file's name without folder and ending."""
-        return Path(self.policy).stem
-
-    @property
-    def is_transformers(self) -> bool:
-        return self.policy.startswith(TRANSFORMERS_PREFIX)
-
+"""Folder of the target model, beside those of its drafters."""
 
 PAIRS: Pairings = (
     ("code", "good"),
@@ -60,7 +27,7 @@ PAIRS: Pairings = (
 )
 CONCURRENCIES = (1, 8, 32)
 
-QUICK_TABLE = (
+QUICK_MATRIX = (
     Configuration("code", "good", 1),
     Configuration("code", "good", 32),
     Configuration("code", "mismatched", 8),
@@ -69,13 +36,13 @@ QUICK_TABLE = (
 _STATIC = tuple(f"{STATIC_PREFIX}{length}" for length in (1, 2, 3, 5, 8, 15))
 FULL_POLICIES = (OFF, *_STATIC, "ema-tiers", "goodput", ADAPTIVE)
 QUICK_POLICIES = (OFF, "static-3", "static-15", "ema-tiers", ADAPTIVE)
-ORDER_OF_EMISSION = ("static-15:after_draft", "adaptive:after_draft")
-"""What drafting before a step's tokens leave does to the first token."""
-YARDSTICKS = tuple(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", "constant", "heuristic", "confidence"))
-"""What users have today, at one request at a time."""
+EMIT_AFTER_DRAFT = ("static-15:after_draft", "adaptive:after_draft")
+"""Show what drafting before a step's tokens are emitted does to the first token."""
+TRANSFORMERS_POLICIES = tuple(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", "constant", "heuristic", "confidence"))
+"""Assisted generation in transformers, one request at a time."""
 
 LONE_REQUEST = Configuration("code", "good", 1)
-"""Where the yardsticks and the order of emission are compared."""
+"""Where transformers and the order of emission are compared."""
 
 
 def select_configurations(
@@ -83,38 +50,35 @@ def select_configurations(
     drafters: Sequence[str],
     concurrencies: Sequence[int],
     rates: Sequence[float] = (),
-    table: Pairings = PAIRS,
+    pairings: Pairings = PAIRS,
 ) -> tuple[Configuration, ...]:
-    """The configurations of a table that match; rates replace its concurrencies. An empty choice selects everything.
+    """The configurations of a matrix that match; rates replace its concurrencies. An empty choice selects everything.
 
-    Where both workloads and drafters are named, all their pairs are selected, also those that the table lacks.
+    Where both workloads and drafters are named, all their pairs are selected, also those that the matrix lacks.
 
     Raises:
         UserError: a name is unknown.
     """
     for place, (chosen, what) in enumerate(((workloads, "workload"), (drafters, "drafter"))):
-        known = dict.fromkeys(pair[place] for pair in table)
+        known = dict.fromkeys(pair[place] for pair in pairings)
         for name in chosen:
             if name not in known:
                 raise UserError(f"no {what} {name!r}; there are {', '.join(known)}")
-    pairs = table
+    pairs = pairings
     if workloads and drafters:
         pairs = tuple(product(workloads, drafters))
     elif workloads or drafters:
-        pairs = tuple(pair for pair in table if pair[0] in workloads or pair[1] in drafters)
+        pairs = tuple(pair for pair in pairings if pair[0] in workloads or pair[1] in drafters)
     if rates:
-        return tuple(
-            Configuration(workload, drafter, request_rate=rate) for (workload, drafter), rate in product(pairs, rates)
-        )
-    chosen_concurrencies = concurrencies or CONCURRENCIES
-    return tuple(Configuration(workload, drafter, c) for (workload, drafter), c in product(pairs, chosen_concurrencies))
+        return tuple(Configuration(*pair, request_rate=rate) for pair, rate in product(pairs, rates))
+    return tuple(Configuration(*pair, load) for pair, load in product(pairs, concurrencies or CONCURRENCIES))
 
 
 def variants_of(configuration: Configuration, policies: Sequence[str], *, quick: bool) -> tuple[Variant, ...]:
-    """Who competes in a configuration: the policies asked for, or the table's own choice.
+    """What a configuration compares: the policies asked for, or the matrix's own choice.
 
-    `off` always competes, because ratios are to it; transformers' schedules serve one request at a time, so they
-    compete at concurrency 1 with a drafter that is a model.
+    `off` is always among them, because ratios are to it. transformers serves one request at a time, so its schedules
+    are compared at concurrency 1 alone, with a drafter that is a model.
 
     Raises:
         UserError: two different variants would share a name in the results.
@@ -126,24 +90,8 @@ def variants_of(configuration: Configuration, policies: Sequence[str], *, quick:
     else:
         names = [*FULL_POLICIES]
     if not policies and configuration == LONE_REQUEST:
-        names += ORDER_OF_EMISSION[:1] if quick else (*ORDER_OF_EMISSION, *YARDSTICKS)
+        names += EMIT_AFTER_DRAFT[:1] if quick else (*EMIT_AFTER_DRAFT, *TRANSFORMERS_POLICIES)
     variants = tuple(dict.fromkeys(Variant.parse(name) for name in names))
     check_names(variants)
-    alone = configuration.concurrency == 1 and configuration.drafter != "n-gram"
-    return tuple(variant for variant in variants if alone or not variant.is_transformers)
-
-
-def check_names(variants: Sequence[Variant]) -> None:
-    """Refuse competitors that the results could not tell apart.
-
-    Raises:
-        UserError: two different variants would share a name in the results.
-    """
-    named: dict[tuple[str, Emit | None], Variant] = {}
-    for variant in variants:
-        other = named.setdefault((variant.name, variant.emit), variant)
-        if other != variant:
-            raise UserError(
-                f"{variant.policy!r} and {other.policy!r} would both be called {variant.name!r} in the results; "
-                "rename one of the files"
-            )
+    lone = configuration.concurrency == 1 and configuration.drafter != "n-gram"
+    return tuple(variant for variant in variants if lone or not variant.is_transformers)

@@ -14,9 +14,9 @@ from turbospec.errors import UserError
 from turbospec.files.results_file import save
 from turbospec_bench.configuration import Configuration, Row
 from turbospec_bench.contender import Run
-from turbospec_bench.matrix import Variant
 from turbospec_bench.policy_names import OFF
 from turbospec_bench.stats import paired_ratio
+from turbospec_bench.variant import Variant
 
 RATIOS = ("output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "mean_e2el_ms")
 """Figures that a row also gives as ratios to `off`."""
@@ -24,7 +24,7 @@ RATIOS = ("output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p
 
 @dataclass(slots=True)
 class Results:
-    """A results file and what is in it."""
+    """A results file and its content."""
 
     path: Path
     meta: dict[str, Any]
@@ -65,8 +65,9 @@ class Results:
         self.rows = [row for row in self.rows if Configuration.of(row) != configuration]
         baseline = next(place for place, variant in enumerate(variants) if variant.policy == OFF)
         off = [runs[baseline].figures for runs in rounds]
+        disturbed = [number for number, runs in enumerate(rounds, start=1) if any(run.disturbed for run in runs)]
         for place, variant in enumerate(variants):
-            self.rows.append(_row(configuration, variant, [runs[place] for runs in rounds], off))
+            self.rows.append(_row(configuration, variant, [runs[place] for runs in rounds], off, disturbed))
 
     def collect(
         self,
@@ -75,10 +76,10 @@ class Results:
         rounds: Iterable[Sequence[Run]],
         enough: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Play a configuration's rounds and save what came of them; what there is when they are interrupted is kept.
+        """Play a configuration's rounds and save its rows; an interruption keeps the rounds that are finished.
 
         Args:
-            enough: whether so many rounds will do.
+            enough: whether this many rounds are enough.
         """
         played: list[Sequence[Run]] = []
         try:
@@ -92,11 +93,19 @@ class Results:
                 self.save()
 
 
-def _row(configuration: Configuration, variant: Variant, runs: Sequence[Run], off: Sequence[dict[str, float]]) -> Row:
+def _row(
+    configuration: Configuration,
+    variant: Variant,
+    runs: Sequence[Run],
+    off: Sequence[dict[str, float]],
+    disturbed: Sequence[int],
+) -> Row:
     """One row.
 
     Each figure is the median over rounds; `spread` has its lower and upper quartile, `ratio_to_off` the median paired
-    ratio with its 95 % interval, `round_figures` what each round measured. The timeline is the last round's.
+    ratio with its 95 % interval, `round_figures` what each round measured. `other_cores` is the number of cores that
+    other processes used during each of this policy's runs, `disturbed_rounds` the rounds, from 1, in which they used
+    more than was left to them during a run of any policy. The timeline is the last round's.
     """
     figures = {name: np.array([run.figures[name] for run in runs]) for name in runs[0].figures}
     return {
@@ -111,5 +120,7 @@ def _row(configuration: Configuration, variant: Variant, runs: Sequence[Run], of
             for name in RATIOS
         },
         "round_figures": {name: values.tolist() for name, values in figures.items()},
+        "other_cores": [run.other_cores for run in runs],
+        "disturbed_rounds": disturbed,
         **runs[-1].record,
     }

@@ -4,14 +4,15 @@ import pytest
 
 from turbospec import UserError
 from turbospec_bench.configuration import Configuration
-from turbospec_bench.matrix import QUICK_TABLE, Variant, select_configurations, variants_of
+from turbospec_bench.matrix import QUICK_MATRIX, select_configurations, variants_of
+from turbospec_bench.variant import Variant
 
 
 def test_the_whole_table_has_21_configurations() -> None:
     configurations = select_configurations((), (), (), ())
 
     assert len(configurations) == len(set(configurations)) == 21
-    assert set(QUICK_TABLE) <= set(configurations)
+    assert set(QUICK_MATRIX) <= set(configurations)
 
 
 def test_selection() -> None:

@@ -9,8 +9,8 @@ import pytest
 from turbospec import UserError
 from turbospec_bench.configuration import Configuration, by_configuration
 from turbospec_bench.contender import Run
-from turbospec_bench.matrix import Variant
 from turbospec_bench.results import RATIOS, Results
+from turbospec_bench.variant import Variant
 
 CONFIGURATION = Configuration("code", "good", 8)
 VARIANTS = (Variant("off"), Variant("mine/fancy.yaml", "after_draft"))

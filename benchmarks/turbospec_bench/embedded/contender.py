@@ -8,9 +8,9 @@ from collections import deque
 from turbospec.controller import Controller
 from turbospec_bench.contender import Run, client_figures
 from turbospec_bench.embedded.workloads import Load
-from turbospec_bench.matrix import Variant
 from turbospec_bench.metrics import RequestRecord
 from turbospec_bench.recorder import StepLog, StepTotals, Timeline
+from turbospec_bench.variant import Variant
 from turbospec_engine import Engine, EngineConfig, Models
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 import transformers
 
 from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.transformers_contender import HuggingFacePair
 from turbospec_bench.embedded.workloads import RequestSource
-from turbospec_bench.matrix import TARGET, Emit
+from turbospec_bench.matrix import TARGET
+from turbospec_bench.variant import Emit
 from turbospec_engine import EngineConfig, Models
 from turbospec_engine.config import NGRAM
 
@@ -37,7 +39,12 @@ class Pairs:
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
 
-    def config(self, configuration: Configuration, emit: Emit = "before_draft") -> EngineConfig:
+    @property
+    def threads_in_use(self) -> int:
+        """Threads that torch computes with; final once a model is loaded."""
+        return torch.get_num_threads()
+
+    def engine_config(self, configuration: Configuration, emit: Emit = "before_draft") -> EngineConfig:
         return EngineConfig(
             target=self.folder / TARGET,
             drafter=self._drafter(configuration.drafter),
@@ -56,7 +63,7 @@ class Pairs:
             UserError: a checkpoint is missing or unreadable.
         """
         if configuration.drafter not in self._models:
-            self._models[configuration.drafter] = Models.load(self.config(configuration))
+            self._models[configuration.drafter] = Models.load(self.engine_config(configuration))
         return self._models[configuration.drafter]
 
     def source(self, workloads: Path, seed: int) -> RequestSource:
@@ -72,7 +79,7 @@ class Pairs:
     def hugging_face(self, configuration: Configuration) -> HuggingFacePair:
         """The same pair as transformers loads it; only for a drafter that is a model."""
         if configuration.drafter not in self._hugging_face:
-            config = self.config(configuration)
+            config = self.engine_config(configuration)
             assistant = self.folder / DRAFTERS[configuration.drafter]
             self._hugging_face[configuration.drafter] = HuggingFacePair.load(
                 Path(config.target), assistant, config.device, config.torch_dtype

@@ -54,7 +54,9 @@ class MeasuredProfiles:
             if path.is_file():
                 return Profile.load(path)
         self._announce(f"measuring step times with the {configuration.drafter} drafter (at most {MAX_SECONDS:.0f} s)")
-        config = self._pairs.config(Configuration(configuration.workload, configuration.drafter, MAX_CONCURRENCY))
+        config = self._pairs.engine_config(
+            Configuration(configuration.workload, configuration.drafter, MAX_CONCURRENCY)
+        )
         controller = ScriptedController(rng=np.random.default_rng(0))
         engine = Engine(config, controller, models=self._pairs.models(configuration))
         profile = measure(engine, max_seconds=MAX_SECONDS, sampling=USUAL_SAMPLING, text=self._text)

@@ -1,4 +1,4 @@
-"""Sets a configuration up and plays its rounds."""
+"""Plays the rounds of each configuration in the embedded engine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ from turbospec_bench.embedded.contender import EngineContender
 from turbospec_bench.embedded.pairs import Pairs
 from turbospec_bench.embedded.transformers_contender import TransformersContender
 from turbospec_bench.embedded.workloads import Load, RequestSource
-from turbospec_bench.matrix import Variant
-from turbospec_bench.rounds import play_rounds
+from turbospec_bench.rounds import DisturbanceCheck, OnRun, play_rounds
 from turbospec_bench.trace_folder import TraceFolder, write_trace
+from turbospec_bench.variant import Variant
+
+UNCOUNTED_ROUNDS = 1
+"""Played first in every configuration, to warm up."""
+
+
+def runs_of(variants: Sequence[Variant], rounds: int) -> int:
+    """Runs of a configuration, the uncounted ones too."""
+    return len(variants) * (UNCOUNTED_ROUNDS + rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +40,10 @@ class Session:
     """Of the policies that draw at random, and of the order within rounds."""
     traces: TraceFolder | None = None
     """Where the steps of counted runs go, and the step times of their pairs."""
+    check: DisturbanceCheck | None = None
 
     def play(
-        self,
-        configuration: Configuration,
-        variants: Sequence[Variant],
-        rounds: int,
-        on_run: Callable[[Contender[Load]], None],
+        self, configuration: Configuration, variants: Sequence[Variant], rounds: int, on_run: OnRun
     ) -> Iterator[list[Run]]:
         """Yield the runs of each counted round, in the order of the variants.
 
@@ -50,8 +55,15 @@ class Session:
         if self.traces is not None:
             self.profile_of(configuration).save(self.traces.profile(configuration.drafter))
         contenders = [self._contender(configuration, variant) for variant in variants]
-        played = play_rounds(contenders, partial(self.source.draw, configuration), rounds, self.seed, on_run)
-        for number, runs in enumerate(played, start=1):
+
+        def play(numbers: Sequence[int], check: DisturbanceCheck | None) -> Iterator[list[Run]]:
+            draw = partial(self.source.draw, configuration)
+            return play_rounds(contenders, draw, numbers, self.seed, partial(on_run, configuration), check)
+
+        for _ in play(range(UNCOUNTED_ROUNDS), None):
+            pass
+        counted = play(range(UNCOUNTED_ROUNDS, UNCOUNTED_ROUNDS + rounds), self.check)
+        for number, runs in enumerate(counted, start=1):
             if self.traces is not None:
                 _write(self.traces, configuration, variants, number, runs)
             yield runs
@@ -59,13 +71,13 @@ class Session:
     def _contender(self, configuration: Configuration, variant: Variant) -> Contender[Load]:
         if variant.is_transformers:
             return TransformersContender(variant, self.pairs.hugging_face(configuration))
-        assert variant.emit is not None, "the engine is ours"
+        assert variant.emit is not None, "only the embedded engine runs here"
         never_predicts = isinstance(read_policy(find_policy(variant.policy)), OffConfig | StaticConfig)
         profile = None if never_predicts else self.profile_of(configuration)
         controller = load_controller(variant.policy, profile=profile, seed=self.seed)
         return EngineContender(
             variant,
-            self.pairs.config(configuration, variant.emit),
+            self.pairs.engine_config(configuration, variant.emit),
             self.pairs.models(configuration),
             controller,
             traced=self.traces is not None,

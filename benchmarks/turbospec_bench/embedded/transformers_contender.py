@@ -14,8 +14,8 @@ from transformers.generation.streamers import BaseStreamer
 from turbospec.errors import UserError
 from turbospec_bench.contender import Run, client_figures
 from turbospec_bench.embedded.workloads import BenchRequest, Load
-from turbospec_bench.matrix import TRANSFORMERS_PREFIX, Variant
 from turbospec_bench.metrics import RequestRecord
+from turbospec_bench.variant import TRANSFORMERS_PREFIX, Variant
 
 DRAFT_TOKENS = 20
 CONFIDENCE_THRESHOLD = 0.4

@@ -68,9 +68,10 @@ class RequestSource:
         self._allowed = tuple(range(vocab_size // 2, vocab_size))
         self._seed = seed
 
-    def draw(self, configuration: Configuration, round_index: int) -> Load:
-        """The load of a round; the same for every policy, another one in every round and configuration."""
-        rng = np.random.default_rng((self._seed, zlib.crc32(configuration.name.encode()), round_index + 1))
+    def draw(self, configuration: Configuration, number: int) -> Load:
+        """The load of a round, counted from the uncounted one; the same for every policy, different in every round and
+        configuration."""
+        rng = np.random.default_rng((self._seed, zlib.crc32(configuration.name.encode()), number))
         shape = Shape.of(configuration)
         kinds = _kinds(configuration.workload, shape.requests, rng)
         requests = tuple(self._request(kind, shape, rng) for kind in kinds)

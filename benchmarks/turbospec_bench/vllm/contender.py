@@ -10,8 +10,8 @@ from typing import Any
 
 from turbospec.errors import UserError
 from turbospec_bench.contender import Run
-from turbospec_bench.matrix import Variant
 from turbospec_bench.text_quality import text_figures
+from turbospec_bench.variant import Variant
 from turbospec_bench.vllm.client_process import BenchClient
 from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record, host_share
 from turbospec_bench.vllm.loads import Tokenizer, VllmLoad

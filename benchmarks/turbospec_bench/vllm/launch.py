@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from turbospec_bench.matrix import TARGET, Variant
+from turbospec_bench.matrix import TARGET
 from turbospec_bench.policy_names import OFF, fixed_length
+from turbospec_bench.variant import Variant
 from turbospec_bench.vllm.matrix import BATCH_TABLE
 from turbospec_bench.vllm.speculation import MAX_DRAFT, Lengths, speculative_config
 

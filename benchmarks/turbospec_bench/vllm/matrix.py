@@ -1,4 +1,4 @@
-"""What is measured in vLLM: the configurations of the table and who competes."""
+"""The benchmark's matrix in vLLM: its configurations, and the policies that are compared in each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from turbospec.errors import UserError
 from turbospec.policy import find_policy, read_policy
-from turbospec_bench.matrix import ADAPTIVE, Pairings, Variant, check_names
-from turbospec_bench.policy_names import OFF, STATIC_PREFIX, fixed_length
+from turbospec_bench.matrix import Pairings
+from turbospec_bench.policy_names import ADAPTIVE, OFF, STATIC_PREFIX, fixed_length
+from turbospec_bench.variant import Variant, check_names
 from turbospec_bench.vllm.speculation import DRAFTERS
 
 TEXT, RANDOM = "text", "random"
@@ -20,7 +21,7 @@ POLICIES = (*(f"{STATIC_PREFIX}{length}" for length in STATIC_LENGTHS), BATCH_TA
 
 
 def variants_of(policies: Sequence[str]) -> tuple[Variant, ...]:
-    """Who competes: the policies asked for, or the table's own choice; `off` always.
+    """What every configuration compares: the policies asked for, or the matrix's own choice; `off` always.
 
     `off`, `static-K` and `vllm-table` are vLLM without TurboSpec; every other name is a policy of TurboSpec's in vLLM.
 
@@ -30,7 +31,7 @@ def variants_of(policies: Sequence[str]) -> tuple[Variant, ...]:
     variants = tuple(Variant(name, emit=None) for name in dict.fromkeys((OFF, *(policies or POLICIES))))
     for variant in variants:
         if fixed_length(variant.policy) == 0 and variant.policy != OFF:
-            raise UserError(f"{variant.policy!r} drafts nothing; that is `off`, which always competes")
+            raise UserError(f"{variant.policy!r} drafts nothing; that is `off`, which is always compared")
         if is_turbospec(variant):
             read_policy(find_policy(variant.policy))
     check_names(with_tuning(variants))
@@ -42,7 +43,7 @@ def is_turbospec(variant: Variant) -> bool:
 
 
 def with_tuning(variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """The competitors, and the fixed Ks from which the table is chosen where the table is among them."""
+    """The variants, and where vLLM's table is among them, the fixed Ks from which the table is tuned."""
     tuning = [f"{STATIC_PREFIX}{length}" for length in STATIC_LENGTHS]
     wanted = tuning if any(variant.policy == BATCH_TABLE for variant in variants) else []
     return tuple(dict.fromkeys((*variants, *(Variant(name, emit=None) for name in wanted))))

@@ -1,28 +1,29 @@
-"""Plays the configurations of one drafter, whose servers stay up together; only one of them is under load at a time."""
+"""Plays the configurations of each drafter, whose servers stay up together; one server at a time is under load."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from turbospec_bench.configuration import Configuration
-from turbospec_bench.contender import Contender, Run
-from turbospec_bench.matrix import Variant
+from turbospec_bench.contender import Run
 from turbospec_bench.policy_names import OFF, fixed_length
-from turbospec_bench.rounds import play_round
+from turbospec_bench.rounds import DisturbanceCheck, OnRun, play_rounds
+from turbospec_bench.variant import Variant
 from turbospec_bench.vllm.contender import Bench, VllmContender
 from turbospec_bench.vllm.fleet import Fleet
 from turbospec_bench.vllm.launch import Launches, server_name
-from turbospec_bench.vllm.loads import LoadSource, VllmLoad
+from turbospec_bench.vllm.loads import LoadSource
 from turbospec_bench.vllm.matrix import BATCH_TABLE, with_tuning
 from turbospec_bench.vllm.speculation import Lengths
 from turbospec_bench.vllm.tuning import tune
 
 UNCOUNTED_ROUNDS = 2
-"""Played first in every configuration: they warm the servers up, and the table is tuned on them."""
-
-OnRun = Callable[[Configuration, Contender[VllmLoad]], None]
+"""Played first in every configuration: they warm the servers up, and vLLM's table is tuned on them."""
+UNBOUND_PROCESSES = 3
+"""That are busy on the cores without workers: API server, engine core and client."""
 
 
 def runs_of(variants: Sequence[Variant], rounds: int) -> int:
@@ -39,6 +40,7 @@ class VllmSession:
     bench: Bench
     source: LoadSource
     seed: int
+    check: DisturbanceCheck | None = None
 
     def warm_up(
         self,
@@ -54,7 +56,7 @@ class VllmSession:
             lengths: the table of `vllm-table` if it was tuned before.
 
         Returns:
-            The table of `vllm-table`; None where it does not compete.
+            The table of `vllm-table`; None where it is not compared.
 
         Raises:
             UserError: a server or a run failed.
@@ -65,6 +67,8 @@ class VllmSession:
         self.fleet.stop_all_but([OFF])
         self.fleet.start([self.launches.of(drafter, variant) for variant in others])
         self.bench.client.bind(self.fleet.free_cores)
+        if self.check is not None:
+            self.check.spare_cores = max(0, len(self.fleet.free_cores) - UNBOUND_PROCESSES)
         speeds: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for configuration in configurations:
             for runs in self._play(configuration, others, range(UNCOUNTED_ROUNDS), on_run):
@@ -85,15 +89,20 @@ class VllmSession:
         self, configuration: Configuration, variants: Sequence[Variant], rounds: int, on_run: OnRun
     ) -> Iterator[list[Run]]:
         """Yield the runs of each counted round, in the order of the variants, whose servers are up."""
-        return self._play(configuration, variants, range(UNCOUNTED_ROUNDS, UNCOUNTED_ROUNDS + rounds), on_run)
+        counted = range(UNCOUNTED_ROUNDS, UNCOUNTED_ROUNDS + rounds)
+        return self._play(configuration, variants, counted, on_run, self.check)
 
     def _play(
-        self, configuration: Configuration, variants: Sequence[Variant], numbers: Sequence[int], on_run: OnRun
+        self,
+        configuration: Configuration,
+        variants: Sequence[Variant],
+        numbers: Sequence[int],
+        on_run: OnRun,
+        check: DisturbanceCheck | None = None,
     ) -> Iterator[list[Run]]:
         contenders = [
             VllmContender(variant, self.fleet[server_name(configuration.drafter, variant)], self.bench)
             for variant in variants
         ]
-        for number in numbers:
-            load = self.source.draw(configuration, number)
-            yield play_round(contenders, load, (self.seed, number), lambda contender: on_run(configuration, contender))
+        draw = partial(self.source.draw, configuration)
+        return play_rounds(contenders, draw, numbers, self.seed, partial(on_run, configuration), check)

@@ -1,95 +1,65 @@
-"""The bars that the adaptive policy is held to in vLLM."""
+"""The project's development targets in vLLM."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turbospec_bench.configuration import Configuration, Row, by_configuration
-from turbospec_bench.matrix import ADAPTIVE
-from turbospec_bench.policy_names import OFF
-from turbospec_bench.stats import median_ratio
-from turbospec_bench.targets import (
-    Verdict,
-    all_above_1,
-    at_least,
-    at_most,
-    best_rival_in_each_configuration,
-    best_rival_of,
-    controller_share,
-    overall,
-    ratios_to,
-)
+from turbospec_bench.comparisons import NEVER_MATCHING, Rows, never_matching, overall, ratios_to
+from turbospec_bench.configuration import Row, by_configuration
+from turbospec_bench.policy_names import ADAPTIVE, OFF
+from turbospec_bench.targets import Verdict, above_1, at_least, at_least_best_rival, at_most, controller_share
 
-BEST_OTHER = 0.97
-OFF_HOPELESS = 0.97
-HOPELESS = ("mismatched", "eagle3-untrained")
-"""Drafters whose tokens are hardly ever accepted."""
+OFF_NEVER_MATCHING = 0.97
 FIRST_TOKEN_LIMIT = 1.10
 LATE = "static-15"
-"""Where even this keeps to the limit, first tokens are at no risk."""
+"""Where even this meets the limit, first tokens are at no risk."""
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
-    """Every bar, in order."""
+    """Every target, in order."""
     configurations = by_configuration(rows)
     return [
-        best_rival_in_each_configuration(
-            f"tokens/s of adaptive over the best of all others: no configuration under {BEST_OTHER:g}",
-            configurations,
-            _is_other,
+        at_least_best_rival(
+            "tokens/s of adaptive over the best of all others: no configuration under", configurations, is_other
         ),
         _every_other_overall(configurations),
-        _hopeless(configurations),
+        _never_matching(configurations),
         _first_token(configurations),
         controller_share(configurations),
     ]
 
 
-def best_other_line(rows: Sequence[Row]) -> str | None:
-    """A configuration's best competitor and how adaptive compares with it; None where there is nothing to compare."""
-    compared = best_rival_of(rows, _is_other)
-    if compared is None:
-        return None
-    names = " and ".join(dict.fromkeys(compared.rivals))
-    ratio = median_ratio(compared.ratios)
-    return f"best of the others, chosen on the other half of the rounds: {names}; adaptive × {ratio}"
-
-
-def _is_other(policy: str) -> bool:
+def is_other(policy: str) -> bool:
     return policy != ADAPTIVE
 
 
-def _every_other_overall(configurations: dict[Configuration, list[Row]]) -> Verdict:
-    bar = "tokens/s of adaptive over each of the others, geometric mean over all configurations: above 1"
-    others = dict.fromkeys(
-        row["policy"] for rows in configurations.values() for row in rows if _is_other(row["policy"])
+def _every_other_overall(configurations: Rows) -> Verdict:
+    target = "tokens/s of adaptive over each of the others, geometric mean over all configurations: above 1"
+    others = dict.fromkeys(row["policy"] for rows in configurations.values() for row in rows if is_other(row["policy"]))
+    return above_1(target, overall(configurations, others), "needs adaptive")
+
+
+def _never_matching(configurations: Rows) -> Verdict:
+    target = (
+        f"tokens/s of adaptive over off with drafters that never match: no configuration under {OFF_NEVER_MATCHING:g}"
     )
-    found = overall(configurations, others)
-    if not found:
-        return Verdict(bar, None, "needs adaptive")
-    return Verdict.of(bar, all_above_1(found.values()), ", ".join(f"{name} {ratio}" for name, ratio in found.items()))
+    ratios = ratios_to(never_matching(configurations), OFF, "output_throughput")
+    if not ratios:
+        return Verdict(target, None, f"needs {' or '.join(NEVER_MATCHING)}")
+    return at_least(target, OFF_NEVER_MATCHING, ratios)
 
 
-def _hopeless(configurations: dict[Configuration, list[Row]]) -> Verdict:
-    bar = f"tokens/s of adaptive over off with drafters that never match: no configuration under {OFF_HOPELESS:g}"
-    hopeless = {
-        configuration: rows for configuration, rows in configurations.items() if configuration.drafter in HOPELESS
-    }
-    ratios = ratios_to(hopeless, OFF, "output_throughput")
-    return at_least(bar, OFF_HOPELESS, ratios) if ratios else Verdict(bar, None, f"needs {' or '.join(HOPELESS)}")
-
-
-def _first_token(configurations: dict[Configuration, list[Row]]) -> Verdict:
-    bar = (
+def _first_token(configurations: Rows) -> Verdict:
+    target = (
         f"P99 TTFT of adaptive over off, where that of {LATE} is above {FIRST_TOKEN_LIMIT:g}: no configuration above it"
     )
-    late = {
-        configuration: rows
-        for configuration, rows in configurations.items()
-        if (ratio := ratios_to({configuration: rows}, OFF, "p99_ttft_ms", LATE).get(configuration))
-        and ratio.value > FIRST_TOKEN_LIMIT
+    of_late = ratios_to(configurations, OFF, "p99_ttft_ms", LATE)
+    late = {configuration for configuration, ratio in of_late.items() if ratio.value > FIRST_TOKEN_LIMIT}
+    ratios = {
+        configuration: ratio
+        for configuration, ratio in ratios_to(configurations, OFF, "p99_ttft_ms").items()
+        if configuration in late
     }
-    ratios = ratios_to(late, OFF, "p99_ttft_ms")
     if not ratios:
-        return Verdict(bar, None, f"needs adaptive, and a configuration in which {LATE} is late")
-    return at_most(bar, FIRST_TOKEN_LIMIT, ratios)
+        return Verdict(target, None, f"needs adaptive, and a configuration in which {LATE} is late")
+    return at_most(target, FIRST_TOKEN_LIMIT, ratios)

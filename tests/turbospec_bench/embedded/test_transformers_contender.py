@@ -9,7 +9,8 @@ from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.pairs import Pairs
 from turbospec_bench.embedded.transformers_contender import HuggingFacePair, TransformersContender
 from turbospec_bench.embedded.workloads import BenchRequest, Load
-from turbospec_bench.matrix import YARDSTICKS, Variant
+from turbospec_bench.matrix import TRANSFORMERS_POLICIES
+from turbospec_bench.variant import Variant
 from turbospec_engine import SamplingParams
 
 
@@ -18,7 +19,7 @@ def pair(tiny: Path) -> HuggingFacePair:
     return Pairs(tiny / "models").hugging_face(Configuration("code", "good", 1))
 
 
-@pytest.mark.parametrize("policy", YARDSTICKS)
+@pytest.mark.parametrize("policy", TRANSFORMERS_POLICIES)
 def test_every_schedule_generates_exactly_what_was_asked(pair: HuggingFacePair, policy: str) -> None:
     params = SamplingParams(max_tokens=24, temperature=0.9, top_p=0.95, seed=5, ignore_eos=True)
     load = Load((BenchRequest((5, 6, 7, 8), params),) * 2, max_in_flight=1)

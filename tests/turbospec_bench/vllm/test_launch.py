@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from turbospec_bench.matrix import Variant
+from turbospec_bench.variant import Variant
 from turbospec_bench.vllm.launch import Launch, Launches
 
 LAUNCHES = Launches(Path("/models"), "float32", 32)

@@ -14,7 +14,7 @@ def names(policies: list[str]) -> list[str]:
 
 
 def test_the_whole_table_has_21_configurations() -> None:
-    configurations = select_configurations((), (), (), table=PAIRS)
+    configurations = select_configurations((), (), (), pairings=PAIRS)
 
     assert len(set(configurations)) == 21
     assert [configuration.name for configuration in configurations if configuration.workload == "random"] == [
