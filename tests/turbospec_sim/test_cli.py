@@ -149,7 +149,7 @@ def no_simulation(*_: object) -> None:
             "matplotlib",
             "turbospec_bench.reports.plot_style",
             ["--report", "report.html"],
-            "get the engine with: pip install 'turbospec[engine]', or the simulator with: pip install 'turbospec[sim]'",
+            "get reports and pictures with: pip install 'turbospec[bench]'",
         ),
         ("ray", "ray", ["--backend", "ray"], "get Ray with: pip install 'turbospec[ray]'"),
     ],

@@ -16,6 +16,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 INK = "#0a0b0c"
 """Stands for the colour of the page's text until the SVG is written."""
@@ -59,6 +60,18 @@ def new_figure(
     """A figure of inches, and its axes row by row."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, [*figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel()]
+
+
+def plain_numbers(axis: Any, low: float, high: float) -> None:
+    """Label a logarithmic axis with numbers: matplotlib writes powers as TeX, which an SVG with text shows as it is.
+
+    Args:
+        low, high: what the axis shows; under two decades powers of ten alone are too few ticks.
+    """
+    few = high / low < 100
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+    axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def svg_of(figure: Figure) -> str:

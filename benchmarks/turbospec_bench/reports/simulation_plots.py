@@ -11,11 +11,11 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from turbospec.interface import FloatArray
 from turbospec_bench.policy_names import fixed_length
-from turbospec_bench.reports.plot_style import COLOURS, FIXED, INK, TITLE, new_figure, styled, svg_of
+from turbospec_bench.reports.plot_style import COLOURS, FIXED, INK, TITLE, new_figure, plain_numbers, styled, svg_of
 from turbospec_sim.replications import Replications
 from turbospec_sim.run import BEST_STATIC, ORACLE
 
@@ -27,7 +27,7 @@ FIGURES = (
 )
 """A field, another beside it, and what they are called."""
 SERIES = (
-    ("draft_length", "K: draft tokens a decoding request"),
+    ("draft_length", "K: draft tokens per decoding request"),
     ("acceptance", "accepted share of draft tokens"),
     ("running_requests", "running requests"),
     ("waiting_requests", "waiting requests"),
@@ -130,9 +130,7 @@ def _lines(points: Sequence[Replications], limits: Mapping[str, float]) -> str:
             axes.axhline(limits[field], color=INK, linewidth=0.8, linestyle="--")
         if _spans_widely(points, field):
             axes.set_yscale("log")
-            # Of its own accord matplotlib writes powers as TeX, which would stay as it is in an SVG's text.
-            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-            axes.yaxis.set_minor_formatter(NullFormatter())
+            plain_numbers(axes.yaxis, *axes.get_ylim())
         else:
             axes.set_ylim(bottom=0)
         axes.set_title(f"{title}: P99, and thin the median" if beside else title, **TITLE)
@@ -156,8 +154,13 @@ def _bars(points: Sequence[Replications], limits: Mapping[str, float]) -> str:
             axes.plot(medians, places, linestyle="none", marker="|", markersize=9, color=INK)
         if field in limits:
             axes.axvline(limits[field], color=INK, linewidth=0.8, linestyle="--")
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_locator(MaxNLocator(5))
+        if _spans_widely(points, field):
+            axes.set_xscale("log")
+            plain_numbers(axes.xaxis, *axes.get_xlim())
+        else:
+            axes.set_xlim(left=0)
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+            axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         axes.set_title(f"{title}: P99 (bar) and median (line)" if beside else title, **TITLE)
         axes.grid(axis="x", alpha=0.25)
     panels[0].set_yticks(places, [point.label for point in points])
