@@ -44,7 +44,7 @@ format: $(READY) ## Mend style in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## The full table of policies and workloads
+bench: $(READY) ## Every policy in all 21 configurations (an hour and a half)
 	$(BIN)/turbospec bench $(ARGS)
 
 profile: $(READY) ## Measure this machine's step times and fit the latency model

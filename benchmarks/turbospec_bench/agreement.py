@@ -1,4 +1,4 @@
-"""How close simulated runs come to the embedded engine's own: those of a benchmark that kept its traces."""
+"""The simulator's error against the embedded engine, on the runs of a benchmark that kept its traces."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ policies in the same configuration; the run itself."""
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """A run, and what the simulator makes of its requests and recorded drafts."""
+    """A measured run and the simulation of its requests and recorded drafts."""
 
     configuration: Configuration
     policy: str
     emit: str
     number: int
-    """Its round, from 1."""
+    """The round, from 1."""
     step_times: str
     """`BY_PROFILE`, `BY_OTHERS` or `BY_TRACE`."""
     measured: dict[str, float]
@@ -41,11 +41,11 @@ class Agreement:
 
     @property
     def variant(self) -> tuple[Configuration, str, str]:
-        """What its rounds have in common."""
+        """Configuration, policy and order of emission: what the rounds of a variant have in common."""
         return self.configuration, self.policy, self.emit
 
     def error(self, figure: str) -> float:
-        """Simulated over measured, less 1."""
+        """Simulated / measured − 1."""
         return self.simulated[figure] / self.measured[figure] - 1.0
 
     def document(self) -> Row:
@@ -65,10 +65,10 @@ class Agreement:
 
 
 def read_rows(path: Path) -> Sequence[Row]:
-    """The rows of a benchmark's results that the embedded engine gave.
+    """The rows of a benchmark's results that were measured in the embedded engine.
 
     Raises:
-        UserError: the file cannot be read, is none, or has no such row.
+        UserError: the file cannot be read, is not a results file, or has no such row.
     """
     try:
         rows = [row for row in json.loads(path.read_text())["rows"] if row["emit"] is not None]
@@ -99,7 +99,7 @@ def agreements(rows: Sequence[Row], folder: TraceFolder) -> Iterator[Agreement]:
 
 
 def _agreements(configuration: Configuration, rows: Sequence[Row], folder: TraceFolder) -> Iterator[Agreement]:
-    """Those of one configuration's runs."""
+    """The agreements of one configuration's runs."""
     profile = Profile.load(folder.profile(configuration.drafter))
     runs = {
         (row["policy"], row["emit"], number): list(

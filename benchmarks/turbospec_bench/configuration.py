@@ -1,4 +1,4 @@
-"""A configuration of the benchmark's table, as the benchmark measures it and as the rows of its results name it."""
+"""A configuration of the benchmark: workload, drafter and load."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from turbospec.files.results_file import ALL_AT_ONCE
 
 Row = Mapping[str, Any]
-"""One configuration and policy of a results file (`turbospec bench --json`)."""
+"""One row of a results file (`turbospec bench --json`): one policy in one configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One setting of the table: either a fixed concurrency or a Poisson rate, never both."""
+    """Workload, drafter and load; the load is either a fixed concurrency or a Poisson rate, never both."""
 
     workload: str
     drafter: str
     concurrency: int | None = None
-    """Requests in flight at most; all are ready at the start."""
+    """Largest number of requests in flight; all of them are ready at the start."""
     request_rate: float | None = None
     """Poisson arrivals a second."""
 
@@ -31,6 +31,8 @@ class Configuration:
 
     @property
     def name(self) -> str:
+        """Such as `code/good/c8`, or `code/good/r2.5` for Poisson arrivals."""
+        """Such as `code/good/c8`, or `code/good/r2.5` for Poisson arrivals."""
         arrival = f"c{self.concurrency}" if self.concurrency is not None else f"r{self.request_rate:g}"
         return f"{self.workload}/{self.drafter}/{arrival}"
 

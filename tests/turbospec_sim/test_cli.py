@@ -151,6 +151,12 @@ def no_simulation(*_: object) -> None:
             ["--report", "report.html"],
             "get reports and pictures with: pip install 'turbospec[bench]'",
         ),
+        (
+            "jinja2",
+            "turbospec_bench.reports.page",
+            ["--report", "report.html"],
+            "get reports and pictures with: pip install 'turbospec[bench]'",
+        ),
         ("ray", "ray", ["--backend", "ray"], "get Ray with: pip install 'turbospec[ray]'"),
     ],
 )

@@ -103,6 +103,8 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return
+    # Imports what the report needs: a missing package is reported before minutes of measuring.
+    import turbospec_bench.reports.benchmark  # noqa: F401  # pyright: ignore[reportUnusedImport]
     from turbospec_bench.matrix import QUICK_MATRIX, select_configurations, variants_of
     from turbospec_bench.results import Results
     from turbospec_bench.rounds import MAX_REPEATS, DisturbanceCheck
@@ -218,7 +220,7 @@ def _play(
         for configuration, variants in plan
         if not results.has(configuration, variants, rounds)
     ]
-    shown.expect(sum(runs_of(variants, rounds) for _, variants in left))
+    shown.expect(sum(runs_of(variants, rounds) for _, variants in left), "starting the engines")
     for configuration, variants in left:
         enough_at = time.monotonic() + enough_seconds
         results.collect(

@@ -18,17 +18,17 @@ class BenchProgress:
         self._total = self._begun = 0
         self._configuration: Configuration | None = None
 
-    def expect(self, runs: int) -> None:
-        """Set how many runs there will be."""
+    def expect(self, runs: int, phase: str) -> None:
+        """Begin to count runs; time is counted from here."""
         self._total = runs
-        self._bar.reset(self._task, total=runs)
+        self._bar.reset(self._task, total=runs, description=phase)
 
     def phase(self, words: str) -> None:
         """Name what goes on."""
         self._bar.update(self._task, description=words)
 
     def announce(self, words: str) -> None:
-        """Name what goes on and leave a line of it."""
+        """Name what goes on, in a line that stays too."""
         self.phase(words)
         stderr.print(words, markup=False, soft_wrap=True)
 

@@ -138,7 +138,7 @@ def _play(
         (configuration for configuration in configurations if not results.has(configuration, variants, rounds)),
         key=lambda configuration: drafters.index(configuration.drafter),
     )
-    shown.expect(runs_of(variants, rounds) * len(left))
+    shown.expect(runs_of(variants, rounds) * len(left), "starting servers")
     for drafter, group in groupby(left, key=lambda configuration: configuration.drafter):
         own = [*group]
         shown.phase(f"{drafter}: starting servers")

@@ -1,4 +1,4 @@
-"""The target with each of its drafters, loaded once and when first needed."""
+"""Target and drafter pairs, each loaded once, when it is first needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAFTERS = {"good": "drafter", "weak": "drafter-weak", "mismatched": "drafter-mi
 """Folder of each drafter that is a model."""
 MAX_MODEL_LEN = 384
 POISSON_MAX_SEQS = 32
-"""Requests that may run at once where arrivals set no limit of their own."""
+"""Batch slots under Poisson arrivals, which set no limit."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Pairs:
     _hugging_face: dict[str, HuggingFacePair] = field(default_factory=dict[str, HuggingFacePair])
 
     def __post_init__(self) -> None:
-        # The benchmark shows one progress bar, its own.
+        # The benchmark has a progress bar of its own.
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
 
@@ -57,7 +57,7 @@ class Pairs:
         )
 
     def models(self, configuration: Configuration) -> Models:
-        """Weights of a configuration's pair.
+        """Target and drafter of a configuration.
 
         Raises:
             UserError: a checkpoint is missing or unreadable.
@@ -77,7 +77,7 @@ class Pairs:
         return RequestSource(workloads, target.tokenizer, target.vocab_size, seed)
 
     def hugging_face(self, configuration: Configuration) -> HuggingFacePair:
-        """The same pair as transformers loads it; only for a drafter that is a model."""
+        """The same pair, loaded for transformers' `generate`; only for a drafter that is a model."""
         if configuration.drafter not in self._hugging_face:
             config = self.engine_config(configuration)
             assistant = self.folder / DRAFTERS[configuration.drafter]

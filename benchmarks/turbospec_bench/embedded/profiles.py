@@ -1,4 +1,4 @@
-"""Step times of every pair for the policies that predict, measured once and kept on disk."""
+"""Profiles (measured step times) of every pair, for policies that predict; measured once and cached on disk."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from turbospec_engine.profiling import ScriptedController, measure
 
 CACHE = Path(".cache/turbospec")
 MAX_CONCURRENCY = 32
-"""Largest batch that is measured."""
+"""Largest measured batch."""
 MAX_SECONDS = 20.0
 
 
 class MeasuredProfiles:
-    """Measures a pair when it is first asked for, unless the cache has it for the same weights and machine.
+    """Measures a pair when its profile is first needed, unless the cache has one of the same weights and settings.
 
     Args:
-        announce: told of a measurement that is about to begin.
-        text: tokens of what is served.
-        cache: folder of what was measured; None to measure anew.
+        announce: called before each measurement, with a line for the user.
+        text: tokens of the served text.
+        cache: folder of measured profiles; None to measure anew.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class MeasuredProfiles:
         return profile
 
     def _fingerprint(self, configuration: Configuration) -> str:
-        """Changes with the weights, their type, the device, the threads and how tokens are chosen."""
+        """A hash of the weights, their type, device, threads and sampling settings."""
         folders = [TARGET, *([DRAFTERS[configuration.drafter]] if configuration.drafter in DRAFTERS else [])]
         files = sorted(file for name in folders for file in (self._pairs.folder / name).glob("*.safetensors"))
         weights = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]

@@ -62,7 +62,7 @@ def throughput(configurations: Mapping[Configuration, Sequence[Row]]) -> str:
 
 @styled
 def latency(rows: Sequence[Row]) -> str:
-    """Mean TPOT, and mean and P99 TTFT, by policy in one configuration."""
+    """Mean TPOT, and mean and P99 TTFT, of every policy in one configuration."""
     figure, (left, right) = new_figure(8.0, 1.0 + 0.26 * len(rows), 2, sharey=True)
     places = np.arange(len(rows))
     colours = [COLOURS.get(row["policy"], FIXED) for row in rows]
@@ -79,7 +79,7 @@ def latency(rows: Sequence[Row]) -> str:
 
 @styled
 def timeline(rows: Sequence[Row]) -> str | None:
-    """Draft length and acceptance over one run, for the policies that choose K anew; None where none does."""
+    """Draft length and acceptance over one run, for the policies that choose K themselves; None without timelines."""
     shown = [row for row in rows if row["policy"] in COLOURS and row["emit"] != "after_draft" and row.get("timeline")]
     if not shown:
         return None

@@ -1,4 +1,4 @@
-"""How the server of each competitor is started."""
+"""Arguments and environment of the server of each variant."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from turbospec_bench.vllm.speculation import MAX_DRAFT, Lengths, speculative_con
 
 MAX_MODEL_LEN = 512
 KV_CACHE_BYTES_A_REQUEST = 12 * 2**20
-"""Room for a request of that length with the repository's models. vLLM's gigabyte at the least is seven gigabytes for
-the servers of a drafter."""
+"""Enough for a request of that length with the repository's models. vLLM's minimum of 1 GB would take 7 GB for the
+servers of one drafter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Arguments of `vllm serve`, without its port, and what its environment has besides ours."""
+    """Arguments of `vllm serve`, without its port, and additions to the environment."""
 
     name: str
-    """For its log and for errors."""
+    """Names the server in its log file and in errors."""
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def server_name(drafter: str, variant: Variant) -> str:
-    """`off` has one server for all drafters, every other competitor one for each."""
+    """`off` has one server for all drafters, every other variant one per drafter."""
     return OFF if variant.policy == OFF else f"{drafter}-{variant.name}"
 
 
@@ -47,9 +47,9 @@ class Launches:
         return str((self.models / TARGET).resolve())
 
     def of(self, drafter: str, variant: Variant, lengths: Lengths | None = None) -> Launch:
-        """The server of a competitor; `lengths` is the table of `vllm-table`."""
-        # Without the prefix cache, so that no server has an advantage from prompts that it has seen before: a prompt
-        # may be drawn again in a later round, and `off` lives through the runs of all drafters.
+        """The server of a variant; `lengths` is the table of `vllm-table`."""
+        # Without the prefix cache: a prompt may be drawn again in a later round, and the server of `off` runs through
+        # the rounds of all drafters and would find more of them cached.
         common = (
             *(self.target, "--dtype", self.dtype, "--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager"),
             *("--max-num-seqs", str(self.max_num_seqs), "--no-enable-prefix-caching"),

@@ -32,5 +32,7 @@ def test_every_schedule_generates_exactly_what_was_asked(pair: HuggingFacePair, 
 
 
 def test_an_unknown_schedule_is_refused_with_the_known_ones(pair: HuggingFacePair) -> None:
-    with pytest.raises(UserError, match="no yardstick 'transformers-magic'; there are transformers-off"):
+    with pytest.raises(
+        UserError, match="no schedule of transformers is called 'transformers-magic'; there are transformers-off"
+    ):
         TransformersContender(Variant("transformers-magic"), pair)
