@@ -21,7 +21,7 @@ class Configuration:
     concurrency: int | None = None
     """Largest number of requests in flight; all of them are ready at the start."""
     request_rate: float | None = None
-    """Poisson arrivals a second."""
+    """Poisson arrivals per second."""
 
     @classmethod
     def of(cls, row: Row) -> Configuration:

@@ -59,7 +59,7 @@ def bench(
     drafter: Annotated[list[str] | None, typer.Option(help="good, weak, mismatched or n-gram.")] = None,
     concurrency: Annotated[list[int] | None, typer.Option(min=1, help="Requests in flight.")] = None,
     request_rate: Annotated[
-        list[float] | None, typer.Option(min=0.01, help="Poisson arrivals a second, in place of a fixed concurrency.")
+        list[float] | None, typer.Option(min=0.01, help="Poisson arrivals per second, in place of a fixed concurrency.")
     ] = None,
     policy: Annotated[
         list[str] | None,
@@ -139,6 +139,8 @@ def bench(
         pairs = Pairs(models, device, dtype, threads)
         source = pairs.source(workloads, seed)
         meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": pairs.threads_in_use}
+        if waiting := os.environ.get("OMP_WAIT_POLICY"):
+            meta["omp_wait_policy"] = waiting
         results = open_results(resumed, json, meta | surroundings(), ("seed", "device", "dtype", "threads"))
         conditions = {"dtype": dtype, "temperature": USUAL_SAMPLING.temperature, "top_p": USUAL_SAMPLING.top_p}
         if given is not None and (differences := given.differences(conditions)):

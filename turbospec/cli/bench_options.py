@@ -12,7 +12,7 @@ Models = Annotated[Path, typer.Option(help="Folder of the target and its drafter
 Workloads = Annotated[Path, typer.Option(help="Folder of code.jsonl and prose.jsonl.")]
 Json = Annotated[
     Path | None,
-    typer.Option(help="Results file, written after every configuration; under runs/ when absent. Logs go beside it."),
+    typer.Option(help="Results file, written after every configuration; under runs/ when absent."),
 ]
 Report = Annotated[Path | None, typer.Option(help="HTML report; beside the results when absent.")]
 Pictures = Annotated[Path | None, typer.Option(help="Folder for the report's pictures as SVG files.")]

@@ -67,7 +67,8 @@ def bench_vllm(
     """Compare policies in `vllm serve` under load by `vllm bench serve`, as ratios to `off` too.
 
     Run it in the environment that vLLM is in. The whole matrix has 21 configurations of workload, drafter and load;
-    --workload, --drafter, --concurrency, --policy and --rounds select from it.
+    --workload, --drafter, --concurrency, --policy and --rounds select from it. The logs of servers and client are in a
+    folder beside the results.
     """
     # Imports what the report needs: a missing package is reported before hours of measuring.
     import turbospec_bench.reports.benchmark  # noqa: F401  # pyright: ignore[reportUnusedImport]

@@ -80,7 +80,7 @@ def _facts(scenario: Mapping[str, Any], seeds: Sequence[int]) -> str:
     server, drafter = scenario["server"], scenario["drafter"]
     workload = scenario["workload"]
     facts = [
-        f"{server['max_num_seqs']} sequences, {server['max_num_batched_tokens']} tokens a step, "
+        f"{server['max_num_seqs']} sequences, {server['max_num_batched_tokens']} tokens per step, "
         f"{server['kv_cache_tokens']} tokens of KV cache, tokens are emitted {server['emit'].replace('_', ' ')}",
         f"{drafter['kind']} drafter, K ≤ {drafter['max_draft']}",
         f"step times from {scenario['latency']['source']}",
@@ -92,9 +92,9 @@ def _facts(scenario: Mapping[str, Any], seeds: Sequence[int]) -> str:
 
 def _slo_words(limits: Mapping[str, float]) -> str:
     if not limits:
-        return "The scenario has no SLO. P99 TTFT and P99 TPOT, ms, by requests a second:"
+        return "The scenario has no SLO. P99 TTFT and P99 TPOT, ms, by requests/s:"
     said = " and ".join(f"{LIMITS[field]} < {limit:g} ms" for field, limit in limits.items())
-    return f"Met where {said} and nothing failed. Below each verdict P99 TTFT and P99 TPOT, ms; by requests a second:"
+    return f"Met where {said} and nothing failed. Below each verdict P99 TTFT and P99 TPOT, ms; by requests/s:"
 
 
 def _verdict(point: Replications, limits: Mapping[str, float]) -> dict[str, str]:
