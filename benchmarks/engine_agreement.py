@@ -1,7 +1,7 @@
 """Compare the simulator with the embedded engine on a benchmark that kept its traces.
 
     turbospec bench --workload code --drafter good --concurrency 8 --json runs/agreement.json --traces runs/agreement
-    python simulations/engine_agreement.py runs/agreement.json runs/agreement
+    python benchmarks/engine_agreement.py runs/agreement.json runs/agreement
 
 Every counted run is simulated with its own requests, clients and drafts: once with the step times that were measured
 before the benchmark, once with those of the other policies' runs, and once with those of the run itself. Shown are
@@ -57,11 +57,13 @@ def _show(found: list[Agreement]) -> None:
     columns = [median_errors(runs, figure) for runs in by_source.values() for figure in FIGURES]
     print(f"{'step times:':{FIRST}}" + "".join(f"{source:>27}" for source in SOURCES.values()))
     print(f"{'simulated / measured − 1':{FIRST}}" + "".join(f"{head:>9}" for head in HEADS) * len(SOURCES))
-    for cell, policy, emit in columns[-1]:
+    for configuration, policy, emit in columns[-1]:
         late = "" if emit == "before_draft" else f":{emit}"
-        _print(f"{cell.name} {policy}{late}", [column.get((cell, policy, emit)) for column in columns])
+        _print(
+            f"{configuration.name} {policy}{late}", [column.get((configuration, policy, emit)) for column in columns]
+        )
     sizes = [[abs(error) for error in column.values()] for column in columns]
-    _print("mean, without sign", [sum(own) / len(own) if own else None for own in sizes])
+    _print("mean absolute", [sum(own) / len(own) if own else None for own in sizes])
     _print("worst", [max(column.values(), key=abs) if column else None for column in columns])
 
 

@@ -1,4 +1,4 @@
-"""How close simulated runs come to the embedded engine's own: those of a benchmark that kept its traces."""
+"""The simulator's error against the embedded engine, on the runs of a benchmark that kept its traces."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import numpy as np
 from turbospec.errors import UserError
 from turbospec.models.profile import LatencySample, Profile
 from turbospec.observability.trace import read_trace
-from turbospec_bench.cell import Cell, Row, by_cell
+from turbospec_bench.configuration import Configuration, Row, by_configuration
 from turbospec_bench.trace_folder import TraceFolder
 from turbospec_sim.replay.replay import Replay
 
 FIGURES = ("output_throughput", "mean_tpot_ms", "mean_ttft_ms")
 BY_PROFILE, BY_OTHERS, BY_TRACE = "profile", "others", "trace"
-"""Step times as they were measured before the benchmark, in the cell's runs under other policies, which were served
-between those that are judged, and in the run itself."""
+"""Where a simulation's step times come from: the profile measured before the benchmark; the interleaved runs of other
+policies in the same configuration; the run itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """A run, and what the simulator makes of its requests and recorded drafts."""
+    """A measured run and the simulation of its requests and recorded drafts."""
 
-    cell: Cell
+    configuration: Configuration
     policy: str
     emit: str
     number: int
-    """Its round, from 1."""
+    """The round, from 1."""
     step_times: str
     """`BY_PROFILE`, `BY_OTHERS` or `BY_TRACE`."""
     measured: dict[str, float]
@@ -40,18 +40,18 @@ class Agreement:
     simulated_steps: int
 
     @property
-    def entry(self) -> tuple[Cell, str, str]:
-        """What its rounds have in common."""
-        return self.cell, self.policy, self.emit
+    def variant(self) -> tuple[Configuration, str, str]:
+        """Configuration, policy and order of emission: what the rounds of a variant have in common."""
+        return self.configuration, self.policy, self.emit
 
     def error(self, figure: str) -> float:
-        """Simulated over measured, less 1."""
+        """Simulated / measured − 1."""
         return self.simulated[figure] / self.measured[figure] - 1.0
 
     def document(self) -> Row:
         """A row of results."""
         return {
-            **self.cell.fields,
+            **self.configuration.fields,
             "policy": self.policy,
             "emit": self.emit,
             "round": self.number,
@@ -65,10 +65,10 @@ class Agreement:
 
 
 def read_rows(path: Path) -> Sequence[Row]:
-    """The rows of a benchmark's results that the embedded engine gave.
+    """The rows of a benchmark's results that were measured in the embedded engine.
 
     Raises:
-        UserError: the file cannot be read, is none, or has no such row.
+        UserError: the file cannot be read, is not a results file, or has no such row.
     """
     try:
         rows = [row for row in json.loads(path.read_text())["rows"] if row["emit"] is not None]
@@ -94,19 +94,21 @@ def agreements(rows: Sequence[Row], folder: TraceFolder) -> Iterator[Agreement]:
     Raises:
         UserError: a trace or a profile cannot be read.
     """
-    for cell, own in by_cell(rows).items():
-        yield from _agreements(cell, own, folder)
+    for configuration, own in by_configuration(rows).items():
+        yield from _agreements(configuration, own, folder)
 
 
-def _agreements(cell: Cell, rows: Sequence[Row], folder: TraceFolder) -> Iterator[Agreement]:
-    """Those of one cell's runs."""
-    profile = Profile.load(folder.profile(cell.drafter))
+def _agreements(configuration: Configuration, rows: Sequence[Row], folder: TraceFolder) -> Iterator[Agreement]:
+    """The agreements of one configuration's runs."""
+    profile = Profile.load(folder.profile(configuration.drafter))
     runs = {
-        (row["policy"], row["emit"], number): list(read_trace(folder.trace(cell, row["policy"], row["emit"], number)))
+        (row["policy"], row["emit"], number): list(
+            read_trace(folder.trace(configuration, row["policy"], row["emit"], number))
+        )
         for row in rows
         for number in range(1, row["rounds"] + 1)
     }
-    own = {run: Replay(steps, concurrency=cell.concurrency) for run, steps in runs.items()}
+    own = {run: Replay(steps, concurrency=configuration.concurrency) for run, steps in runs.items()}
     for row in rows:
         policy, emit = row["policy"], row["emit"]
         others = [sample for run in runs if run[0] != policy for sample in own[run].recording.samples]
@@ -117,13 +119,22 @@ def _agreements(cell: Cell, rows: Sequence[Row], folder: TraceFolder) -> Iterato
             steps = runs[policy, emit, number]
             measured = {figure: row["round_figures"][figure][number - 1] for figure in FIGURES}
             replays = {
-                source: Replay(steps, profile=times, concurrency=cell.concurrency) for source, times in profiles.items()
+                source: Replay(steps, profile=times, concurrency=configuration.concurrency)
+                for source, times in profiles.items()
             }
             for source, replay in (replays | {BY_TRACE: own[policy, emit, number]}).items():
                 figures = replay.as_recorded()
                 simulated = {figure: figures[figure] for figure in FIGURES}
                 yield Agreement(
-                    cell, policy, emit, number, source, measured, simulated, len(steps), figures["engine_steps"]
+                    configuration,
+                    policy,
+                    emit,
+                    number,
+                    source,
+                    measured,
+                    simulated,
+                    len(steps),
+                    figures["engine_steps"],
                 )
 
 
@@ -131,9 +142,9 @@ def _drafts(samples: Sequence[LatencySample]) -> bool:
     return any(sample.draft_rows for sample in samples)
 
 
-def median_errors(found: Sequence[Agreement], figure: str) -> dict[tuple[Cell, str, str], float]:
-    """The median of a figure's error over the rounds, by cell, policy and order of emission."""
-    rounds: dict[tuple[Cell, str, str], list[float]] = {}
+def median_errors(found: Sequence[Agreement], figure: str) -> dict[tuple[Configuration, str, str], float]:
+    """The median of a figure's error over the rounds, by configuration, policy and order of emission."""
+    rounds: dict[tuple[Configuration, str, str], list[float]] = {}
     for agreement in found:
-        rounds.setdefault(agreement.entry, []).append(agreement.error(figure))
+        rounds.setdefault(agreement.variant, []).append(agreement.error(figure))
     return {run: float(np.median(errors)) for run, errors in rounds.items()}

@@ -1,4 +1,4 @@
-"""What competes in a cell: something that serves a load and says how it went."""
+"""A contender: one variant on one engine, which serves a load and says how it went."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 from turbospec_bench.metrics import RequestRecord, summarise
 from turbospec_bench.recorder import Step
-from turbospec_bench.table import Entry
 from turbospec_bench.text_quality import text_figures
+from turbospec_bench.variant import Variant
 
 Figures = dict[str, float]
 
@@ -20,9 +20,13 @@ class Run:
 
     figures: Figures
     record: dict[str, Any]
-    """How it went over time; empty for a contender that does not show its steps."""
+    """Figures over time; empty for a contender that does not show its steps."""
     steps: Sequence[Step] = ()
-    """All of them, where they are to be traced."""
+    """Every step, where they are to be traced."""
+    other_cores: float | None = None
+    """Cores that other processes used meanwhile, on average; None where that is not known."""
+    disturbed: bool = False
+    """Whether that was more than the benchmark left free."""
 
 
 LoadT = TypeVar("LoadT", contravariant=True)
@@ -31,11 +35,11 @@ LoadT = TypeVar("LoadT", contravariant=True)
 
 class Contender(Protocol[LoadT]):
     @property
-    def entry(self) -> Entry: ...
+    def variant(self) -> Variant: ...
 
     def serve(self, load: LoadT) -> Run: ...
 
 
 def client_figures(records: Sequence[RequestRecord], duration: float) -> Figures:
-    """What the client saw, and whether it was text."""
+    """Latency and throughput as the client saw them, and whether the output was text."""
     return summarise(records, duration) | text_figures([record.token_ids for record in records])

@@ -1,4 +1,4 @@
-"""What the controller itself costs: plan and observe on a large synthetic batch, without any model."""
+"""Host time of the controller: plan and observe on a large synthetic batch, without any model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ACCEPTANCE = (0.3, 0.9)
 """Range of the requests' true acceptance probabilities."""
 PASS_SECONDS = 2e-2
 TOKEN_SECONDS = 1e-5
-"""Of the target; the drafter takes a quarter. Drafting pays, so that the whole of a policy is at work."""
+"""Of a target pass; a drafter pass takes a quarter. Drafting pays, so that every part of a policy runs."""
 CONTEXT_TOKENS = 200
 WARM_UP_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionCost:
-    """Seconds per step, one entry for each measured step."""
+    """Seconds per step, one variant for each measured step."""
 
     plan: FloatArray
     observe: FloatArray
@@ -52,7 +52,7 @@ def measure_decisions(
 
 
 class _Traffic:
-    """Requests in decode; a few of them finish in every step and are replaced by new ones."""
+    """Decoding requests; in every step a few of them finish and new ones replace them."""
 
     TURNOVER = 0.01
 

@@ -12,10 +12,10 @@ PERCENTILES = (50, 95, 99)
 
 @dataclass(slots=True)
 class RequestRecord:
-    """What a client saw of one request. Times are seconds of one monotonic clock."""
+    """What a client measured of one request. Times are seconds of one monotonic clock."""
 
     sent: float
-    """When the request arrived: its submission at a fixed concurrency, its drawn arrival time under Poisson."""
+    """Arrival: the submission at a fixed concurrency, the drawn arrival time under Poisson arrivals."""
     prompt_tokens: int
     output_times: list[float] = field(default_factory=list[float])
     """When each output event (one or more tokens at once) reached the client."""

@@ -1,8 +1,9 @@
-"""What the names of the benchmark's own policies say, as they stand in the rows of its results."""
+"""Names of policies in the rows of the results."""
 
 from __future__ import annotations
 
 OFF = "off"
+ADAPTIVE = "adaptive"
 STATIC_PREFIX = "static-"
 
 

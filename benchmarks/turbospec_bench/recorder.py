@@ -1,4 +1,4 @@
-"""What a run's steps add up to, how they went over time, and the steps themselves. All listen to the controller."""
+"""Listeners of the controller that record a run: sums over its steps, its timeline, and the steps themselves."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
 
 MAX_POINTS = 40
-"""Points kept of a timeline, and single steps kept for predicted against measured time."""
+"""Points of a timeline; also the number of steps whose predicted and measured times are kept."""
 
 Step = tuple[StepView, StepPlan, StepOutcome, float]
-"""What a listener is told of a step."""
+"""What a listener receives: view, plan, outcome, and the seconds that the controller took."""
 
 
 @dataclass(slots=True)
@@ -22,9 +22,9 @@ class StepTotals:
     """Sums over the steps of a run; times in seconds."""
 
     decode_rows: int = 0
-    """Requests that were decoding, summed over steps."""
+    """Decoding requests, summed over steps."""
     drafts: int = 0
-    """Of these, the ones with at least one draft token."""
+    """Those with at least one draft token."""
     drafted: int = 0
     accepted: int = 0
     draft_seconds: float = 0.0
@@ -45,7 +45,7 @@ class StepTotals:
         self.draft_seconds = self.step_seconds = self.decision_seconds = 0.0
 
     def figures(self) -> dict[str, float]:
-        """Accepted length as vLLM counts it (1 + accepted tokens a draft), draft length over all decoding requests."""
+        """Accepted length as vLLM counts it, 1 + accepted tokens per draft; draft length over all decoding requests."""
         return {
             "mean_accepted_length": 1.0 + self.accepted / max(1, self.drafts),
             "mean_draft_length": self.drafted / max(1, self.decode_rows),
@@ -57,7 +57,7 @@ class StepTotals:
 
 @dataclass(slots=True)
 class Timeline:
-    """How draft length, acceptance and step time went over a run, thinned so that files stay small."""
+    """Draft length, acceptance and step time over a run, thinned so that files stay small."""
 
     _steps: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
 
@@ -79,20 +79,20 @@ class Timeline:
         self._steps.clear()
 
     def document(self) -> dict[str, Any]:
-        """Plain lists for JSON: `timeline` holds means over stretches of equally many steps, `step_times` single steps.
+        """Lists for JSON: `timeline` holds means over intervals of equally many steps, `step_times` single steps.
 
-        Times are seconds from the run's first step and milliseconds a step; null where nothing was drafted or the
+        Times are seconds from the run's first step, and milliseconds per step; null where nothing was drafted or the
         policy does not predict.
         """
         if not self._steps:
             return {"timeline": {}, "step_times": {}}
         steps = np.asarray(self._steps)
-        stretches = np.array_split(steps, min(MAX_POINTS, len(steps)))
-        sums = np.stack([stretch.sum(axis=0) for stretch in stretches])
+        intervals = np.array_split(steps, min(MAX_POINTS, len(steps)))
+        sums = np.stack([interval.sum(axis=0) for interval in intervals])
         decoding, drafted, accepted = sums[:, 1], sums[:, 2], sums[:, 3]
         timeline = {
-            "seconds": _rounded([stretch[0, 0] - steps[0, 0] for stretch in stretches], 4),
-            "decoding_requests": _rounded([stretch[:, 1].mean() for stretch in stretches], 2),
+            "seconds": _rounded([interval[0, 0] - steps[0, 0] for interval in intervals], 4),
+            "decoding_requests": _rounded([interval[:, 1].mean() for interval in intervals], 2),
             "draft_length": _rounded(drafted / np.maximum(1, decoding), 3),
             "acceptance": _rounded(np.where(drafted > 0, accepted / np.maximum(1, drafted), np.nan), 4),
         }
@@ -108,7 +108,7 @@ class Timeline:
 
 @dataclass(slots=True)
 class StepLog:
-    """The steps of a run as they were. They are kept, and written when the run is over: writing takes time."""
+    """Every step of a run. They are written when the run is over, because writing takes time."""
 
     steps: list[Step] = field(default_factory=list[Step])
 

@@ -1,4 +1,4 @@
-"""The results file: one row per cell and policy, with the medians, their spread and every round's own figures."""
+"""The results file: one row per configuration and policy, with medians, spread and the figures of every round."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 
 from turbospec.errors import UserError
 from turbospec.files.results_file import save
-from turbospec_bench.cell import Cell, Row
+from turbospec_bench.configuration import Configuration, Row
 from turbospec_bench.contender import Run
 from turbospec_bench.policy_names import OFF
 from turbospec_bench.stats import paired_ratio
-from turbospec_bench.table import Entry
+from turbospec_bench.variant import Variant
 
 RATIOS = ("output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "mean_e2el_ms")
 """Figures that a row also gives as ratios to `off`."""
@@ -24,7 +24,7 @@ RATIOS = ("output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p
 
 @dataclass(slots=True)
 class Results:
-    """A results file and what is in it."""
+    """A results file and its content."""
 
     path: Path
     meta: dict[str, Any]
@@ -50,33 +50,36 @@ class Results:
         """Write the file at once, so that an interruption leaves either the old one or the new one."""
         save(self.path, self.meta, self.rows)
 
-    def of_cell(self, cell: Cell) -> list[Row]:
-        return [row for row in self.rows if Cell.of(row) == cell]
+    def of_configuration(self, configuration: Configuration) -> list[Row]:
+        return [row for row in self.rows if Configuration.of(row) == configuration]
 
-    def has(self, cell: Cell, entries: Sequence[Entry], rounds: int) -> bool:
-        """Whether every entry of a cell has at least so many rounds."""
-        finished = {(row["policy"], row["emit"]) for row in self.of_cell(cell) if row["rounds"] >= rounds}
-        return all((entry.name, entry.emit) in finished for entry in entries)
+    def has(self, configuration: Configuration, variants: Sequence[Variant], rounds: int) -> bool:
+        """Whether every variant of a configuration has at least so many rounds."""
+        finished = {
+            (row["policy"], row["emit"]) for row in self.of_configuration(configuration) if row["rounds"] >= rounds
+        }
+        return all((variant.name, variant.emit) in finished for variant in variants)
 
-    def put(self, cell: Cell, entries: Sequence[Entry], rounds: Sequence[Sequence[Run]]) -> None:
-        """Replace a cell's rows with those of its counted rounds; `off` must be among the entries."""
-        self.rows = [row for row in self.rows if Cell.of(row) != cell]
-        baseline = next(place for place, entry in enumerate(entries) if entry.policy == OFF)
+    def put(self, configuration: Configuration, variants: Sequence[Variant], rounds: Sequence[Sequence[Run]]) -> None:
+        """Replace a configuration's rows with those of its counted rounds; `off` must be among the variants."""
+        self.rows = [row for row in self.rows if Configuration.of(row) != configuration]
+        baseline = next(place for place, variant in enumerate(variants) if variant.policy == OFF)
         off = [runs[baseline].figures for runs in rounds]
-        for place, entry in enumerate(entries):
-            self.rows.append(_row(cell, entry, [runs[place] for runs in rounds], off))
+        disturbed = [number for number, runs in enumerate(rounds, start=1) if any(run.disturbed for run in runs)]
+        for place, variant in enumerate(variants):
+            self.rows.append(_row(configuration, variant, [runs[place] for runs in rounds], off, disturbed))
 
     def collect(
         self,
-        cell: Cell,
-        entries: Sequence[Entry],
+        configuration: Configuration,
+        variants: Sequence[Variant],
         rounds: Iterable[Sequence[Run]],
         enough: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Play a cell's rounds and save what came of them; what there is when they are interrupted is kept.
+        """Play a configuration's rounds and save its rows; an interruption keeps the rounds that are finished.
 
         Args:
-            enough: whether so many rounds will do.
+            enough: whether this many rounds are enough.
         """
         played: list[Sequence[Run]] = []
         try:
@@ -86,21 +89,29 @@ class Results:
                     break
         finally:
             if played:
-                self.put(cell, entries, played)
+                self.put(configuration, variants, played)
                 self.save()
 
 
-def _row(cell: Cell, entry: Entry, runs: Sequence[Run], off: Sequence[dict[str, float]]) -> Row:
+def _row(
+    configuration: Configuration,
+    variant: Variant,
+    runs: Sequence[Run],
+    off: Sequence[dict[str, float]],
+    disturbed: Sequence[int],
+) -> Row:
     """One row.
 
     Each figure is the median over rounds; `spread` has its lower and upper quartile, `ratio_to_off` the median paired
-    ratio with its 95 % interval, `round_figures` what each round measured. The timeline is the last round's.
+    ratio with its 95 % interval, `round_figures` what each round measured. `other_cores` is the number of cores that
+    other processes used during each of this policy's runs, `disturbed_rounds` the rounds, from 1, in which they used
+    more than was left to them during a run of any policy. The timeline is the last round's.
     """
     figures = {name: np.array([run.figures[name] for run in runs]) for name in runs[0].figures}
     return {
-        **cell.fields,
-        "policy": entry.name,
-        "emit": entry.emit,
+        **configuration.fields,
+        "policy": variant.name,
+        "emit": variant.emit,
         "rounds": len(runs),
         **{name: float(np.median(values)) for name, values in figures.items()},
         "spread": {name: np.percentile(values, [25, 75]).tolist() for name, values in figures.items()},
@@ -109,5 +120,7 @@ def _row(cell: Cell, entry: Entry, runs: Sequence[Run], off: Sequence[dict[str, 
             for name in RATIOS
         },
         "round_figures": {name: values.tolist() for name, values in figures.items()},
+        "other_cores": [run.other_cores for run in runs],
+        "disturbed_rounds": disturbed,
         **runs[-1].record,
     }

@@ -1,20 +1,29 @@
-"""The bars that the adaptive policy is held to, judged from the rows. A miss is printed as what it is."""
+"""The project's development targets for the embedded engine, judged from the rows of a results file.
+
+Only developers and CI ask for them, with `--check-targets`. What a run shows its user is in `summary.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
-from turbospec_bench.cell import Cell, Row, by_cell
-from turbospec_bench.policy_names import OFF, fixed_length
-from turbospec_bench.stats import BestFixed, Ratio, best_fixed, geometric_mean, median_ratio, paired_ratio
-from turbospec_bench.table import ADAPTIVE, LONE_REQUEST, YARDSTICKS
-
-MIN_ROUNDS = 2
-"""Choosing the best fixed K on half of the rounds needs two."""
+from turbospec_bench.comparisons import (
+    Rows,
+    best_rival_of,
+    highest,
+    is_fixed,
+    lowest,
+    never_matching,
+    overall,
+    ratios_to,
+    rounds_of,
+    row_of,
+)
+from turbospec_bench.configuration import Configuration, Row, by_configuration
+from turbospec_bench.matrix import LONE_REQUEST, TRANSFORMERS_POLICIES
+from turbospec_bench.policy_names import ADAPTIVE, OFF, fixed_length
+from turbospec_bench.stats import Ratio, median_ratio, paired_ratio
 
 BEST_FIXED = 0.97
 OFF_MISMATCHED = 0.98
@@ -25,215 +34,173 @@ VARYING = ("shift", "mixed")
 """Workloads in which no fixed draft length is right."""
 ORDER_POLICY = "static-15"
 
-Held = tuple[Ratio, Callable[[float], bool]]
-"""A ratio and what it is held to."""
+Test = tuple[Ratio, Callable[[float], bool]]
+"""A ratio and whether a value of it meets the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    bar: str
+    """A target and whether the rows meet it."""
+
+    target: str
     met: bool | None
-    """By the point estimates; None where the rows do not hold what the bar needs."""
+    """By the point estimates; None where the rows lack what the target needs."""
     figures: str
     within_noise: bool = False
-    """Whether the 95 % intervals leave it open: some reach across the bar and none lies wholly beyond it."""
+    """Whether the 95 % intervals leave it open: some reach across the target and none lies wholly beyond it."""
 
     @classmethod
-    def of(cls, bar: str, held: Sequence[Held], figures: str) -> Verdict:
+    def of(cls, target: str, tests: Sequence[Test], figures: str) -> Verdict:
         """Met if every ratio passes; surely so if both ends of each interval do, surely not if both of one fail."""
-        surely_met = all(passes(ratio.low) and passes(ratio.high) for ratio, passes in held)
-        surely_missed = any(not passes(ratio.low) and not passes(ratio.high) for ratio, passes in held)
-        met = all(passes(ratio.value) for ratio, passes in held)
-        return cls(bar, met, figures, within_noise=not surely_met and not surely_missed)
+        surely_met = all(passes(ratio.low) and passes(ratio.high) for ratio, passes in tests)
+        surely_missed = any(not passes(ratio.low) and not passes(ratio.high) for ratio, passes in tests)
+        met = all(passes(ratio.value) for ratio, passes in tests)
+        return cls(target, met, figures, within_noise=not surely_met and not surely_missed)
 
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
+    @property
+    def surely_missed(self) -> bool:
+        """Missed beyond noise."""
+        return self.met is False and not self.within_noise
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
-    """Every bar, in order."""
-    cells = by_cell([row for row in rows if row["emit"] == "before_draft"])
+    """Every target, in order."""
+    configurations = by_configuration([row for row in rows if row["emit"] == "before_draft"])
     return [
-        best_rival_in_each_cell(
-            f"tokens/s of adaptive over the best of off and the fixed Ks: no cell under {BEST_FIXED:g}", cells, is_fixed
+        at_least_best_rival(
+            "tokens/s of adaptive over the best of off and the fixed Ks: no configuration under",
+            configurations,
+            is_fixed,
         ),
-        _every_fixed_overall(cells),
-        _mismatched(cells),
-        _first_token(cells),
-        _varying(cells),
-        _yardsticks(cells),
-        controller_share(cells),
+        _every_fixed_overall(configurations),
+        _mismatched(configurations),
+        _first_token(configurations),
+        _varying(configurations),
+        _transformers(configurations),
+        controller_share(configurations),
         _order_of_emission(rows),
     ]
 
 
-def is_fixed(policy: str) -> bool:
-    return fixed_length(policy) is not None
-
-
-def best_rival_of(rows: Sequence[Row], is_rival: Callable[[str], bool] = is_fixed) -> BestFixed | None:
-    """Adaptive's throughput against the best rival of its cell; None without rivals or without two rounds."""
-    own = row_of(rows, ADAPTIVE)
-    rivals = {row["policy"]: rounds_of(row) for row in rows if is_rival(row["policy"])}
-    if own is None or not rivals or own["rounds"] < MIN_ROUNDS:
-        return None
-    return best_fixed(rounds_of(own), rivals)
-
-
-def best_fixed_line(rows: Sequence[Row]) -> str | None:
-    """A cell's best fixed K and how adaptive compares with it; None where there is nothing to compare."""
-    compared = best_rival_of([row for row in rows if row["emit"] == "before_draft"])
-    if compared is None:
-        return None
-    names = " and ".join(dict.fromkeys(compared.rivals))
-    return f"best fixed K, chosen on the other half of the rounds: {names}; adaptive × {median_ratio(compared.ratios)}"
-
-
-def best_rival_in_each_cell(bar: str, cells: dict[Cell, list[Row]], is_rival: Callable[[str], bool]) -> Verdict:
+def at_least_best_rival(target: str, configurations: Rows, is_rival: Callable[[str], bool]) -> Verdict:
+    """Adaptive at `BEST_FIXED` of the best rival or above in every configuration; `target` is its words without it."""
+    target = f"{target} {BEST_FIXED:g}"
     ratios = {
-        cell: median_ratio(compared.ratios)
-        for cell, rows in cells.items()
+        configuration: median_ratio(compared.ratios)
+        for configuration, rows in configurations.items()
         if (compared := best_rival_of(rows, is_rival)) is not None
     }
     if not ratios:
-        return Verdict(bar, None, "needs adaptive, its rivals and two rounds")
-    return at_least(bar, BEST_FIXED, ratios)
+        return Verdict(target, None, "needs adaptive, its rivals and two rounds")
+    return at_least(target, BEST_FIXED, ratios)
 
 
-def _every_fixed_overall(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = "tokens/s of adaptive over each of off, the fixed Ks and its peers, geometric mean over all cells: above 1"
-    names = {row["policy"] for rows in cells.values() for row in rows}
+def _every_fixed_overall(configurations: Rows) -> Verdict:
+    target = (
+        "tokens/s of adaptive over each of off, the fixed Ks and its peers, geometric mean over all configurations: "
+        "above 1"
+    )
+    names = {row["policy"] for rows in configurations.values() for row in rows}
     lengths = {name: length for name in names if (length := fixed_length(name)) is not None}
-    found = overall(cells, (*sorted(lengths, key=lengths.__getitem__), *PEERS))
-    if not found:
-        return Verdict(bar, None, "needs adaptive")
-    figures = ", ".join(f"{name} {ratio}" for name, ratio in found.items())
-    return Verdict.of(bar, all_above_1(found.values()), figures)
+    return above_1(
+        target, overall(configurations, (*sorted(lengths, key=lengths.__getitem__), *PEERS)), "needs adaptive"
+    )
 
 
-def _mismatched(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = f"adaptive over off with the mismatched drafter: tokens/s ≥ {OFF_MISMATCHED:g}, TPOT ≤ 1/{OFF_MISMATCHED:g}"
-    hopeless = {cell: rows for cell, rows in cells.items() if cell.drafter == "mismatched"}
-    throughput, per_token = (ratios_to(hopeless, OFF, name) for name in ("output_throughput", "mean_tpot_ms"))
+def _mismatched(configurations: Rows) -> Verdict:
+    limits = f"tokens/s ≥ {OFF_MISMATCHED:g}, TPOT ≤ 1/{OFF_MISMATCHED:g}"
+    target = f"adaptive over off with the mismatched drafter: {limits}"
+    never = never_matching(configurations)
+    throughput, per_token = (ratios_to(never, OFF, name) for name in ("output_throughput", "mean_tpot_ms"))
     if not throughput:
-        return Verdict(bar, None, "needs adaptive and the mismatched drafter")
-    slowest, least = extreme(throughput, min)
-    longest, most = extreme(per_token, max)
-    held: list[Held] = [(ratio, lambda value: value >= OFF_MISMATCHED) for ratio in throughput.values()]
-    held += [(ratio, lambda value: value <= 1 / OFF_MISMATCHED) for ratio in per_token.values()]
-    return Verdict.of(bar, held, f"tokens/s × {least} in {slowest.name}, mean TPOT × {most} in {longest.name}")
+        return Verdict(target, None, "needs adaptive and the mismatched drafter")
+    slowest, least = lowest(throughput)
+    longest, most = highest(per_token)
+    tests: list[Test] = [(ratio, lambda value: value >= OFF_MISMATCHED) for ratio in throughput.values()]
+    tests += [(ratio, lambda value: value <= 1 / OFF_MISMATCHED) for ratio in per_token.values()]
+    return Verdict.of(target, tests, f"tokens/s × {least} in {slowest.name}, mean TPOT × {most} in {longest.name}")
 
 
-def _varying(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = f"tokens/s of adaptive over every other policy, in each cell of {' and '.join(VARYING)}: above 1"
-    lowest: dict[str, Ratio] = {}
-    for cell, rows in cells.items():
+def _varying(configurations: Rows) -> Verdict:
+    target = f"tokens/s of adaptive over every other policy, in each configuration of {' and '.join(VARYING)}: above 1"
+    found: dict[str, Ratio] = {}
+    for configuration, rows in configurations.items():
         own = row_of(rows, ADAPTIVE)
         rivals = [row for row in rows if row["policy"] in PEERS or fixed_length(row["policy"]) is not None]
-        if own is not None and rivals and cell.workload in VARYING:
+        if own is not None and rivals and configuration.workload in VARYING:
             best = max(rivals, key=lambda row: float(row["output_throughput"]))
-            lowest[f"{cell.name} ({best['policy']})"] = paired_ratio(rounds_of(own), rounds_of(best))
-    if not lowest:
-        return Verdict(bar, None, f"needs adaptive on {' or '.join(VARYING)}")
-    figures = "over the best of them: " + ", ".join(f"{name} {ratio}" for name, ratio in lowest.items())
-    return Verdict.of(bar, all_above_1(lowest.values()), figures)
+            found[f"{configuration.name} ({best['policy']})"] = paired_ratio(rounds_of(own), rounds_of(best))
+    return above_1(target, found, f"needs adaptive on {' or '.join(VARYING)}", "over the best of them: ")
 
 
-def _yardsticks(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = "tokens/s of adaptive over each of transformers' schedules, one request at a time: above 1"
-    rows = cells.get(LONE_REQUEST, [])
+def _transformers(configurations: Rows) -> Verdict:
+    target = "tokens/s of adaptive over each of transformers' schedules, one request at a time: above 1"
+    rows = configurations.get(LONE_REQUEST, [])
     own = row_of(rows, ADAPTIVE)
-    rivals = [row for row in rows if row["policy"] in YARDSTICKS]
-    if own is None or not rivals:
-        return Verdict(bar, None, f"needs adaptive and transformers' schedules in {LONE_REQUEST.name}")
-    ratios = {row["policy"]: paired_ratio(rounds_of(own), rounds_of(row)) for row in rivals}
-    figures = ", ".join(f"{name} {ratio}" for name, ratio in ratios.items())
-    return Verdict.of(bar, all_above_1(ratios.values()), figures)
+    found = {
+        row["policy"]: paired_ratio(rounds_of(own), rounds_of(row))
+        for row in rows
+        if own is not None and row["policy"] in TRANSFORMERS_POLICIES
+    }
+    return above_1(target, found, f"needs adaptive and transformers' schedules in {LONE_REQUEST.name}")
 
 
-def _first_token(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = f"P99 TTFT of adaptive over off: no cell above {FIRST_TOKEN_LIMIT:g}"
-    ratios = ratios_to(cells, OFF, "p99_ttft_ms")
-    return at_most(bar, FIRST_TOKEN_LIMIT, ratios) if ratios else Verdict(bar, None, "needs adaptive")
+def _first_token(configurations: Rows) -> Verdict:
+    target = f"P99 TTFT of adaptive over off: no configuration above {FIRST_TOKEN_LIMIT:g}"
+    ratios = ratios_to(configurations, OFF, "p99_ttft_ms")
+    return at_most(target, FIRST_TOKEN_LIMIT, ratios) if ratios else Verdict(target, None, "needs adaptive")
 
 
-def controller_share(cells: dict[Cell, list[Row]]) -> Verdict:
-    """Holds the time that adaptive takes of the steps to its limit."""
-    bar = f"controller's share of step time: no cell above {CONTROLLER_SHARE_LIMIT:.0%}"
-    own = {cell: row_of(rows, ADAPTIVE) for cell, rows in cells.items()}
-    known = {cell: row.get("controller_time_share") for cell, row in own.items() if row is not None}
-    shares = {cell: float(share) for cell, share in known.items() if share is not None}
+def controller_share(configurations: Rows) -> Verdict:
+    """The share of step time that adaptive takes, against its limit."""
+    target = f"controller's share of step time: no configuration above {CONTROLLER_SHARE_LIMIT:.0%}"
+    own = {configuration: row_of(rows, ADAPTIVE) for configuration, rows in configurations.items()}
+    known = {configuration: row.get("controller_time_share") for configuration, row in own.items() if row is not None}
+    shares = {configuration: float(share) for configuration, share in known.items() if share is not None}
     if not shares:
-        return Verdict(bar, None, "needs adaptive")
-    worst = max(shares, key=lambda cell: shares[cell])
-    return Verdict(bar, shares[worst] <= CONTROLLER_SHARE_LIMIT, f"highest {shares[worst]:.2%} in {worst.name}")
+        return Verdict(target, None, "needs adaptive")
+    worst = max(shares, key=lambda configuration: shares[configuration])
+    return Verdict(target, shares[worst] <= CONTROLLER_SHARE_LIMIT, f"highest {shares[worst]:.2%} in {worst.name}")
 
 
 def _order_of_emission(rows: Sequence[Row]) -> Verdict:
-    bar = f"{ORDER_POLICY} that drafts before it emits, against off, one request at a time: TTFT up, TPOT down"
+    target = f"{ORDER_POLICY} that drafts before it emits, against off, one request at a time: TTFT up, TPOT down"
     found = [
         row
-        for row in by_cell(rows).get(LONE_REQUEST, [])
+        for row in by_configuration(rows).get(LONE_REQUEST, [])
         if row["emit"] == "after_draft" and row["policy"] == ORDER_POLICY
     ]
     if not found:
-        return Verdict(bar, None, f"needs {ORDER_POLICY}:after_draft in {LONE_REQUEST.name}")
+        return Verdict(target, None, f"needs {ORDER_POLICY}:after_draft in {LONE_REQUEST.name}")
     names = ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms")
     mean, p99, per_token = (Ratio(**found[0]["ratio_to_off"][name]) for name in names)
-    held = [*all_above_1((mean, p99)), (per_token, lambda value: value < 1)]
-    return Verdict.of(bar, held, f"mean TTFT × {mean}, P99 TTFT × {p99}, mean TPOT × {per_token}")
+    tests = [*_all_above_1((mean, p99)), (per_token, lambda value: value < 1)]
+    return Verdict.of(target, tests, f"mean TTFT × {mean}, P99 TTFT × {p99}, mean TPOT × {per_token}")
 
 
-def at_least(bar: str, limit: float, ratios: dict[Cell, Ratio]) -> Verdict:
-    """The lowest of some ratios, and which cells are below the limit."""
-    worst, worst_ratio = extreme(ratios, min)
-    under = [cell.name for cell, ratio in ratios.items() if ratio.value < limit]
+def at_least(target: str, limit: float, ratios: Mapping[Configuration, Ratio]) -> Verdict:
+    """Judge the lowest of some ratios; the figures name the configurations below the limit."""
+    worst, worst_ratio = lowest(ratios)
+    under = [configuration.name for configuration, ratio in ratios.items() if ratio.value < limit]
     figures = f"lowest {worst_ratio} in {worst.name}" + (f"; under it: {', '.join(under)}" if under else "")
-    return Verdict.of(bar, [(ratio, lambda value: value >= limit) for ratio in ratios.values()], figures)
+    return Verdict.of(target, [(ratio, lambda value: value >= limit) for ratio in ratios.values()], figures)
 
 
-def at_most(bar: str, limit: float, ratios: dict[Cell, Ratio]) -> Verdict:
-    """The highest of some ratios, and which cells are above the limit."""
-    worst, worst_ratio = extreme(ratios, max)
-    over = [cell.name for cell, ratio in ratios.items() if ratio.value > limit]
+def at_most(target: str, limit: float, ratios: Mapping[Configuration, Ratio]) -> Verdict:
+    """Judge the highest of some ratios; the figures name the configurations above the limit."""
+    worst, worst_ratio = highest(ratios)
+    over = [configuration.name for configuration, ratio in ratios.items() if ratio.value > limit]
     figures = f"highest {worst_ratio} in {worst.name}" + (f"; above it: {', '.join(over)}" if over else "")
-    return Verdict.of(bar, [(ratio, lambda value: value <= limit) for ratio in ratios.values()], figures)
+    return Verdict.of(target, [(ratio, lambda value: value <= limit) for ratio in ratios.values()], figures)
 
 
-def all_above_1(ratios: Iterable[Ratio]) -> list[Held]:
+def above_1(target: str, ratios: Mapping[str, Ratio], needs: str, words: str = "") -> Verdict:
+    """Judge named ratios that must all be above 1; `needs` says what is missing where there are none."""
+    if not ratios:
+        return Verdict(target, None, needs)
+    figures = words + ", ".join(f"{name} {ratio}" for name, ratio in ratios.items())
+    return Verdict.of(target, _all_above_1(ratios.values()), figures)
+
+
+def _all_above_1(ratios: Iterable[Ratio]) -> list[Test]:
     return [(ratio, lambda value: value > 1) for ratio in ratios]
-
-
-def ratios_to(cells: dict[Cell, list[Row]], baseline: str, figure: str, policy: str = ADAPTIVE) -> dict[Cell, Ratio]:
-    """A policy's paired ratio to a baseline in every cell that has both."""
-    return {
-        cell: paired_ratio(rounds_of(own, figure), rounds_of(other, figure))
-        for cell, rows in cells.items()
-        if (own := row_of(rows, policy)) and (other := row_of(rows, baseline))
-    }
-
-
-def overall(cells: dict[Cell, list[Row]], rivals: Iterable[str]) -> dict[str, Ratio]:
-    """Geometric mean over cells of adaptive's paired ratios to each rival; without those that it never met."""
-    found: dict[str, Ratio] = {}
-    for name in rivals:
-        samples = [
-            np.divide(rounds_of(own), rounds_of(other))
-            for rows in cells.values()
-            if (own := row_of(rows, ADAPTIVE)) and (other := row_of(rows, name))
-        ]
-        if samples:
-            found[name] = geometric_mean(samples)
-    return found
-
-
-def extreme(ratios: dict[Cell, Ratio], choose: Callable[..., tuple[Cell, Ratio]]) -> tuple[Cell, Ratio]:
-    return choose(ratios.items(), key=lambda item: item[1].value)
-
-
-def row_of(rows: Sequence[Row], policy: str) -> Row | None:
-    return next((row for row in rows if row["policy"] == policy), None)
-
-
-def rounds_of(row: Row, figure: str = "output_throughput") -> list[float]:
-    return row["round_figures"][figure]

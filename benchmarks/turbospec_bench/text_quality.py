@@ -1,4 +1,4 @@
-"""Whether what was generated is text or a loop: a model that repeats itself is easy to draft for and proves nothing."""
+"""Whether the output is text or a loop: drafts for a model that repeats itself are accepted for the wrong reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOOP_MAX_PERIOD_TOKENS = 16
 
 
 def distinct(tokens: Sequence[int], n: int) -> float:
-    """Share of a text's n-grams that are different from one another; 1 where there is none."""
+    """Distinct n-grams over all n-grams of a text; 1 where it has none."""
     grams = [tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
     return len(set(grams)) / len(grams) if grams else 1.0
 

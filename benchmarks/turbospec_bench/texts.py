@@ -1,4 +1,4 @@
-"""Held-out text that prompts are cut from, and how much of it a run takes."""
+"""Held-out text that prompts are cut from, and the size of a run."""
 
 from __future__ import annotations
 
@@ -8,32 +8,42 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turbospec.errors import UserError
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Configuration
 
 PROMPT_TOKENS = (48, 200)
-"""Shortest and longest prompt."""
+"""Shortest and longest prompt, tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many requests a run has and how long their outputs are: enough to measure, short enough for many rounds."""
+    """Number of requests of a run and length of their outputs: enough to measure, short enough for many rounds."""
 
     requests: int
     output_tokens: int
-    """Mean; single requests lie within a quarter of it."""
+    """Mean output length; single requests differ from it by up to a quarter."""
 
     @classmethod
-    def of(cls, cell: Cell) -> Shape:
-        busy = cell.concurrency or 8
+    def of(cls, configuration: Configuration) -> Shape:
+        busy = configuration.concurrency or 8
         output_tokens = 72 if busy < 4 else 64 if busy < 16 else 48
-        if cell.workload == "shift":
+        if configuration.workload == "shift":
             return cls(3 * max(2, busy), output_tokens * 3 // 4)
-        # Where requests differ, the slow ones are left over at the end; more of them make less of that.
-        rounds = 3 if cell.workload == "mixed" else 2
+        # Where requests differ, the slowest run alone at the end; with more requests that is a smaller share.
+        rounds = 3 if configuration.workload == "mixed" else 2
         return cls(max(4, rounds * busy), output_tokens)
 
 
 def read_texts(path: Path) -> Sequence[str]:
+    """The records of a workload file.
+
+    Raises:
+        UserError: the file cannot be read or has no records.
+    """
+    """The records of a workload file.
+
+    Raises:
+        UserError: the file cannot be read or has no records.
+    """
     try:
         with path.open(encoding="utf-8") as lines:
             texts = [str(json.loads(line)["text"]) for line in lines]

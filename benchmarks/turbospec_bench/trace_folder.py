@@ -1,4 +1,4 @@
-"""Where `turbospec bench --traces` keeps what, so that the runs behind a row of its results are found again."""
+"""The folder of `turbospec bench --traces`: which file holds the trace of which run."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pathlib import Path
 from turbospec.errors import UserError
 from turbospec.interface import StepOutcome, StepPlan, StepView
 from turbospec.observability.trace import DecisionTrace
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Configuration
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFolder:
-    """The decision traces of a benchmark's counted runs, and the step times that were measured before them."""
+    """The decision traces of a benchmark's counted runs, and the profiles that were measured before them."""
 
     path: Path
 
-    def trace(self, cell: Cell, policy: str, emit: str, number: int) -> Path:
+    def trace(self, configuration: Configuration, policy: str, emit: str, number: int) -> Path:
         """The file of one run; rounds count from 1."""
-        return self.path / cell.name / policy / emit / f"round-{number}.jsonl"
+        return self.path / configuration.name / policy / emit / f"round-{number}.jsonl"
 
     def profile(self, drafter: str) -> Path:
-        """The file with the step times of a pair."""
+        """The file with the profile (measured step times) of target and drafter."""
         return self.path / f"profile-{drafter}.json"
 
     def make(self) -> None:
-        """Make the folder, so that what is wrong with it shows before anything is measured.
+        """Make the folder; called before anything is measured, so that a mistake shows early.
 
         Raises:
             UserError: it cannot be made.
@@ -42,7 +42,7 @@ class TraceFolder:
 
 
 def write_trace(path: Path, steps: Iterable[tuple[StepView, StepPlan, StepOutcome, float]]) -> None:
-    """Write the steps of a run, in place of what is there.
+    """Write the steps of a run; an existing file is replaced.
 
     Raises:
         UserError: the file cannot be opened for writing.

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.turbospec_bench.tiny import write_models, write_workloads
+from turbospec_bench import other_processes
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +15,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_models(folder / "models")
     write_workloads(folder / "workloads")
     return folder
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else this machine does, nothing of it is noticed."""
+    monkeypatch.setattr(other_processes, "START_WINDOW_SECONDS", 0.0)
+    monkeypatch.setattr(other_processes.CpuWatch, "other_cores", lambda self: None)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -22,12 +22,12 @@ from turbospec_bench.agreement import (
     median_errors,
     read_rows,
 )
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.trace_folder import TraceFolder
 from turbospec_sim.replay.replay import Replay
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "engine_agreement.py"
-CELL = Cell("code", "good", 4)
+CONFIGURATION = Configuration("code", "good", 4)
 
 
 @pytest.fixture
@@ -36,15 +36,15 @@ def results(tmp_path: Path) -> Path:
     folder = TraceFolder(tmp_path / "traces")
     rows: list[dict[str, Any]] = []
     for policy in ("static-3", "static-2"):
-        path = folder.trace(CELL, policy, "before_draft", 1)
+        path = folder.trace(CONFIGURATION, policy, "before_draft", 1)
         path.parent.mkdir(parents=True)
         replay = Replay(written(path, closed(4, server__emit="before_draft"), policy), concurrency=4)
         Profile(replay.recording.samples).save(folder.profile("good"))
         measured = {**replay.recorded, "mean_ttft_ms": 2.0 * replay.as_recorded()["mean_ttft_ms"]}
         figures = {name: [measured[name]] for name in FIGURES}
-        row = {**CELL.fields, "policy": policy, "emit": "before_draft", "rounds": 1, "round_figures": figures}
+        row = {**CONFIGURATION.fields, "policy": policy, "emit": "before_draft", "rounds": 1, "round_figures": figures}
         rows.append(row)
-    rows.append({**CELL.fields, "policy": "transformers-off", "emit": None})
+    rows.append({**CONFIGURATION.fields, "policy": "transformers-off", "emit": None})
     document = tmp_path / "results.json"
     document.write_text(json.dumps({"meta": {}, "rows": rows}))
     return document
@@ -62,7 +62,7 @@ def test_a_run_is_simulated_with_each_kind_of_step_times(results: Path, tmp_path
 
 
 def test_other_policies_step_times_are_not_the_runs_own(results: Path, tmp_path: Path) -> None:
-    slow = TraceFolder(tmp_path / "traces").trace(CELL, "static-2", "before_draft", 1)
+    slow = TraceFolder(tmp_path / "traces").trace(CONFIGURATION, "static-2", "before_draft", 1)
     lines = [json.loads(line) for line in slow.read_text().splitlines()]
     for line in lines:
         for name in ("now", "step_seconds", "draft_seconds", "verify_seconds"):
@@ -85,7 +85,7 @@ def test_errors_are_medians_over_the_rounds_of_a_policy(results: Path, tmp_path:
 
 def test_runs_without_drafts_do_not_tell_how_long_drafting_takes(results: Path, tmp_path: Path) -> None:
     folder = TraceFolder(tmp_path / "traces")
-    written(folder.trace(CELL, "static-2", "before_draft", 1), closed(4, server__emit="before_draft"), "off")
+    written(folder.trace(CONFIGURATION, "static-2", "before_draft", 1), closed(4, server__emit="before_draft"), "off")
     found = list(agreements(read_rows(results), folder))
     assert [run.step_times for run in found] == [BY_PROFILE, BY_TRACE, BY_PROFILE, BY_OTHERS, BY_TRACE]
 

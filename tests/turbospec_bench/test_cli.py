@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from turbospec import UserError
+from turbospec.cli import bench
 from turbospec.cli.bench import app
 from turbospec.models.profile import Profile
 from turbospec.observability.trace import read_trace
-from turbospec_bench.cell import Cell
+from turbospec_bench import targets
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded import profiles
 from turbospec_bench.embedded.contender import EngineContender
+from turbospec_bench.recorder import StepTotals
+from turbospec_bench.targets import Verdict
 from turbospec_bench.texts import Shape
 from turbospec_bench.trace_folder import TraceFolder
+
+ONE = ("--workload", "code", "--drafter", "good", "--concurrency", "2", "--rounds", "2")
+"""A selection of one configuration."""
 
 FIELDS = {
     *("workload", "drafter", "policy", "concurrency", "request_rate", "emit", "rounds"),
@@ -32,10 +45,10 @@ FIELDS = {
 
 
 @pytest.fixture
-def arguments(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def arguments(tiny: Path, alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Options of a small bench that keeps everything it writes in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Shape, "of", classmethod(lambda cls, cell: Shape(6, 8)))
+    monkeypatch.setattr(Shape, "of", classmethod(lambda cls, configuration: Shape(6, 8)))
     monkeypatch.setattr(profiles, "MAX_SECONDS", 0.5)
     return ["--models", str(tiny / "models"), "--workloads", str(tiny / "workloads"), "--threads", "1"]
 
@@ -93,7 +106,7 @@ def test_traces_of_counted_runs_and_the_step_times_that_go_with_them(arguments: 
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
     for row in rows:
         for index in range(2):
-            steps = list(read_trace(folder.trace(Cell.of(row), row["policy"], row["emit"], index + 1)))
+            steps = list(read_trace(folder.trace(Configuration.of(row), row["policy"], row["emit"], index + 1)))
             emitted = sum(sum(step.emitted) for step in steps)
             assert emitted == row["round_figures"]["total_output_tokens"][index]
     assert len(list((tmp_path / "kept").rglob("*.jsonl"))) == 2 * len(rows)  # the warm-up has none
@@ -122,7 +135,7 @@ def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
 
     def interrupted(self: EngineContender, load: object) -> object:
         served.append(load)
-        if len(served) == 6:  # in the second cell, after its warm-up round
+        if len(served) == 6:  # in the second configuration, after its warm-up round
             raise KeyboardInterrupt
         return serve(self, load)  # pyright: ignore[reportArgumentType]
 
@@ -131,7 +144,7 @@ def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
     monkeypatch.setattr(EngineContender, "serve", serve)
 
     assert stopped.exit_code == 130
-    assert "1 of 2 cells are finished" in stopped.stderr
+    assert "1 of 2 configurations are finished; --resume out.json completes the run" in stopped.stderr
     first = json.loads((tmp_path / "out.json").read_text())["rows"]
     assert {row["concurrency"] for row in first} == {1}
 
@@ -141,6 +154,91 @@ def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
     assert [row["concurrency"] for row in rows] == [1, 1, 2, 2]
 
 
+def test_an_interruption_before_the_first_round_promises_no_resume(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: EngineContender, load: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EngineContender, "serve", interrupted)
+    stopped = invoke(*arguments, *ONE, "--policy", "static-1", "--json", "out.json")
+
+    assert stopped.exit_code == 130
+    assert "no round is finished" in stopped.stderr
+    assert "resume out.json" not in stopped.stderr
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_what_the_run_shows_is_said_and_targets_are_not(arguments: list[str], tmp_path: Path) -> None:
+    done = invoke(*arguments, *ONE, "--policy", "static-1", "--policy", "adaptive", "--json", "out.json")
+
+    said = done.stdout + (tmp_path / "out.html").read_text()
+    assert done.exit_code == 0
+    assert "against off: " in done.stdout
+    assert "against off</dt>" in said
+    assert not re.search(r"not judged|MISSED|missed:|target", done.stdout)
+    assert "targets" not in json.loads((tmp_path / "out.json").read_text())["meta"]
+
+
+@pytest.mark.parametrize(("share", "status", "word"), [(0.0, 0, "met"), (1.0, 1, "missed")])
+def test_targets_are_judged_where_one_asks(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, status: int, word: str
+) -> None:
+    figures = StepTotals.figures
+    monkeypatch.setattr(StepTotals, "figures", lambda self: figures(self) | {"controller_time_share": share})
+    monkeypatch.setattr(targets, "BEST_FIXED", 0.0)
+    monkeypatch.setattr(targets, "FIRST_TOKEN_LIMIT", math.inf)
+    # Against `off` alone, of which no more is asked than its controller's share.
+    monkeypatch.setattr(targets, "_every_fixed_overall", lambda rows: Verdict("overall", None, "left out"))
+
+    done = invoke(*arguments, *ONE, "--policy", "adaptive", "--json", "out.json", "--check-targets")
+    again = invoke("targets", str(tmp_path / "out.json"))
+
+    assert (done.exit_code, again.exit_code) == (status, status)
+    assert re.search(rf"^{word} +controller's share of step time", again.stdout, re.MULTILINE)
+    assert "not judged" in again.stdout
+    assert done.stdout.endswith(again.stdout)
+
+
+def test_threads_are_those_that_other_processes_leave(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "other_cores_now", lambda: 1.3)
+    monkeypatch.setattr(bench, "cores", lambda: 4)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    given = [argument for argument in arguments if argument not in ("--threads", "1")]
+    before = torch.get_num_threads()
+    try:
+        done = invoke(*given, *ONE, "--policy", "static-1", "--json", "out.json")
+    finally:
+        torch.set_num_threads(before)
+
+    assert "other processes use 1.3 of 4 cores" in done.stderr
+    meta = json.loads((tmp_path / "out.json").read_text())["meta"]
+    assert (meta["threads"], meta["omp_wait_policy"]) == (2, "passive")
+    assert os.environ.pop("OMP_WAIT_POLICY") == "passive"
+    # A run that is completed keeps its number, whatever the machine does now.
+    monkeypatch.setattr(bench, "other_cores_now", lambda: 3.0)
+    try:
+        assert invoke(*given, *ONE, "--policy", "static-1", "--resume", "out.json").exit_code == 0
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_torch_is_not_loaded_before_its_threads_are_chosen() -> None:
+    script = (
+        "import sys\n"
+        "from turbospec import cli\n"
+        "from turbospec_bench import other_processes\n"
+        "def measured(): raise SystemExit('torch' in sys.modules)\n"
+        "other_processes.other_cores_now = measured\n"
+        "sys.argv = ['turbospec', 'bench', '--quick']\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
@@ -148,7 +246,7 @@ def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
         (["--policy", "adaptiv"], "did you mean `adaptive`"),
         (["--policy", "adaptive", "--policy", "mine/adaptive.yaml"], "both be called 'adaptive'"),
         (["--policy", "absent.yaml"], "absent.yaml: no such policy file"),
-        (["--quick", "--workload", "code"], "--quick has cells of its own"),
+        (["--quick", "--workload", "code"], "--quick has configurations of its own"),
         (["--resume", "absent.json"], "absent.json: cannot read the results"),
         (["--workloads", "absent"], "code.jsonl: cannot read the workload"),
         (["--models", "absent"], "no target checkpoint"),

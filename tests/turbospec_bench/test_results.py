@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
-from turbospec_bench.cell import Cell, by_cell
+from turbospec_bench.configuration import Configuration, by_configuration
 from turbospec_bench.contender import Run
 from turbospec_bench.results import RATIOS, Results
-from turbospec_bench.table import Entry
+from turbospec_bench.variant import Variant
 
-CELL = Cell("code", "good", 8)
-ENTRIES = (Entry("off"), Entry("mine/fancy.yaml", "after_draft"))
+CONFIGURATION = Configuration("code", "good", 8)
+VARIANTS = (Variant("off"), Variant("mine/fancy.yaml", "after_draft"))
 
 
 def run(throughput: float, extra: float = 1.0) -> Run:
@@ -23,7 +23,7 @@ def run(throughput: float, extra: float = 1.0) -> Run:
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     made = Results(tmp_path / "new" / "results.json", {"seed": 3})
-    made.put(CELL, ENTRIES, [[run(100), run(150)], [run(200), run(260)], [run(110, math.nan), run(143)]])
+    made.put(CONFIGURATION, VARIANTS, [[run(100), run(150)], [run(200), run(260)], [run(110, math.nan), run(143)]])
     return made
 
 
@@ -48,19 +48,19 @@ def test_a_saved_file_is_strict_json_and_loads_again(results: Results) -> None:
     assert set(document) == {"meta", "rows"}
     assert loaded.rows[0]["acceptance_rate"] is None
     assert loaded.meta == {"seed": 3}
-    assert list(by_cell(loaded.rows)) == [CELL]
+    assert list(by_configuration(loaded.rows)) == [CONFIGURATION]
     assert list(results.path.parent.iterdir()) == [results.path]
 
 
-def test_a_cell_is_finished_with_all_policies_and_rounds(results: Results) -> None:
-    assert results.has(CELL, ENTRIES, rounds=3)
-    assert not results.has(CELL, ENTRIES, rounds=4)
-    assert not results.has(CELL, (*ENTRIES, Entry("adaptive")), rounds=3)
-    assert not results.has(Cell("code", "good", 1), ENTRIES, rounds=1)
+def test_a_configuration_is_finished_with_all_policies_and_rounds(results: Results) -> None:
+    assert results.has(CONFIGURATION, VARIANTS, rounds=3)
+    assert not results.has(CONFIGURATION, VARIANTS, rounds=4)
+    assert not results.has(CONFIGURATION, (*VARIANTS, Variant("adaptive")), rounds=3)
+    assert not results.has(Configuration("code", "good", 1), VARIANTS, rounds=1)
 
 
-def test_putting_a_cell_again_replaces_it(results: Results) -> None:
-    results.put(CELL, ENTRIES, [[run(1), run(2)]])
+def test_putting_a_configuration_again_replaces_it(results: Results) -> None:
+    results.put(CONFIGURATION, VARIANTS, [[run(1), run(2)]])
 
     assert [row["rounds"] for row in results.rows] == [1, 1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turbospec_bench.stats import best_fixed, geometric_mean, median_ratio, paired_ratio
+from turbospec_bench.stats import best_rival, geometric_mean, median_ratio, paired_ratio
 
 
 def test_pairing_removes_what_all_policies_of_a_round_share() -> None:
@@ -32,7 +32,7 @@ def test_best_fixed_is_not_flattered_by_the_noise_that_chose_it() -> None:
     for _ in range(300):
         own = rng.normal(100, 5, 6)
         rivals = {f"static-{k}": rng.normal(100, 5, 6) for k in range(7)}
-        honest.append(np.median(best_fixed(own, rivals).ratios))
+        honest.append(np.median(best_rival(own, rivals).ratios))
         naive.append(np.median(own / max(rivals.values(), key=np.median)))
 
     assert np.mean(honest) == pytest.approx(1.0, abs=0.01)
@@ -40,13 +40,13 @@ def test_best_fixed_is_not_flattered_by_the_noise_that_chose_it() -> None:
 
 
 def test_best_fixed_finds_the_better_rival_and_uses_every_round_once() -> None:
-    compared = best_fixed([10.0] * 5, {"static-1": [5.0] * 5, "static-3": [8.0] * 5})
+    compared = best_rival([10.0] * 5, {"static-1": [5.0] * 5, "static-3": [8.0] * 5})
 
     assert compared.rivals == ("static-3", "static-3")
     assert compared.ratios == pytest.approx(np.full(5, 1.25))
 
 
-def test_geometric_mean_is_over_cells() -> None:
+def test_geometric_mean_is_over_configurations() -> None:
     mean = geometric_mean([[2.0, 2.0], [0.5, 0.5, 0.5]])
 
     assert mean.value == pytest.approx(1.0)

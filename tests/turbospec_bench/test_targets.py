@@ -4,25 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from turbospec_bench.cell import Cell
+from turbospec_bench.comparisons import best_rival_line
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.contender import Run
 from turbospec_bench.results import RATIOS, Results
 from turbospec_bench.stats import Ratio
-from turbospec_bench.table import Entry
-from turbospec_bench.targets import Verdict, best_fixed_line, judge
+from turbospec_bench.targets import Verdict, judge
+from turbospec_bench.variant import Variant
 
 TENS = dict.fromkeys(RATIOS, 10.0) | {"controller_time_share": 0.002}
-ALONE, BUSY = Cell("code", "good", 1), Cell("code", "good", 32)
+ALONE, BUSY = Configuration("code", "good", 1), Configuration("code", "good", 32)
 PEERS = ("ema-tiers", "goodput")
-NAMES = ("best fixed", "overall", "mismatched", "first token", "varying", "yardsticks", "controller", "order")
+NAMES = ("best fixed", "overall", "mismatched", "first token", "varying", "transformers", "controller", "order")
 
 
-def verdicts(*cells: tuple[Cell, dict[str, dict[str, float]]], rounds: int = 4) -> dict[str, Verdict]:
+def verdicts(*configurations: tuple[Configuration, dict[str, dict[str, float]]], rounds: int = 4) -> dict[str, Verdict]:
     """Judge rows in which the named figures are given and all others are 10, the same in every round."""
     results = Results(Path(), {})
-    for cell, policies in cells:
+    for configuration, policies in configurations:
         runs = [Run(TENS | figures, {}) for figures in policies.values()]
-        results.put(cell, [Entry.parse(name) for name in policies], [runs] * rounds)
+        results.put(configuration, [Variant.parse(name) for name in policies], [runs] * rounds)
     return dict(zip(NAMES, judge(results.rows), strict=True))
 
 
@@ -31,7 +32,7 @@ def tokens(value: float) -> dict[str, float]:
 
 
 def against(value: float, **rivals: float) -> dict[str, dict[str, float]]:
-    """Rows of a cell: adaptive at `value`, off, a fixed K and the peers at 10 unless given."""
+    """Rows of a configuration: adaptive at `value`, off, a fixed K and the peers at 10 unless given."""
     given = {"off": 10.0, "static-3": 10.0} | dict.fromkeys(PEERS, 10.0)
     given |= {name.replace("_", "-"): figure for name, figure in rivals.items()}
     return {name: tokens(figure) for name, figure in given.items()} | {"adaptive": tokens(value)}
@@ -41,15 +42,15 @@ def test_all_met() -> None:
     judged = verdicts(
         (ALONE, against(15, static_3=14, transformers_heuristic=9)),
         (BUSY, against(9.8)),
-        (Cell("code", "mismatched", 8), against(9.9, static_3=4)),
-        (Cell("shift", "good", 8), against(11)),
+        (Configuration("code", "mismatched", 8), against(9.9, static_3=4)),
+        (Configuration("shift", "good", 8), against(11)),
     )
 
     met = {name: verdict.met for name, verdict in judged.items()}
     assert met == dict.fromkeys(NAMES, True) | {"order": None}
 
 
-def test_one_bad_cell_misses_and_is_named() -> None:
+def test_one_bad_configuration_misses_and_is_named() -> None:
     judged = verdicts((ALONE, against(20)), (BUSY, against(9.6) | {"adaptive": tokens(9.6) | {"p99_ttft_ms": 11.0}}))
 
     for name in ("best fixed", "first token"):
@@ -67,25 +68,25 @@ def test_one_bad_cell_misses_and_is_named() -> None:
         ((0.95, 0.96, 0.94, 0.95), False, False),
     ],
 )
-def test_an_interval_across_the_bar_is_said_and_changes_no_verdict(
+def test_an_interval_across_the_target_is_said_and_changes_no_verdict(
     rounds: tuple[float, ...], met: bool, within_noise: bool
 ) -> None:
-    cell, entries = Cell("code", "mismatched", 8), (Entry("off"), Entry("adaptive"))
+    configuration, variants = Configuration("code", "mismatched", 8), (Variant("off"), Variant("adaptive"))
     runs = [[Run(TENS | tokens(10 * share), {}) for share in (1, own)] for own in rounds]
     results = Results(Path(), {})
-    results.put(cell, entries, runs)
+    results.put(configuration, variants, runs)
 
     verdict = dict(zip(NAMES, judge(results.rows), strict=True))["mismatched"]
 
     assert (verdict.met, verdict.within_noise) == (met, within_noise)
-    assert verdict.document()["within_noise"] is within_noise
+    assert verdict.surely_missed is (not met and not within_noise)
 
 
-def test_one_cell_surely_beyond_the_bar_is_no_noise_whatever_the_others_are() -> None:
+def test_one_configuration_surely_beyond_the_target_is_no_noise_whatever_the_others_are() -> None:
     ratio = {"sure": Ratio(0.9, 0.8, 0.95), "open": Ratio(1.01, 0.9, 1.1), "fine": Ratio(1.2, 1.1, 1.3)}
 
     def judged(*names: str) -> tuple[bool | None, bool]:
-        verdict = Verdict.of("bar", [(ratio[name], lambda value: value > 1) for name in names], "")
+        verdict = Verdict.of("target", [(ratio[name], lambda value: value > 1) for name in names], "")
         return verdict.met, verdict.within_noise
 
     assert judged("fine") == (True, False)
@@ -107,22 +108,22 @@ def test_a_policy_ahead_over_the_whole_table_misses() -> None:
 
 
 @pytest.mark.parametrize("figures", [tokens(9.7), tokens(10) | {"mean_tpot_ms": 10.3}])
-def test_a_hopeless_drafter_may_cost_next_to_nothing(figures: dict[str, float]) -> None:
-    judged = verdicts((Cell("code", "mismatched", 8), {"off": tokens(10), "adaptive": figures}))
+def test_a_drafter_that_never_matches_may_cost_next_to_nothing(figures: dict[str, float]) -> None:
+    judged = verdicts((Configuration("code", "mismatched", 8), {"off": tokens(10), "adaptive": figures}))
 
     assert judged["mismatched"].met is False
 
 
-def test_where_nothing_fixed_is_right_adaptive_must_lead_every_cell() -> None:
-    cells = [Cell("mixed", "good", concurrency) for concurrency in (1, 8)]
-    judged = verdicts((cells[0], against(11)), (cells[1], against(11, ema_tiers=12)))
+def test_where_nothing_fixed_is_right_adaptive_must_lead_every_configuration() -> None:
+    configurations = [Configuration("mixed", "good", concurrency) for concurrency in (1, 8)]
+    judged = verdicts((configurations[0], against(11)), (configurations[1], against(11, ema_tiers=12)))
 
     assert judged["varying"].met is False
     assert "mixed/good/c8 (ema-tiers) 0.917" in judged["varying"].figures
 
 
 def test_transformers_may_not_be_faster() -> None:
-    assert verdicts((ALONE, against(10, transformers_constant=11)))["yardsticks"].met is False
+    assert verdicts((ALONE, against(10, transformers_constant=11)))["transformers"].met is False
 
 
 def test_a_greedy_controller_misses() -> None:
@@ -133,9 +134,14 @@ def test_a_greedy_controller_misses() -> None:
 
 def test_a_users_file_is_no_fixed_length_by_its_name() -> None:
     rivals = against(10.5) | {"off-hours": tokens(30), "static-mine": tokens(30), "transformers-mine": tokens(30)}
-    judged = verdicts((ALONE, rivals), (Cell("mixed", "good", 8), rivals))
+    judged = verdicts((ALONE, rivals), (Configuration("mixed", "good", 8), rivals))
 
-    assert [judged[name].met for name in ("best fixed", "overall", "varying", "yardsticks")] == [True, True, True, None]
+    assert [judged[name].met for name in ("best fixed", "overall", "varying", "transformers")] == [
+        True,
+        True,
+        True,
+        None,
+    ]
 
 
 def test_what_was_not_measured_is_not_judged() -> None:
@@ -154,13 +160,13 @@ def test_emitting_after_the_draft_is_judged_by_itself() -> None:
     assert judged["overall"].met is None
 
 
-def test_the_line_of_a_cell_names_the_best_fixed() -> None:
+def test_the_line_of_a_configuration_names_the_best_fixed() -> None:
     results = Results(Path(), {})
     names = ("off", "static-1", "static-5", "adaptive")
     runs = [Run(dict.fromkeys(RATIOS, 10.0) | tokens(value), {}) for value in (10, 12, 15, 18)]
-    results.put(ALONE, [Entry(name) for name in names], [runs] * 2)
+    results.put(ALONE, [Variant(name) for name in names], [runs] * 2)
 
-    line = best_fixed_line(results.rows)
+    line = best_rival_line(results.rows, "the best fixed K")
 
     assert line is not None
-    assert "static-5; adaptive × 1.200" in line
+    assert line == "adaptive: 1.200× the tokens/s of the best fixed K, static-5 [1.200, 1.200]"

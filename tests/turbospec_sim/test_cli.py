@@ -147,9 +147,15 @@ def no_simulation(*_: object) -> None:
         ("joblib", "turbospec_sim.backends", [], "get the simulator with: pip install 'turbospec[sim]'"),
         (
             "matplotlib",
-            "turbospec_bench.reports.pictures",
+            "turbospec_bench.reports.plot_style",
             ["--report", "report.html"],
-            "get the engine with: pip install 'turbospec[engine]', or the simulator with: pip install 'turbospec[sim]'",
+            "get reports and pictures with: pip install 'turbospec[bench]'",
+        ),
+        (
+            "jinja2",
+            "turbospec_bench.reports.page",
+            ["--report", "report.html"],
+            "get reports and pictures with: pip install 'turbospec[bench]'",
         ),
         ("ray", "ray", ["--backend", "ray"], "get Ray with: pip install 'turbospec[ray]'"),
     ],
@@ -169,7 +175,7 @@ def test_a_missing_extra_is_one_line(
         loaded,
         "turbospec_sim.sweep",
         "turbospec_bench.reports.simulation",
-        "turbospec_bench.reports.simulation_figures",
+        "turbospec_bench.reports.simulation_plots",
     ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, missing, None)

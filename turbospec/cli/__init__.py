@@ -35,13 +35,14 @@ COMMANDS = {
 }
 
 EXTRAS = {
-    "engine": ("torch", "transformers", "safetensors", "tokenizers", "matplotlib", "turbospec_engine"),
-    "sim": ("joblib", "matplotlib"),
+    "engine": ("torch", "transformers", "safetensors", "tokenizers", "turbospec_engine"),
+    "sim": ("joblib",),
+    "bench": ("matplotlib", "jinja2"),
     "ray": ("ray",),
 }
 """Modules that an extra of the package installs."""
 
-EXTRA_NAMES = {"engine": "the engine", "sim": "the simulator", "ray": "Ray"}
+EXTRA_NAMES = {"engine": "the engine", "sim": "the simulator", "bench": "reports and pictures", "ray": "Ray"}
 
 QUIET_LOADING = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Keeps the progress bars and messages of model loaders off the terminal; the user's environment overrides it."""

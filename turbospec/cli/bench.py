@@ -11,32 +11,44 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turbospec.cli.bench_output import conclude, open_results, show_cell, surroundings
+from turbospec.cli.bench_options import CheckTargets, Json, Models, Pictures, Report, Resume, Seed, Workloads
+from turbospec.cli.bench_output import (
+    conclude,
+    open_results,
+    say_unfinished,
+    show_configuration,
+    show_targets,
+    surroundings,
+)
+from turbospec.cli.bench_progress import BenchProgress
+from turbospec.cli.bench_targets import bench_targets
 from turbospec.cli.bench_vllm import bench_vllm
 from turbospec.cli.console import progress, stderr, stdout, table
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
 from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, load_controller, read_policy
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Configuration
+from turbospec_bench.other_processes import choose_threads, cores, other_cores_now, threads_from_environment
 from turbospec_bench.trace_folder import TraceFolder
 
 if TYPE_CHECKING:
-    from turbospec_bench.contender import Contender
     from turbospec_bench.embedded.session import Session
-    from turbospec_bench.embedded.workloads import Load
     from turbospec_bench.results import Results
-    from turbospec_bench.table import Entry
+    from turbospec_bench.variant import Variant
 
-    Plan = Sequence[tuple[Cell, Sequence[Entry]]]
+    Plan = Sequence[tuple[Configuration, Sequence[Variant]]]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.command("vllm")(bench_vllm)
+app.command("targets")(bench_targets)
 
 FULL_ROUNDS = 6
 QUICK_ROUNDS = 3
-QUICK_CELL_SECONDS, QUICK_LEAST_ROUNDS = 75.0, 2
-"""Where a machine is so slow that a cell of --quick takes longer, this many counted rounds have to do."""
+QUICK_REPEATS = 1
+"""Rounds of a configuration that --quick repeats at most, because other processes disturbed them."""
+QUICK_SECONDS, QUICK_LEAST_ROUNDS = 75.0, 2
+"""Where a machine is so slow that a configuration of --quick takes longer, this many counted rounds are enough."""
 TIMED_POLICIES = ("static-3", "ema-tiers", "goodput", "adaptive")
 
 
@@ -47,95 +59,122 @@ def bench(
     drafter: Annotated[list[str] | None, typer.Option(help="good, weak, mismatched or n-gram.")] = None,
     concurrency: Annotated[list[int] | None, typer.Option(min=1, help="Requests in flight.")] = None,
     request_rate: Annotated[
-        list[float] | None, typer.Option(min=0.01, help="Poisson arrivals a second, in place of a fixed concurrency.")
+        list[float] | None, typer.Option(min=0.01, help="Poisson arrivals per second, in place of a fixed concurrency.")
     ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name or file of a policy, or transformers-NAME; NAME:after_draft drafts before a step's tokens leave."
+            help="Name or file of a policy, or transformers-NAME; NAME:after_draft drafts before it emits tokens."
         ),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Counted rounds a cell: 6; with --quick 3, or 2 on a slow machine.")
+        int | None,
+        typer.Option(min=1, help="Counted rounds of a configuration: 6; with --quick 3, or 2 on a slow machine."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws the requests and the order of policies.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Three cells that tell the story, in a few minutes.")] = False,
-    models: Annotated[
-        Path, typer.Option(help="Folder of target, drafter, drafter-weak and drafter-mismatched.")
-    ] = Path("models"),
-    workloads: Annotated[Path, typer.Option(help="Folder of code.jsonl and prose.jsonl.")] = Path("workloads"),
+    seed: Seed = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Three configurations and five policies, in a few minutes.")
+    ] = False,
+    models: Models = Path("models"),
+    workloads: Workloads = Path("workloads"),
     profile: Annotated[
-        Path | None, typer.Option(help="Step times of the pair, for policies that predict; measured when absent.")
+        Path | None, typer.Option(help="Step times of the models, for policies that predict; measured when absent.")
     ] = None,
     traces: Annotated[
         Path | None,
-        typer.Option(help="Folder for each counted run's decision trace, and for step times, measured anew for it."),
+        typer.Option(help="Folder for the decision trace of each counted run, and for step times measured for it."),
     ] = None,
     device: Annotated[str, typer.Option(help="Where the models run.")] = "cpu",
     dtype: Dtype = DEFAULT_DTYPE,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores when absent.")] = None,
-    json: Annotated[
-        Path | None, typer.Option(help="Results, written after every cell; under runs/ when absent.")
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="CPU threads; when absent, all cores that other processes leave."),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="HTML report; beside the results when absent.")] = None,
-    pictures: Annotated[Path | None, typer.Option(help="Folder for the report's pictures as SVG files.")] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Results of an interrupted run of the same selection, to be completed.")
-    ] = None,
+    json: Json = None,
+    report: Report = None,
+    pictures: Pictures = None,
+    resume: Resume = None,
+    check_targets: CheckTargets = False,
 ) -> None:
     """Compare policies over the same requests: tokens/s, TTFT and TPOT, as ratios to `off` too.
 
-    The whole table has 21 cells; --workload, --drafter, --concurrency, --policy and --rounds select from it.
+    The whole matrix has 21 configurations of workload, drafter and load; --workload, --drafter, --concurrency,
+    --policy and --rounds select from it.
     """
     if context.invoked_subcommand is not None:
         return
-    from turbospec_bench.embedded.pairs import Pairs
-    from turbospec_bench.embedded.profiles import CACHE, MeasuredProfiles
-    from turbospec_bench.embedded.session import Session
-    from turbospec_bench.embedded.workloads import USUAL_SAMPLING
-    from turbospec_bench.table import QUICK_TABLE, entries_of, select_cells
+    # Imports what the report needs: a missing package is reported before minutes of measuring.
+    import turbospec_bench.reports.benchmark  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    from turbospec_bench.matrix import QUICK_MATRIX, select_configurations, variants_of
+    from turbospec_bench.results import Results
+    from turbospec_bench.rounds import MAX_REPEATS, DisturbanceCheck
     from turbospec_bench.targets import judge
 
     if quick and (workload or drafter or concurrency or request_rate):
-        raise UserError("--quick has cells of its own; leave it out to select others")
-    cells = QUICK_TABLE if quick else select_cells(workload or (), drafter or (), concurrency or (), request_rate or ())
-    plan = [(cell, entries_of(cell, policy or (), quick=quick)) for cell in cells]
-    for entry in {entry for _, entries in plan for entry in entries if not entry.is_transformers}:
-        read_policy(find_policy(entry.policy))
-    cell_seconds = QUICK_CELL_SECONDS if quick and rounds is None else math.inf
-    rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
-    pairs = Pairs(models, device, dtype, threads)
-    meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": threads or os.cpu_count()}
-    meta |= surroundings()
-    results = open_results(resume, json, meta, ("seed", "device", "dtype", "threads"))
-    given = None if profile is None else Profile.load(profile)
-    conditions = {"dtype": dtype, "temperature": USUAL_SAMPLING.temperature, "top_p": USUAL_SAMPLING.top_p}
-    if given is not None and (differences := given.differences(conditions)):
-        stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off", markup=False)
-    folder = None if traces is None else TraceFolder(traces)
-    if folder is not None:
-        folder.make()
-    # Runs are simulated from step times that go with them, not from those of another day.
-    cache = CACHE if folder is None else None
-    source = pairs.source(workloads, seed)
-    session = Session(
-        pairs=pairs,
-        source=source,
-        profile_of=MeasuredProfiles(pairs, stderr.print, source.text(), cache) if given is None else lambda _: given,
-        seed=seed,
-        traces=folder,
+        raise UserError("--quick has configurations of its own; leave it out to select others")
+    configurations = (
+        QUICK_MATRIX
+        if quick
+        else select_configurations(workload or (), drafter or (), concurrency or (), request_rate or ())
     )
-    interrupted = False
-    try:
-        _play(session, plan, rounds, results, cell_seconds)
-    except KeyboardInterrupt:
-        interrupted = True
-    if results.rows:
-        conclude(results, judge(results.rows), report, pictures)
+    plan = [(configuration, variants_of(configuration, policy or (), quick=quick)) for configuration in configurations]
+    for variant in {variant for _, variants in plan for variant in variants if not variant.is_transformers}:
+        read_policy(find_policy(variant.policy))
+    enough_seconds = QUICK_SECONDS if quick and rounds is None else math.inf
+    rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
+    given = None if profile is None else Profile.load(profile)
+    resumed = None if resume is None else Results.load(resume)
+    if threads is None:
+        threads = threads_from_environment() if resumed is None else resumed.meta.get("threads")
+    if device == "cpu":
+        threads = _threads_beside_others(threads)
+    with progress() as bar:
+        shown = BenchProgress(bar, "loading the models")
+        # Loads torch, whose OpenMP reads the environment at that moment and never again.
+        from turbospec_bench.embedded.pairs import Pairs
+        from turbospec_bench.embedded.profiles import CACHE, MeasuredProfiles
+        from turbospec_bench.embedded.session import Session
+        from turbospec_bench.embedded.workloads import USUAL_SAMPLING
+
+        pairs = Pairs(models, device, dtype, threads)
+        source = pairs.source(workloads, seed)
+        meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": pairs.threads_in_use}
+        if waiting := os.environ.get("OMP_WAIT_POLICY"):
+            meta["omp_wait_policy"] = waiting
+        results = open_results(resumed, json, meta | surroundings(), ("seed", "device", "dtype", "threads"))
+        conditions = {"dtype": dtype, "temperature": USUAL_SAMPLING.temperature, "top_p": USUAL_SAMPLING.top_p}
+        if given is not None and (differences := given.differences(conditions)):
+            stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off", markup=False)
+        folder = None if traces is None else TraceFolder(traces)
+        if folder is not None:
+            folder.make()
+        # Runs are simulated from step times measured with them, not on another day.
+        cache = CACHE if folder is None else None
+        measured = MeasuredProfiles(pairs, shown.announce, source.text(), cache)
+        session = Session(
+            pairs=pairs,
+            source=source,
+            profile_of=measured if given is None else lambda _: given,
+            seed=seed,
+            traces=folder,
+            check=DisturbanceCheck(
+                spare_cores=cores() - (pairs.threads_in_use if device == "cpu" else 1),
+                repeats=QUICK_REPEATS if quick else MAX_REPEATS,
+                say=shown.remark,
+            ),
+        )
+        interrupted = False
+        try:
+            _play(session, plan, rounds, results, enough_seconds, shown)
+        except KeyboardInterrupt:
+            interrupted = True
+    conclude(results, report, pictures)
     if interrupted:
-        finished = sum(results.has(cell, entries, rounds) for cell, entries in plan)
-        stderr.print(f"{finished} of {len(plan)} cells are finished; the same command with --resume goes on from there")
+        finished = sum(results.has(configuration, variants, rounds) for configuration, variants in plan)
+        say_unfinished(results, finished, len(plan))
         raise KeyboardInterrupt
+    if check_targets:
+        raise typer.Exit(show_targets(judge(results.rows)))
 
 
 @app.command("controller")
@@ -161,23 +200,35 @@ def controller_cost(
     stdout.print(shown)
 
 
-def _play(session: Session, plan: Plan, rounds: int, results: Results, cell_seconds: float) -> None:
-    """Play the cells that the results lack. What a cell has when it is interrupted is kept, and when its time is up."""
-    from turbospec_bench.targets import best_fixed_line
+def _threads_beside_others(asked: int | None) -> int | None:
+    """Threads of the models; None for as many as torch takes. Says so where other processes use the machine."""
+    threads, remark = choose_threads(asked, other_cores_now(), cores())
+    if remark is not None:
+        stderr.print(remark, markup=False, soft_wrap=True)
+        # Threads that sleep at the end of a parallel region are slower, and do not hold one another up.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    return threads
 
-    left = [(cell, entries) for cell, entries in plan if not results.has(cell, entries, rounds)]
-    with progress() as bar:
-        task = bar.add_task("runs", total=sum(len(entries) * (rounds + 1) for _, entries in left))
-        for cell, entries in left:
 
-            def on_run(contender: Contender[Load], cell: Cell = cell) -> None:
-                bar.update(task, advance=1, description=f"{cell.name} {contender.entry.policy}")
+def _play(
+    session: Session, plan: Plan, rounds: int, results: Results, enough_seconds: float, shown: BenchProgress
+) -> None:
+    """Play the configurations that the results lack, each no longer than some seconds where it has enough rounds."""
+    from turbospec_bench.comparisons import best_rival_line
+    from turbospec_bench.embedded.session import runs_of
 
-            enough_at = time.monotonic() + cell_seconds
-            results.collect(
-                cell,
-                entries,
-                session.play(cell, entries, rounds, on_run),
-                lambda played, at=enough_at: played >= QUICK_LEAST_ROUNDS and time.monotonic() > at,
-            )
-            show_cell(results, cell, best_fixed_line)
+    left = [
+        (configuration, variants)
+        for configuration, variants in plan
+        if not results.has(configuration, variants, rounds)
+    ]
+    shown.expect(sum(runs_of(variants, rounds) for _, variants in left), "starting the engines")
+    for configuration, variants in left:
+        enough_at = time.monotonic() + enough_seconds
+        results.collect(
+            configuration,
+            variants,
+            session.play(configuration, variants, rounds, shown.on_run),
+            lambda played, at=enough_at: played >= QUICK_LEAST_ROUNDS and time.monotonic() > at,
+        )
+        show_configuration(results, configuration, lambda rows: best_rival_line(rows, "the best fixed K"))

@@ -1,4 +1,4 @@
-"""What the benchmarks show of a cell and of the whole, and where its results come from and go."""
+"""What both benchmarks print, and where their results come from and go."""
 
 from __future__ import annotations
 
@@ -12,66 +12,93 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from turbospec.cli.console import stdout, table
+from turbospec.cli.console import stderr, stdout, table
 from turbospec.errors import UserError
-from turbospec_bench.cell import Cell, Row
-from turbospec_bench.reports.rows import COLUMNS, table_line
+from turbospec_bench.configuration import Configuration, Row
+from turbospec_bench.table_rows import COLUMNS, disturbance, table_line
 
 if TYPE_CHECKING:
     from turbospec_bench.results import Results
     from turbospec_bench.targets import Verdict
 
-VERDICTS = {True: ("met", "green"), False: ("MISSED", "red"), None: ("not judged", "yellow")}
+VERDICTS = {True: ("met", "green"), False: ("missed", "red"), None: ("not judged", "yellow")}
+TARGET_MISSED = 1
+"""Exit status where a target is missed beyond noise; a user's mistake is 2."""
 
 
-def open_results(resume: Path | None, new: Path | None, meta: dict[str, Any], compared: Sequence[str]) -> Results:
+def open_results(resumed: Results | None, new: Path | None, meta: dict[str, Any], compared: Sequence[str]) -> Results:
     """New results, or those of an interrupted run.
 
     Args:
+        resumed: results of the interrupted run.
         new: where new ones go; under `runs/` when absent.
         compared: fields of `meta` in which a run that is resumed must be the same.
 
     Raises:
-        UserError: the results to resume are missing, broken, or measured in another way.
+        UserError: the results to resume were measured in another way.
     """
     from turbospec_bench.results import Results
 
-    if resume is None:
+    if resumed is None:
         return Results(new or Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json", meta)
-    results = Results.load(resume)
-    if differing := [name for name in compared if results.meta.get(name) != meta[name]]:
-        raise UserError(f"{resume}: was measured with another {' and another '.join(differing)}; start a new one")
-    return results
+    if differing := [name for name in compared if resumed.meta.get(name) != meta[name]]:
+        raise UserError(f"{resumed.path}: was measured with another {' and another '.join(differing)}; start a new one")
+    return resumed
 
 
-def show_cell(results: Results, cell: Cell, compare: Callable[[Sequence[Row]], str | None]) -> None:
-    """Print a cell's table, and under it what `compare` says of its rows."""
-    rows = results.of_cell(cell)
-    shown = table(f"{cell.name}: medians of {rows[0]['rounds']} rounds", *COLUMNS)
+def show_configuration(
+    results: Results, configuration: Configuration, compare: Callable[[Sequence[Row]], str | None]
+) -> None:
+    """Print a configuration's table, and under it what `compare` says of its rows."""
+    rows = results.of_configuration(configuration)
+    shown = table(f"{configuration.name}: medians of {rows[0]['rounds']} rounds", *COLUMNS)
     for row in rows:
         shown.add_row(*table_line(row))
     for column in shown.columns[:3]:
         column.no_wrap = True
     stdout.print(shown)
+    if disturbed := disturbance(rows):
+        stdout.print(disturbed, markup=False)
     if (line := compare(rows)) is not None:
         stdout.print(line, markup=False)
 
 
-def conclude(results: Results, verdicts: Sequence[Verdict], report: Path | None, pictures: Path | None) -> None:
-    """Print the verdicts, and write the results, the report and the pictures."""
+def conclude(results: Results, report: Path | None, pictures: Path | None) -> None:
+    """Say what the run shows, and write the results, the report and the pictures; nothing without any row."""
     from turbospec_bench.reports.benchmark import write_pictures, write_report
+    from turbospec_bench.summary import findings
 
+    if not results.rows:
+        return
     report = report or results.path.with_suffix(".html")
-    results.meta["verdicts"] = [verdict.document() for verdict in verdicts]
     results.save()
-    for verdict in verdicts:
-        word, style = VERDICTS[verdict.met]
-        noise = "within noise" if verdict.within_noise else ""
-        stdout.print(Text.assemble((f"{word:<12}", style), f"{noise:<14}{verdict.bar}: ", (verdict.figures, "bold")))
+    for finding in findings(results.rows):
+        stdout.print(Text.assemble((finding.topic, "bold"), f": {finding.text}"))
     write_report(report, results.meta, results.rows)
     if pictures is not None:
         write_pictures(pictures, results.rows)
-    stdout.print(f"results: {results.path}\nreport:  {report}", soft_wrap=True)
+    stdout.print(f"results: {results.path}\nreport:  {report}", soft_wrap=True, markup=False)
+
+
+def say_unfinished(results: Results, finished: int, planned: int) -> None:
+    """Say how far an interrupted run came, and how to go on where there are results."""
+    if results.path.exists():
+        stderr.print(
+            f"{finished} of {planned} configurations are finished; --resume {results.path} completes the run",
+            markup=False,
+            soft_wrap=True,
+        )
+    else:
+        stderr.print("no round is finished; there are no results to resume from")
+
+
+def show_targets(verdicts: Sequence[Verdict]) -> int:
+    """Print whether each target is met, and return the exit status that says so."""
+    for verdict in verdicts:
+        word, style = VERDICTS[verdict.met]
+        noise = "within noise" if verdict.within_noise else ""
+        stdout.print(Text.assemble((f"{word:<12}", style), f"{noise:<14}{verdict.target}: ", (verdict.figures, "bold")))
+    return TARGET_MISSED if any(verdict.surely_missed for verdict in verdicts) else 0
 
 
 def surroundings() -> dict[str, Any]:

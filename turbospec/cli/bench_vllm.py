@@ -17,17 +17,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turbospec.cli.bench_output import conclude, open_results, show_cell, surroundings
-from turbospec.cli.console import progress, stderr, stdout
+from turbospec.cli.bench_options import CheckTargets, Json, Models, Pictures, Report, Resume, Seed, Workloads
+from turbospec.cli.bench_output import (
+    conclude,
+    open_results,
+    say_unfinished,
+    show_configuration,
+    show_targets,
+    surroundings,
+)
+from turbospec.cli.bench_progress import BenchProgress
+from turbospec.cli.console import progress, stdout
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Configuration
 
 if TYPE_CHECKING:
-    from turbospec_bench.contender import Contender
     from turbospec_bench.results import Results
-    from turbospec_bench.table import Entry
-    from turbospec_bench.vllm.loads import VllmLoad
+    from turbospec_bench.variant import Variant
     from turbospec_bench.vllm.session import VllmSession
 
 ROUNDS = 4
@@ -45,97 +52,106 @@ def bench_vllm(
         list[str] | None,
         typer.Option(help="vLLM's own static-K and vllm-table, or name or file of a policy of TurboSpec."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Counted rounds a cell.")] = ROUNDS,
-    seed: Annotated[int, typer.Option(help="Draws the requests and the order of policies.")] = 0,
-    models: Annotated[Path, typer.Option(help="Folder of the target and its drafters.")] = Path("models"),
-    workloads: Annotated[Path, typer.Option(help="Folder of code.jsonl and prose.jsonl.")] = Path("workloads"),
+    rounds: Annotated[int, typer.Option(min=1, help="Counted rounds of a configuration.")] = ROUNDS,
+    seed: Seed = 0,
+    models: Models = Path("models"),
+    workloads: Workloads = Path("workloads"),
     dtype: Dtype = DEFAULT_DTYPE,
     vllm: Annotated[str, typer.Option(help="The command that starts vLLM.")] = "vllm",
-    json: Annotated[
-        Path | None,
-        typer.Option(help="Results, written after every cell, and a folder of logs; under runs/ when absent."),
-    ] = None,
-    report: Annotated[Path | None, typer.Option(help="HTML report; beside the results when absent.")] = None,
-    pictures: Annotated[Path | None, typer.Option(help="Folder for the report's pictures as SVG files.")] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Results of an interrupted run of the same selection, to be completed.")
-    ] = None,
+    json: Json = None,
+    report: Report = None,
+    pictures: Pictures = None,
+    resume: Resume = None,
+    check_targets: CheckTargets = False,
 ) -> None:
     """Compare policies in `vllm serve` under load by `vllm bench serve`, as ratios to `off` too.
 
-    Run it in the environment that vLLM is in. The whole table has 21 cells; --workload, --drafter, --concurrency,
-    --policy and --rounds select from it.
+    Run it in the environment that vLLM is in. The whole matrix has 21 configurations of workload, drafter and load;
+    --workload, --drafter, --concurrency, --policy and --rounds select from it. The logs of servers and client are in a
+    folder beside the results.
     """
-    # The report needs matplotlib; where that is missing, it is to be said before hours of measuring.
+    # Imports what the report needs: a missing package is reported before hours of measuring.
     import turbospec_bench.reports.benchmark  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    from turbospec_bench.table import select_cells
+    from turbospec_bench.matrix import select_configurations
+    from turbospec_bench.other_processes import other_cores_now, shared_machine
+    from turbospec_bench.results import Results
+    from turbospec_bench.rounds import DisturbanceCheck
     from turbospec_bench.vllm.client_process import BenchClient
     from turbospec_bench.vllm.contender import Bench
     from turbospec_bench.vllm.fleet import Fleet
     from turbospec_bench.vllm.launch import Launches
     from turbospec_bench.vllm.loads import LoadSource, load_tokenizer
+    from turbospec_bench.vllm.matrix import PAIRS, variants_of
     from turbospec_bench.vllm.session import VllmSession
-    from turbospec_bench.vllm.table import PAIRS, entries_of
     from turbospec_bench.vllm.targets import judge
 
-    cells = select_cells(workload or (), drafter or (), concurrency or (), table=PAIRS)
-    entries = entries_of(policy or ())
+    configurations = select_configurations(workload or (), drafter or (), concurrency or (), pairings=PAIRS)
+    variants = variants_of(policy or ())
     command = _command(vllm)
-    launches = Launches(models, dtype, max(cell.concurrency or 1 for cell in cells))
+    launches = Launches(models, dtype, max(configuration.concurrency or 1 for configuration in configurations))
     tokenizer = load_tokenizer(launches.target)
     meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": _vllm_version()} | surroundings()
-    results = open_results(resume, json, meta, ("seed", "dtype", "vllm"))
+    resumed = None if resume is None else Results.load(resume)
+    results = open_results(resumed, json, meta, ("seed", "dtype", "vllm"))
     logs = results.path.with_name(f"{results.path.stem}-logs")
     with ExitStack() as stack:
         stack.enter_context(_interrupted_by_signals())
+        shown = BenchProgress(stack.enter_context(progress()), "starting the client, `vllm bench serve`")
+        if (remark := shared_machine(other_cores_now())) is not None:
+            shown.remark(remark)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="turbospec-bench-")))
         source = LoadSource(workloads, tokenizer, scratch, seed)
         fleet = stack.enter_context(Fleet(command, logs))
         # Ends before the servers do: they wait for requests that are still open.
         client = stack.enter_context(BenchClient(logs / "client.log"))
-        session = VllmSession(fleet, launches, Bench(client, launches.target, tokenizer, scratch), source, seed)
+        bench = Bench(client, launches.target, tokenizer, scratch)
+        session = VllmSession(fleet, launches, bench, source, seed, DisturbanceCheck(say=shown.remark))
         stopped: BaseException | None = None
         try:
-            _play(session, cells, entries, rounds, results)
+            _play(session, configurations, variants, rounds, results, shown)
         except (KeyboardInterrupt, UserError) as error:
             stopped = error
-    if results.rows:
-        conclude(results, judge(results.rows), report, pictures)
-    if stopped is not None and results.path.exists():
-        finished = sum(results.has(cell, entries, rounds) for cell in cells)
-        stderr.print(f"{finished} of {len(cells)} cells are finished; --resume {results.path} goes on from there")
+        shown.phase("stopping the servers")
+    conclude(results, report, pictures)
     if stopped is not None:
+        finished = sum(results.has(configuration, variants, rounds) for configuration in configurations)
+        say_unfinished(results, finished, len(configurations))
         raise stopped
+    if check_targets:
+        raise typer.Exit(show_targets(judge(results.rows)))
 
 
-def _play(session: VllmSession, cells: Sequence[Cell], entries: Sequence[Entry], rounds: int, results: Results) -> None:
-    """Play the cells that the results lack, drafter by drafter."""
+def _play(
+    session: VllmSession,
+    configurations: Sequence[Configuration],
+    variants: Sequence[Variant],
+    rounds: int,
+    results: Results,
+    shown: BenchProgress,
+) -> None:
+    """Play the configurations that the results lack, drafter by drafter."""
+    from turbospec_bench.comparisons import best_rival_line
     from turbospec_bench.vllm.session import runs_of
-    from turbospec_bench.vllm.targets import best_other_line
+    from turbospec_bench.vllm.targets import is_other
 
-    drafters = [cell.drafter for cell in cells]
+    drafters = [configuration.drafter for configuration in configurations]
     left = sorted(
-        (cell for cell in cells if not results.has(cell, entries, rounds)),
-        key=lambda cell: drafters.index(cell.drafter),
+        (configuration for configuration in configurations if not results.has(configuration, variants, rounds)),
+        key=lambda configuration: drafters.index(configuration.drafter),
     )
-    with progress() as bar:
-        task = bar.add_task("runs", total=runs_of(entries, rounds) * len(left))
-
-        def on_run(cell: Cell, contender: Contender[VllmLoad]) -> None:
-            bar.update(task, advance=1, description=f"{cell.name} {contender.entry.policy}")
-
-        for drafter, group in groupby(left, key=lambda cell: cell.drafter):
-            own = [*group]
-            bar.update(task, description=f"{drafter}: starting servers")
-            tables: dict[str, Any] = results.meta.setdefault(TABLES, {})
-            lengths = session.warm_up(own, entries, tables.get(drafter), on_run)
-            if lengths is not None:
-                tables[drafter] = [[*line] for line in lengths]
-                results.save()
-                stdout.print(f"{drafter}: tuned table {tables[drafter]}", markup=False)
-            for cell in own:
-                results.collect(cell, entries, session.play(cell, entries, rounds, on_run))
-                show_cell(results, cell, best_other_line)
+    shown.expect(runs_of(variants, rounds) * len(left), "starting servers")
+    for drafter, group in groupby(left, key=lambda configuration: configuration.drafter):
+        own = [*group]
+        shown.phase(f"{drafter}: starting servers")
+        tables: dict[str, Any] = results.meta.setdefault(TABLES, {})
+        lengths = session.warm_up(own, variants, tables.get(drafter), shown.on_run)
+        if lengths is not None:
+            tables[drafter] = [[*line] for line in lengths]
+            results.save()
+            stdout.print(f"{drafter}: tuned table {tables[drafter]}", markup=False)
+        for configuration in own:
+            results.collect(configuration, variants, session.play(configuration, variants, rounds, shown.on_run))
+            show_configuration(results, configuration, lambda rows: best_rival_line(rows, "the best other", is_other))
 
 
 def _vllm_version() -> str:

@@ -5,21 +5,36 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
+from datetime import timedelta
+from threading import Event, Thread
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 LOG_WIDTH = 140
 """Columns where stdout is a file or a pipe: wide enough for every table."""
+LINE_SECONDS = 10.0
+"""Between two lines of progress where stderr is a file or a pipe."""
 
 stdout = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else LOG_WIDTH)
 stderr = Console(stderr=True, highlight=False)
 
 
 def progress() -> Progress:
-    """A progress bar with an ETA, gone when it is done; silent where stderr is not a terminal."""
+    """Progress on stderr: on a terminal a bar with an ETA, gone when it is done; elsewhere a line every 10 s."""
+    if not stderr.is_terminal:
+        return ProgressLines()
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -29,8 +44,46 @@ def progress() -> Progress:
         TimeRemainingColumn(),
         console=stderr,
         transient=True,
-        disable=not stderr.is_terminal,
     )
+
+
+class ProgressLines(Progress):
+    """Progress for a log. A thread prints it, so that a long step or a wait for a server shows up too."""
+
+    def __init__(self) -> None:
+        super().__init__(console=stderr, disable=True)
+        self._over = Event()
+        self._printer = Thread(target=self._print, name="progress", daemon=True)
+
+    def start(self) -> None:
+        super().start()
+        self._printer.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._printer.join()
+        super().stop()
+
+    def _print(self) -> None:
+        while not self._over.wait(LINE_SECONDS):
+            line = "; ".join(_in_words(task) for task in self.tasks if not task.finished)
+            with suppress(OSError):  # nobody reads stderr any more
+                stderr.print(line or "finishing", markup=False, soft_wrap=True)
+
+
+def _in_words(task: Task) -> str:
+    """Such as `runs: 12 of 45, 0:01:20 elapsed, about 0:03:40 left`."""
+    elapsed = task.elapsed or 0.0
+    parts = [f"{_time(elapsed)} elapsed"]
+    if task.total:
+        parts.insert(0, f"{task.completed:g} of {task.total:g}")
+        if task.completed:
+            parts.append(f"about {_time(elapsed * (task.total / task.completed - 1))} left")
+    return f"{task.description}: {', '.join(parts)}"
+
+
+def _time(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
 
 
 def table(title: str, *columns: str) -> Table:

@@ -125,21 +125,15 @@ class Fit:
         )
 
     def plot(self, path: Path) -> None:
-        """Draw predicted over measured step time; a perfect fit lies on the line."""
-        from matplotlib.figure import Figure
+        """Draw predicted over measured step time.
 
-        figure: Any = Figure(figsize=(5, 5), layout="constrained")
-        axes = figure.add_subplot(xscale="log", yscale="log", xlabel="measured, ms", ylabel="predicted, ms")
-        for drafting, label in ((False, "plain steps"), (True, "drafting steps")):
-            steps = self.drafting == drafting
-            axes.plot(self.measured[steps] * 1e3, self.predicted[steps] * 1e3, ".", label=label, alpha=0.6)
-        ends = np.array([self.measured.min(), self.measured.max()]) * 1e3
-        axes.plot(ends, ends, linewidth=1, color="gray")
-        axes.set_aspect("equal")
-        axes.set_title(f"Step time: median error {self.median_error:.1%}, R² {self.r_squared:.3f}", loc="left")
-        axes.legend(frameon=False)
+        Raises:
+            UserError: the file cannot be written.
+        """
+        from turbospec_bench.reports.profile_plot import write_fit_plot
+
+        title = f"Step time: median error {self.median_error:.1%}, R² {self.r_squared:.3f}"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path)
+            write_fit_plot(path, self.measured, self.predicted, self.drafting, title)
         except OSError as error:
             raise UserError(f"{path}: cannot write the plot ({error.strerror}); name a file with --plot") from error

@@ -56,7 +56,7 @@ def simulate(
 
     check_outputs(json, report)
     if report is not None:
-        # It needs matplotlib; where that is missing, it is to be said before hours of simulating.
+        # Imports what the report needs: a missing package is reported before hours of simulating.
         import turbospec_bench.reports.simulation  # noqa: F401  # pyright: ignore[reportUnusedImport]
     read = named_scenarios(scenarios, settings or ())
     policies = checked_policies(policy or (), read)

@@ -1,4 +1,4 @@
-"""A policy in the embedded engine, behind a client that keeps to the load's arrivals."""
+"""A policy in the embedded engine, with a client that sends requests at the load's arrival times."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from turbospec_bench.contender import Run, client_figures
 from turbospec_bench.embedded.workloads import Load
 from turbospec_bench.metrics import RequestRecord
 from turbospec_bench.recorder import StepLog, StepTotals, Timeline
-from turbospec_bench.table import Entry
+from turbospec_bench.variant import Variant
 from turbospec_engine import Engine, EngineConfig, Models
 
 
 class EngineContender:
-    """One engine and one controller that go on living from run to run, as a server does.
+    """One engine and one controller, which live through all runs of a configuration as a server does.
 
     Args:
-        traced: whether runs keep their steps.
+        traced: whether a run keeps its steps.
     """
 
     def __init__(
-        self, entry: Entry, config: EngineConfig, models: Models, controller: Controller, *, traced: bool = False
+        self, variant: Variant, config: EngineConfig, models: Models, controller: Controller, *, traced: bool = False
     ) -> None:
-        self.entry = entry
+        self.variant = variant
         self._totals = StepTotals()
         self._timeline = Timeline()
         self._log = StepLog()
@@ -43,7 +43,7 @@ class EngineContender:
 
 
 def drive(engine: Engine, load: Load) -> list[RequestRecord]:
-    """Serve a load to its end. At most `max_in_flight` requests are in the engine; none is sent before its arrival."""
+    """Serve a whole load: at most `max_in_flight` requests at once, none before its arrival time."""
     began = time.perf_counter()
     unsent = deque(zip(load.requests, load.arrivals or (0.0,) * len(load.requests), strict=True))
     records: list[RequestRecord] = []

@@ -1,16 +1,18 @@
-"""The target with each of its drafters, loaded once and when first needed."""
+"""Target and drafter pairs, each loaded once, when it is first needed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 import transformers
 
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.transformers_contender import HuggingFacePair
 from turbospec_bench.embedded.workloads import RequestSource
-from turbospec_bench.table import TARGET, Emit
+from turbospec_bench.matrix import TARGET
+from turbospec_bench.variant import Emit
 from turbospec_engine import EngineConfig, Models
 from turbospec_engine.config import NGRAM
 
@@ -18,12 +20,12 @@ DRAFTERS = {"good": "drafter", "weak": "drafter-weak", "mismatched": "drafter-mi
 """Folder of each drafter that is a model."""
 MAX_MODEL_LEN = 384
 POISSON_MAX_SEQS = 32
-"""Requests that may run at once where arrivals set no limit of their own."""
+"""Batch slots under Poisson arrivals, which set no limit."""
 
 
 @dataclass(slots=True)
 class Pairs:
-    """Engine settings and weights for every cell."""
+    """Engine settings and weights for every configuration."""
 
     folder: Path
     device: str = "cpu"
@@ -33,31 +35,36 @@ class Pairs:
     _hugging_face: dict[str, HuggingFacePair] = field(default_factory=dict[str, HuggingFacePair])
 
     def __post_init__(self) -> None:
-        # The benchmark shows one progress bar, its own.
+        # The benchmark has a progress bar of its own.
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
 
-    def config(self, cell: Cell, emit: Emit = "before_draft") -> EngineConfig:
+    @property
+    def threads_in_use(self) -> int:
+        """Threads that torch computes with; final once a model is loaded."""
+        return torch.get_num_threads()
+
+    def engine_config(self, configuration: Configuration, emit: Emit = "before_draft") -> EngineConfig:
         return EngineConfig(
             target=self.folder / TARGET,
-            drafter=self._drafter(cell.drafter),
+            drafter=self._drafter(configuration.drafter),
             device=self.device,
             dtype=self.dtype,
-            max_num_seqs=cell.concurrency or POISSON_MAX_SEQS,
+            max_num_seqs=configuration.concurrency or POISSON_MAX_SEQS,
             max_model_len=MAX_MODEL_LEN,
             emit=emit,
             num_threads=self.threads,
         )
 
-    def models(self, cell: Cell) -> Models:
-        """Weights of a cell's pair.
+    def models(self, configuration: Configuration) -> Models:
+        """Target and drafter of a configuration.
 
         Raises:
             UserError: a checkpoint is missing or unreadable.
         """
-        if cell.drafter not in self._models:
-            self._models[cell.drafter] = Models.load(self.config(cell))
-        return self._models[cell.drafter]
+        if configuration.drafter not in self._models:
+            self._models[configuration.drafter] = Models.load(self.engine_config(configuration))
+        return self._models[configuration.drafter]
 
     def source(self, workloads: Path, seed: int) -> RequestSource:
         """Requests from a folder of held-out text, in the target's tokens.
@@ -69,15 +76,15 @@ class Pairs:
         target = Models.load(settings)
         return RequestSource(workloads, target.tokenizer, target.vocab_size, seed)
 
-    def hugging_face(self, cell: Cell) -> HuggingFacePair:
-        """The same pair as transformers loads it; only for a drafter that is a model."""
-        if cell.drafter not in self._hugging_face:
-            config = self.config(cell)
-            assistant = self.folder / DRAFTERS[cell.drafter]
-            self._hugging_face[cell.drafter] = HuggingFacePair.load(
+    def hugging_face(self, configuration: Configuration) -> HuggingFacePair:
+        """The same pair, loaded for transformers' `generate`; only for a drafter that is a model."""
+        if configuration.drafter not in self._hugging_face:
+            config = self.engine_config(configuration)
+            assistant = self.folder / DRAFTERS[configuration.drafter]
+            self._hugging_face[configuration.drafter] = HuggingFacePair.load(
                 Path(config.target), assistant, config.device, config.torch_dtype
             )
-        return self._hugging_face[cell.drafter]
+        return self._hugging_face[configuration.drafter]
 
     def _drafter(self, name: str) -> str | Path:
         return self.folder / DRAFTERS[name] if name in DRAFTERS else NGRAM

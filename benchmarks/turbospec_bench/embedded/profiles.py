@@ -1,4 +1,4 @@
-"""Step times of every pair for the policies that predict, measured once and kept on disk."""
+"""Profiles (measured step times) of every pair, for policies that predict; measured once and cached on disk."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import numpy as np
 import torch
 
 from turbospec.models.profile import Profile
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.pairs import DRAFTERS, Pairs
 from turbospec_bench.embedded.workloads import USUAL_SAMPLING
-from turbospec_bench.table import TARGET
+from turbospec_bench.matrix import TARGET
 from turbospec_engine import Engine
 from turbospec_engine.profiling import ScriptedController, measure
 
 CACHE = Path(".cache/turbospec")
 MAX_CONCURRENCY = 32
-"""Largest batch that is measured."""
+"""Largest measured batch."""
 MAX_SECONDS = 20.0
 
 
 class MeasuredProfiles:
-    """Measures a pair when it is first asked for, unless the cache has it for the same weights and machine.
+    """Measures a pair when its profile is first needed, unless the cache has one of the same weights and settings.
 
     Args:
-        announce: told of a measurement that is about to begin.
-        text: tokens of what is served.
-        cache: folder of what was measured; None to measure anew.
+        announce: called before each measurement, with a line for the user.
+        text: tokens of the served text.
+        cache: folder of measured profiles; None to measure anew.
     """
 
     def __init__(
@@ -42,29 +42,31 @@ class MeasuredProfiles:
         self._cache = cache
         self._loaded: dict[str, Profile] = {}
 
-    def __call__(self, cell: Cell) -> Profile:
-        if cell.drafter not in self._loaded:
-            self._loaded[cell.drafter] = self._load_or_measure(cell)
-        return self._loaded[cell.drafter]
+    def __call__(self, configuration: Configuration) -> Profile:
+        if configuration.drafter not in self._loaded:
+            self._loaded[configuration.drafter] = self._load_or_measure(configuration)
+        return self._loaded[configuration.drafter]
 
-    def _load_or_measure(self, cell: Cell) -> Profile:
+    def _load_or_measure(self, configuration: Configuration) -> Profile:
         path = None
         if self._cache is not None:
-            path = self._cache / f"profile-{cell.drafter}-{self._fingerprint(cell)}.json"
+            path = self._cache / f"profile-{configuration.drafter}-{self._fingerprint(configuration)}.json"
             if path.is_file():
                 return Profile.load(path)
-        self._announce(f"measuring step times with the {cell.drafter} drafter (at most {MAX_SECONDS:.0f} s)")
-        config = self._pairs.config(Cell(cell.workload, cell.drafter, MAX_CONCURRENCY))
+        self._announce(f"measuring step times with the {configuration.drafter} drafter (at most {MAX_SECONDS:.0f} s)")
+        config = self._pairs.engine_config(
+            Configuration(configuration.workload, configuration.drafter, MAX_CONCURRENCY)
+        )
         controller = ScriptedController(rng=np.random.default_rng(0))
-        engine = Engine(config, controller, models=self._pairs.models(cell))
+        engine = Engine(config, controller, models=self._pairs.models(configuration))
         profile = measure(engine, max_seconds=MAX_SECONDS, sampling=USUAL_SAMPLING, text=self._text)
         if path is not None:
             profile.save(path)
         return profile
 
-    def _fingerprint(self, cell: Cell) -> str:
-        """Changes with the weights, their type, the device, the threads and how tokens are chosen."""
-        folders = [TARGET, *([DRAFTERS[cell.drafter]] if cell.drafter in DRAFTERS else [])]
+    def _fingerprint(self, configuration: Configuration) -> str:
+        """A hash of the weights, their type, device, threads and sampling settings."""
+        folders = [TARGET, *([DRAFTERS[configuration.drafter]] if configuration.drafter in DRAFTERS else [])]
         files = sorted(file for name in folders for file in (self._pairs.folder / name).glob("*.safetensors"))
         weights = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         described = [weights, self._pairs.device, self._pairs.dtype, torch.get_num_threads(), torch.__version__]

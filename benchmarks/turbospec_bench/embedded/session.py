@@ -1,4 +1,4 @@
-"""Sets a cell up and plays its rounds."""
+"""Plays the rounds of each configuration in the embedded engine."""
 
 from __future__ import annotations
 
@@ -9,64 +9,84 @@ from functools import partial
 from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, load_controller, read_policy
 from turbospec.policy.static import OffConfig, StaticConfig
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.contender import Contender, Run
 from turbospec_bench.embedded.contender import EngineContender
 from turbospec_bench.embedded.pairs import Pairs
 from turbospec_bench.embedded.transformers_contender import TransformersContender
 from turbospec_bench.embedded.workloads import Load, RequestSource
-from turbospec_bench.rounds import play_rounds
-from turbospec_bench.table import Entry
+from turbospec_bench.rounds import DisturbanceCheck, OnRun, play_rounds
 from turbospec_bench.trace_folder import TraceFolder, write_trace
+from turbospec_bench.variant import Variant
+
+UNCOUNTED_ROUNDS = 1
+"""Played first in every configuration, to warm up."""
+
+
+def runs_of(variants: Sequence[Variant], rounds: int) -> int:
+    """Runs of a configuration, the uncounted ones too."""
+    return len(variants) * (UNCOUNTED_ROUNDS + rounds)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What all cells of a benchmark share."""
+    """What all configurations of a benchmark share."""
 
     pairs: Pairs
     source: RequestSource
-    profile_of: Callable[[Cell], Profile]
+    profile_of: Callable[[Configuration], Profile]
     """Measured step times, for the policies that may predict; measuring can take a while."""
     seed: int
     """Of the policies that draw at random, and of the order within rounds."""
     traces: TraceFolder | None = None
     """Where the steps of counted runs go, and the step times of their pairs."""
+    check: DisturbanceCheck | None = None
 
     def play(
-        self, cell: Cell, entries: Sequence[Entry], rounds: int, on_run: Callable[[Contender[Load]], None]
+        self, configuration: Configuration, variants: Sequence[Variant], rounds: int, on_run: OnRun
     ) -> Iterator[list[Run]]:
-        """Yield the runs of each counted round, in the order of the entries. Engines and controllers are the cell's.
+        """Yield the runs of each counted round, in the order of the variants.
+
+        Engines and controllers live for the whole configuration.
 
         Raises:
             UserError: a trace cannot be written.
         """
         if self.traces is not None:
-            self.profile_of(cell).save(self.traces.profile(cell.drafter))
-        contenders = [self._contender(cell, entry) for entry in entries]
-        played = play_rounds(contenders, partial(self.source.draw, cell), rounds, self.seed, on_run)
-        for number, runs in enumerate(played, start=1):
+            self.profile_of(configuration).save(self.traces.profile(configuration.drafter))
+        contenders = [self._contender(configuration, variant) for variant in variants]
+
+        def play(numbers: Sequence[int], check: DisturbanceCheck | None) -> Iterator[list[Run]]:
+            draw = partial(self.source.draw, configuration)
+            return play_rounds(contenders, draw, numbers, self.seed, partial(on_run, configuration), check)
+
+        for _ in play(range(UNCOUNTED_ROUNDS), None):
+            pass
+        counted = play(range(UNCOUNTED_ROUNDS, UNCOUNTED_ROUNDS + rounds), self.check)
+        for number, runs in enumerate(counted, start=1):
             if self.traces is not None:
-                _write(self.traces, cell, entries, number, runs)
+                _write(self.traces, configuration, variants, number, runs)
             yield runs
 
-    def _contender(self, cell: Cell, entry: Entry) -> Contender[Load]:
-        if entry.is_transformers:
-            return TransformersContender(entry, self.pairs.hugging_face(cell))
-        assert entry.emit is not None, "the engine is ours"
-        never_predicts = isinstance(read_policy(find_policy(entry.policy)), OffConfig | StaticConfig)
-        profile = None if never_predicts else self.profile_of(cell)
-        controller = load_controller(entry.policy, profile=profile, seed=self.seed)
+    def _contender(self, configuration: Configuration, variant: Variant) -> Contender[Load]:
+        if variant.is_transformers:
+            return TransformersContender(variant, self.pairs.hugging_face(configuration))
+        assert variant.emit is not None, "only the embedded engine runs here"
+        never_predicts = isinstance(read_policy(find_policy(variant.policy)), OffConfig | StaticConfig)
+        profile = None if never_predicts else self.profile_of(configuration)
+        controller = load_controller(variant.policy, profile=profile, seed=self.seed)
         return EngineContender(
-            entry,
-            self.pairs.config(cell, entry.emit),
-            self.pairs.models(cell),
+            variant,
+            self.pairs.engine_config(configuration, variant.emit),
+            self.pairs.models(configuration),
             controller,
             traced=self.traces is not None,
         )
 
 
-def _write(traces: TraceFolder, cell: Cell, entries: Sequence[Entry], number: int, runs: Sequence[Run]) -> None:
-    for entry, run in zip(entries, runs, strict=True):
-        if entry.emit is not None:
-            write_trace(traces.trace(cell, entry.name, entry.emit, number), run.steps)
+def _write(
+    traces: TraceFolder, configuration: Configuration, variants: Sequence[Variant], number: int, runs: Sequence[Run]
+) -> None:
+    for variant, run in zip(variants, runs, strict=True):
+        if variant.emit is not None:
+            write_trace(traces.trace(configuration, variant.name, variant.emit, number), run.steps)

@@ -1,4 +1,4 @@
-"""What users have today: transformers' own assisted generation, one request at a time, on the same pair."""
+"""Assisted generation in transformers, one request at a time, with the same target and drafter."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from turbospec.errors import UserError
 from turbospec_bench.contender import Run, client_figures
 from turbospec_bench.embedded.workloads import BenchRequest, Load
 from turbospec_bench.metrics import RequestRecord
-from turbospec_bench.table import TRANSFORMERS_PREFIX, Entry
+from turbospec_bench.variant import TRANSFORMERS_PREFIX, Variant
 
 DRAFT_TOKENS = 20
 CONFIDENCE_THRESHOLD = 0.4
-"""Both are transformers' defaults; it refits the threshold online where scikit-learn is installed."""
+"""Both are transformers' defaults. transformers refits the threshold online where scikit-learn is installed."""
 
 SCHEDULES: dict[str, tuple[str, float]] = {
     "constant": ("constant", 0.0),
@@ -31,7 +31,7 @@ SCHEDULES: dict[str, tuple[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class HuggingFacePair:
-    """A target and its assistant as transformers runs them. Every end-of-text token is off: lengths are fixed."""
+    """A target and its assistant in transformers, without end-of-text tokens: output lengths are fixed."""
 
     target: Any
     assistant: Any
@@ -50,13 +50,13 @@ def _load(path: Path, device: str, dtype: torch.dtype) -> Any:
 class TransformersContender:
     """`generate` with one of its schedules, or without an assistant (`transformers-off`)."""
 
-    def __init__(self, entry: Entry, pair: HuggingFacePair) -> None:
-        self.entry = entry
+    def __init__(self, variant: Variant, pair: HuggingFacePair) -> None:
+        self.variant = variant
         self._pair = pair
-        schedule = entry.policy.removeprefix(TRANSFORMERS_PREFIX)
+        schedule = variant.policy.removeprefix(TRANSFORMERS_PREFIX)
         if schedule != "off" and schedule not in SCHEDULES:
             known = ", ".join(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", *SCHEDULES))
-            raise UserError(f"no yardstick {entry.policy!r}; there are {known}")
+            raise UserError(f"no schedule of transformers is called {variant.policy!r}; there are {known}")
         self._schedule = SCHEDULES.get(schedule)
 
     def serve(self, load: Load) -> Run:
@@ -71,7 +71,7 @@ class TransformersContender:
         streamer = _Clock(len(request.prompt))
         settings: dict[str, Any] = {}
         if self._schedule is not None:
-            # transformers reads the schedule from the assistant, and moves the numbers there as it goes.
+            # transformers reads the schedule from the assistant's config and changes its numbers while it generates.
             schedule, threshold = self._schedule
             own = self._pair.assistant.generation_config
             own.num_assistant_tokens, own.num_assistant_tokens_schedule = DRAFT_TOKENS, schedule
@@ -96,7 +96,7 @@ class TransformersContender:
 
 
 class _Clock(BaseStreamer):
-    """Notes when tokens reach the client. The first thing a streamer is given is the prompt."""
+    """Records when tokens reach the client. A streamer's first call has the prompt."""
 
     def __init__(self, prompt_tokens: int) -> None:
         self.record = RequestRecord(time.perf_counter(), prompt_tokens)

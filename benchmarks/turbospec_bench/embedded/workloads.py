@@ -1,13 +1,12 @@
 """The requests of a round, drawn by seed from held-out text.
 
-Every request is the beginning of a held-out record, sampled at a temperature (small models fall into loops at 0, which
-fakes acceptance), with `ignore_eos` and a fixed number of output tokens, so that all policies do the same work.
+Every request is the beginning of a held-out record. Output is sampled (at temperature 0 small models fall into loops,
+which raises acceptance), with `ignore_eos` and a fixed number of tokens, so that all policies do the same work.
 
 `code`, `prose`  requests of one kind of text.
 `mixed`          a third code, a third prose, a third requests whose drafts never match, in shuffled order. The last
-                 are code requests that may emit only the rarer half of the vocabulary, as structured output or
-                 allowed-token requests do in real servers; the drafter is not told. Nothing marks them for the
-                 controller.
+                 are code requests restricted to the rarer half of the vocabulary, as by structured output or
+                 allowed tokens in real servers. Neither the drafter nor the controller knows of the restriction.
 `shift`          thirds in order: code, unpredictable text, code. The unpredictable text is words of prose records
                  in random order, continued at a temperature at which the next token is nearly a matter of chance.
 """
@@ -21,7 +20,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.texts import PROMPT_TOKENS, Shape, read_texts
 from turbospec_engine.request import SamplingParams
 
@@ -30,7 +29,7 @@ Kind = Literal["code", "prose", "restricted", "unpredictable"]
 TEMPERATURE = 0.8
 TOP_P = 0.95
 USUAL_SAMPLING = SamplingParams(temperature=TEMPERATURE, top_p=TOP_P)
-"""Of the requests whose step times are measured beforehand."""
+"""Sampling settings of the requests with which profiles are measured."""
 PROFILED_TEXTS = 64
 UNPREDICTABLE_TEMPERATURE = 1.5
 
@@ -47,12 +46,12 @@ class BenchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The requests of one run and when they may be sent."""
+    """The requests of one run and their arrival times."""
 
     requests: tuple[BenchRequest, ...]
     max_in_flight: int | None = None
     arrivals: tuple[float, ...] | None = None
-    """Seconds from the start, one for each request; None where all are ready at the start."""
+    """Seconds from the start, one per request; None where all are ready at the start."""
 
 
 class RequestSource:
@@ -68,19 +67,20 @@ class RequestSource:
         self._allowed = tuple(range(vocab_size // 2, vocab_size))
         self._seed = seed
 
-    def draw(self, cell: Cell, round_index: int) -> Load:
-        """The load of a round; the same for every policy, another one in every round and cell."""
-        rng = np.random.default_rng((self._seed, zlib.crc32(cell.name.encode()), round_index + 1))
-        shape = Shape.of(cell)
-        kinds = _kinds(cell.workload, shape.requests, rng)
+    def draw(self, configuration: Configuration, number: int) -> Load:
+        """The load of a round, counted from the uncounted one; the same for every policy, different in every round and
+        configuration."""
+        rng = np.random.default_rng((self._seed, zlib.crc32(configuration.name.encode()), number))
+        shape = Shape.of(configuration)
+        kinds = _kinds(configuration.workload, shape.requests, rng)
         requests = tuple(self._request(kind, shape, rng) for kind in kinds)
-        if cell.request_rate is None:
-            return Load(requests, max_in_flight=cell.concurrency)
-        gaps = rng.exponential(1 / cell.request_rate, len(requests))
+        if configuration.request_rate is None:
+            return Load(requests, max_in_flight=configuration.concurrency)
+        gaps = rng.exponential(1 / configuration.request_rate, len(requests))
         return Load(requests, arrivals=tuple(np.cumsum(gaps).tolist()))
 
     def text(self) -> list[int]:
-        """Some of the code in tokens, end to end, to measure step times on."""
+        """Tokens of some code records, concatenated, for measuring step times."""
         return self._tokenizer.encode("\n".join(self._texts["code"][:PROFILED_TEXTS]), add_special_tokens=False)
 
     def _request(self, kind: Kind, shape: Shape, rng: np.random.Generator) -> BenchRequest:

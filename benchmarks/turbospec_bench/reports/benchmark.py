@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from turbospec.files.whole_file import write_whole
-from turbospec_bench.cell import Cell, Row, by_cell
-from turbospec_bench.reports import benchmark_figures as figures
-from turbospec_bench.reports.page import details, page
-from turbospec_bench.reports.pictures import standalone
-from turbospec_bench.reports.rows import COLUMNS, table_line
+from turbospec_bench.configuration import Configuration, Row, by_configuration
+from turbospec_bench.reports import benchmark_plots as plots
+from turbospec_bench.reports.page import render_page
+from turbospec_bench.reports.plot_style import standalone
+from turbospec_bench.summary import findings
+from turbospec_bench.table_rows import COLUMNS, disturbance, table_line
 
-OPEN_CELLS = 3
-"""Cells whose details are open when the page is."""
+OPEN_CONFIGURATIONS = 3
+"""Configurations whose details are open when the page is opened."""
 
 
 def write_report(path: Path, meta: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """Write the report of a results file's `meta` and `rows`: verdicts, tables, then pictures."""
+    """Write the report of a results file's `meta` and `rows`: what they show in words, then pictures and tables."""
     write_whole(path, render(meta, rows))
 
 
@@ -35,62 +35,42 @@ def write_pictures(folder: Path, rows: Sequence[Row]) -> list[Path]:
 
 def render(meta: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The report as one HTML document."""
-    cells = by_cell(rows)
-    parts = [
-        f"<p>{escape(_setting(meta))}</p>",
-        _verdicts(meta.get("verdicts", [])),
-        "<h2>Throughput</h2>",
-        figures.throughput(cells),
-        "<h2>Predicted against measured step time</h2>",
-        figures.step_time(rows) or "<p>No policy in these rows predicts step times.</p>",
-        "<h2>Cells</h2>",
-        *(_cell(cell, own, place < OPEN_CELLS) for place, (cell, own) in enumerate(cells.items())),
-    ]
-    return page("TurboSpec benchmark", parts)
+    configurations = by_configuration(rows)
+    return render_page(
+        "benchmark.html",
+        setting=_setting(meta),
+        findings=findings(rows),
+        throughput=plots.throughput(configurations),
+        step_time=plots.step_time(rows),
+        columns=COLUMNS,
+        open_configurations=OPEN_CONFIGURATIONS,
+        configurations=[_details(configuration, own) for configuration, own in configurations.items()],
+    )
+
+
+def _details(configuration: Configuration, rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "name": configuration.name,
+        "disturbance": disturbance(rows),
+        "lines": [(row["policy"], table_line(row)) for row in rows],
+        "latency": plots.latency(rows),
+        "timeline": plots.timeline(rows),
+    }
 
 
 def _pictures(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    cells = by_cell(rows)
-    yield "throughput", figures.throughput(cells)
-    if step_time := figures.step_time(rows):
+    configurations = by_configuration(rows)
+    yield "throughput", plots.throughput(configurations)
+    if step_time := plots.step_time(rows):
         yield "step-time", step_time
-    for cell, own in cells.items():
-        stem = cell.name.replace("/", "-")
-        yield f"latency-{stem}", figures.latency(own)
-        if timeline := figures.timeline(own):
+    for configuration, own in configurations.items():
+        stem = configuration.name.replace("/", "-")
+        yield f"latency-{stem}", plots.latency(own)
+        if timeline := plots.timeline(own):
             yield f"timeline-{stem}", timeline
 
 
 def _setting(meta: Mapping[str, Any]) -> str:
-    return " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in meta.items() if name != "verdicts")
-
-
-def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    words = {True: ("met", "met"), False: ("missed", "missed"), None: ("", "not judged")}
-    lines = [
-        f"<tr><td class='{words[verdict['met']][0]}'>{words[verdict['met']][1]}</td>"
-        f"<td>{'within noise' if verdict['within_noise'] else ''}</td>"
-        f"<td>{escape(verdict['bar'])}</td><td>{escape(verdict['figures'])}</td></tr>"
-        for verdict in verdicts
-    ]
-    return (
-        "<h2>Bars</h2><p>Met or missed by the point estimates. <em>Within noise</em>: their 95 % intervals reach "
-        "across the bar, so more rounds may turn the verdict.</p>"
-        f"<table class='words'><tr><th></th><th></th><th>bar</th><th>measured</th></tr>{''.join(lines)}</table>"
-    )
-
-
-def _cell(cell: Cell, rows: Sequence[Row], opened: bool) -> str:
-    timeline = figures.timeline(rows)
-    pictures = figures.latency(rows) + (f"<p>Over the last round:</p>{timeline}" if timeline else "")
-    return details(cell.name, _table(rows) + pictures, opened)
-
-
-def _table(rows: Sequence[Row]) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
-    return f"<table><tr>{head}</tr>{''.join(_line(row) for row in rows)}</table>"
-
-
-def _line(row: Row) -> str:
-    mark = " class='adaptive'" if row["policy"] == "adaptive" else ""
-    return f"<tr{mark}>{''.join(f'<td>{escape(value)}</td>' for value in table_line(row))}</tr>"
+    """How it was measured; tuned tables, which are long, stay in the results file."""
+    said = {name: value for name, value in meta.items() if isinstance(value, str | int | float)}
+    return " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in said.items())

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from turbospec.files.whole_file import write_whole
 from turbospec.files.yaml_text import yaml_text
-from turbospec_bench.reports.page import details, page
-from turbospec_bench.reports.simulation_figures import against_load, step_time, timeline
+from turbospec_bench.reports.page import render_page
+from turbospec_bench.reports.simulation_plots import against_load, step_time, timeline
 from turbospec_sim.replications import Replications, Row, replications
 
 LIMITS = {"p99_ttft_ms": "P99 TTFT", "p99_tpot_ms": "P99 TPOT"}
-YARDSTICKS = {"regret_vs_oracle": "the oracle", "regret_vs_best_static": "the best static length in hindsight"}
+BASELINES = {"regret_vs_oracle": "the oracle", "regret_vs_best_static": "the best static length in hindsight"}
 COLUMNS = (
     ("P99 TTFT ms", "p99_ttft_ms", ".0f"),
     ("mean TTFT ms", "mean_ttft_ms", ".0f"),
@@ -28,7 +27,7 @@ COLUMNS = (
     ("preemptions", "preemptions", ".0f"),
 )
 OPEN_TIMELINES = 2
-"""Loads of a scenario whose course is open when the page is."""
+"""Loads of a scenario whose timelines are open when the page is opened."""
 
 
 def write_report(path: Path, meta: Mapping[str, Any], rows: Sequence[Row]) -> None:
@@ -37,56 +36,51 @@ def write_report(path: Path, meta: Mapping[str, Any], rows: Sequence[Row]) -> No
 
 
 def render(meta: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """The report as one HTML document: every scenario's verdicts, then its pictures and tables."""
-    setting = " · ".join(f"{name}: {value}" for name, value in meta.items() if name != "scenarios")
-    several = "Figures are means over the seeds, ± half of their 95 % confidence interval." if meta["seeds"] > 1 else ""
-    parts = [
-        f"<p>{escape(setting)}</p>",
-        f"<p>Simulated: the controller is real, the engine, its requests and its clock are not. {several}</p>",
-    ]
-    for name, points in replications(rows).items():
-        parts += _scenario(name, meta["scenarios"][name], points)
-    return page("TurboSpec simulation", parts)
+    """The report as one HTML document: every scenario's SLO, then its pictures and tables."""
+    return render_page(
+        "simulation.html",
+        setting=" · ".join(f"{name}: {value}" for name, value in meta.items() if name != "scenarios"),
+        several_seeds=meta["seeds"] > 1,
+        columns=("policy", "requests/s", *(name for name, _, _ in COLUMNS)),
+        open_timelines=OPEN_TIMELINES,
+        scenarios=[_scenario(name, meta["scenarios"][name], points) for name, points in replications(rows).items()],
+    )
 
 
-def _scenario(name: str, scenario: Mapping[str, Any], points: Sequence[Replications]) -> list[str]:
+def _scenario(name: str, scenario: Mapping[str, Any], points: Sequence[Replications]) -> dict[str, Any]:
     limits = {field: limit for field, limit in (scenario["slo"] or {}).items() if limit is not None}
-    regrets = {field: said for field, said in YARDSTICKS.items() if points[0].rows[0][field] is not None}
     seeds = sorted({row["seed"] for point in points for row in point.rows})
-    parts = [
-        f"<h2>{escape(name)}</h2>",
-        f"<p>{escape(scenario['description'])}</p>" if scenario["description"] else "",
-        f"<p>{escape(_facts(scenario, seeds))}</p>",
-        details("The scenario as it was simulated", f"<pre>{escape(yaml_text(scenario))}</pre>", False),
-        "<h3>SLO</h3>",
-        f"<p>{_slo_words(limits)}</p>",
-        _matrix(points, lambda point: _slo_cell(point, limits)),
-        "<h3>Against load</h3>",
-        against_load(points, limits),
-        details("All figures", _figures_table(points), False),
-        "<h3>Over simulated time</h3>",
-        f"<p>Of the runs with seed {seeds[0]}.</p>",
-        *_timelines(points),
-        "<h3>Where the step time went</h3>",
-        "<p>Prefill is what prompts added to the target's pass.</p>",
-        step_time(points),
-    ]
-    for field, said in regrets.items():
-        parts += [
-            f"<h3>Regret against {said}</h3>",
-            "<p>The part of its goodput, the tokens a second of requests within the SLO, that was not reached; "
-            "below 0 where a policy did better.</p>",
-            _matrix(points, lambda point, field=field: f"<td>{point.words(field, '.1%')}</td>"),
-        ]
-    return parts
+    loads = list(dict.fromkeys(point.load for point in points))
+    return {
+        "name": name,
+        "description": scenario["description"],
+        "facts": _facts(scenario, seeds),
+        "document": yaml_text(scenario),
+        "slo": _slo_words(limits),
+        "loads": ("policy", *loads),
+        "verdicts": _by_policy(points, loads, lambda point: _verdict(point, limits)),
+        "against_load": against_load(points, limits),
+        "figures": [(point.policy, _figures(point)) for point in points],
+        "seed": seeds[0],
+        "timelines": _timelines(points),
+        "step_time": step_time(points),
+        "regrets": [
+            {
+                "baseline": said,
+                "lines": _by_policy(points, loads, lambda point, field=field: point.words(field, ".1%")),
+            }
+            for field, said in BASELINES.items()
+            if points[0].rows[0][field] is not None
+        ],
+    }
 
 
 def _facts(scenario: Mapping[str, Any], seeds: Sequence[int]) -> str:
     server, drafter = scenario["server"], scenario["drafter"]
     workload = scenario["workload"]
     facts = [
-        f"{server['max_num_seqs']} sequences, {server['max_num_batched_tokens']} tokens a step, "
-        f"{server['kv_cache_tokens']} tokens of KV cache, tokens leave {server['emit'].replace('_', ' ')}",
+        f"{server['max_num_seqs']} sequences, {server['max_num_batched_tokens']} tokens per step, "
+        f"{server['kv_cache_tokens']} tokens of KV cache, tokens are emitted {server['emit'].replace('_', ' ')}",
         f"{drafter['kind']} drafter, K ≤ {drafter['max_draft']}",
         f"step times from {scenario['latency']['source']}",
         f"{workload['requests'] or 'all'} requests, {workload['arrivals']['process']} arrivals",
@@ -97,58 +91,46 @@ def _facts(scenario: Mapping[str, Any], seeds: Sequence[int]) -> str:
 
 def _slo_words(limits: Mapping[str, float]) -> str:
     if not limits:
-        return "The scenario has no SLO. P99 TTFT and P99 TPOT, ms, by requests a second:"
-    said = " and ".join(f"{LIMITS[field]} &lt; {limit:g} ms" for field, limit in limits.items())
-    return f"Met where {said} and nothing failed. Under each verdict P99 TTFT and P99 TPOT, ms; by requests a second:"
+        return "The scenario has no SLO. P99 TTFT and P99 TPOT, ms, by requests/s:"
+    said = " and ".join(f"{LIMITS[field]} < {limit:g} ms" for field, limit in limits.items())
+    return f"Met where {said} and nothing failed. Below each verdict P99 TTFT and P99 TPOT, ms; by requests/s:"
 
 
-def _slo_cell(point: Replications, limits: Mapping[str, float]) -> str:
+def _verdict(point: Replications, limits: Mapping[str, float]) -> dict[str, str]:
+    """What a policy's place in the table of the SLO says at one load."""
     share = point.slo_met_share
-    kind = "" if share is None else " class='met'" if share == 1.0 else " class='missed'"
     hover = [
         *(f"{said} {point.words(field, '.1f')} ms" for field, said in LIMITS.items()),
         f"{point.mean('completed'):.0f} completed, {point.mean('failed'):.0f} failed",
     ]
-    figures_line = f"{point.mean('p99_ttft_ms'):.0f} · {point.mean('p99_tpot_ms'):.1f}"
-    verdict = escape(point.verdict) if limits else ""
-    return f"<td{kind} title='{escape('; '.join(hover))}'>{verdict}<small>{figures_line}</small></td>"
+    return {
+        "kind": "" if share is None else "met" if share == 1.0 else "missed",
+        "hover": "; ".join(hover),
+        "verdict": point.verdict if limits else "",
+        "figures": f"{point.mean('p99_ttft_ms'):.0f} · {point.mean('p99_tpot_ms'):.1f}",
+    }
 
 
-def _timelines(points: Sequence[Replications]) -> list[str]:
-    """A picture for each load."""
-    shown: list[str] = []
-    for place, load in enumerate(dict.fromkeys(point.load_name for point in points)):
+def _timelines(points: Sequence[Replications]) -> list[tuple[str, str]]:
+    """A load and its picture, for each load that has one."""
+    shown: list[tuple[str, str]] = []
+    for load in dict.fromkeys(point.load_name for point in points):
         picture = timeline([point for point in points if point.load_name == load])
         if picture is not None:
-            shown.append(details(load, picture, place < OPEN_TIMELINES))
+            shown.append((load, picture))
     return shown
 
 
-def _matrix(points: Sequence[Replications], cell: Callable[[Replications], str]) -> str:
-    """A table of policies by loads; `cell` gives the HTML of one."""
-    loads = list(dict.fromkeys(point.load for point in points))
-    lines: list[str] = []
+def _by_policy(
+    points: Sequence[Replications], loads: Sequence[str], value: Callable[[Replications], Any]
+) -> list[tuple[str, list[Any]]]:
+    """A line for each policy, with the value at each load; None where it was not simulated."""
+    lines: list[tuple[str, list[Any]]] = []
     for policy in dict.fromkeys(point.policy for point in points):
         own = {point.load: point for point in points if point.policy == policy}
-        cells = "".join(cell(own[load]) if load in own else "<td>–</td>" for load in loads)
-        lines.append(f"<tr{_mark(policy)}><td>{escape(policy)}</td>{cells}</tr>")
-    return _table(("policy", *loads), lines)
+        lines.append((policy, [value(own[load]) if load in own else None for load in loads]))
+    return lines
 
 
-def _figures_table(points: Sequence[Replications]) -> str:
-    lines = [
-        f"<tr{_mark(point.policy)}><td>{escape(point.label)}</td><td>{escape(point.load)}</td>"
-        + "".join(f"<td>{point.words(field, form)}</td>" for _, field, form in COLUMNS)
-        + "</tr>"
-        for point in points
-    ]
-    return _table(("policy", "requests/s", *(name for name, _, _ in COLUMNS)), lines)
-
-
-def _table(columns: Sequence[str], lines: Sequence[str]) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
-
-
-def _mark(policy: str) -> str:
-    return " class='adaptive'" if policy == "adaptive" else ""
+def _figures(point: Replications) -> list[str]:
+    return [point.label, point.load, *(point.words(field, form) for _, field, form in COLUMNS)]

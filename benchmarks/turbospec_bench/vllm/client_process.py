@@ -1,4 +1,4 @@
-"""Our end of the client that runs `vllm bench serve`."""
+"""Starts and talks to the client process that runs `vllm bench serve`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 
 from turbospec.errors import UserError
-from turbospec_bench.vllm.cores import bind
+from turbospec_bench.vllm.cpu_binding import bind
 from turbospec_bench.vllm.server import last_line
 
 COMMAND = (sys.executable, "-m", "turbospec_bench.vllm.client")
 RUN_SECONDS = 900.0
-"""Longest a run may take, and the client's imports."""
+"""Timeout of a run, and of the client's imports."""
 POLL_SECONDS = 1.0
 
 
@@ -33,7 +33,7 @@ class BenchClient:
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as output:
-            # Like the servers, not for Ctrl-C to end: it ends when its stdin does.
+            # In a session of its own, so that Ctrl-C does not end it; it ends when its stdin is closed.
             self._process = subprocess.Popen(
                 COMMAND,
                 stdin=subprocess.PIPE,
@@ -57,21 +57,21 @@ class BenchClient:
         self._end()
 
     def bind(self, cores: Collection[int]) -> None:
-        """Bind it to these cores, if there are any."""
+        """Bind it to these cores; no cores, no binding."""
         if cores:
             bind(self._process.pid, cores)
 
     def run(self, arguments: Sequence[str], check: Callable[[], None] = lambda: None) -> None:
-        """One `vllm bench serve`.
+        """Run `vllm bench serve` once.
 
         Args:
             check: called while it runs; what it raises ends the wait.
 
         Raises:
-            UserError: it failed, or does not end.
+            UserError: it failed or timed out.
         """
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # that it has ended is found out below
+        with suppress(BrokenPipeError):  # the end of the process is reported below
             self._process.stdin.write(json.dumps([*arguments]).encode() + b"\n")
         self._answer(check)
 

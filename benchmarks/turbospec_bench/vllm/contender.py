@@ -1,4 +1,4 @@
-"""A server that competes."""
+"""A vLLM server with one variant, under load by `vllm bench serve`."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any
 
 from turbospec.errors import UserError
 from turbospec_bench.contender import Run
-from turbospec_bench.table import Entry
 from turbospec_bench.text_quality import text_figures
+from turbospec_bench.variant import Variant
 from turbospec_bench.vllm.client_process import BenchClient
 from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record, host_share
 from turbospec_bench.vllm.loads import Tokenizer, VllmLoad
+from turbospec_bench.vllm.matrix import is_turbospec
 from turbospec_bench.vllm.server import Server
-from turbospec_bench.vllm.table import is_turbospec
 
 IDLE_SECONDS = 1.2
-"""Before a run: a worker of vLLM looks for work without a pause for a second after its last (`SpinCondition` there),
-and on CPUs all servers' workers are bound to the same core."""
+"""Wait before a run: vLLM's workers busy-wait for a second after their last work (`SpinCondition`), and on CPUs the
+workers of all servers are bound to the same core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What is needed to put a server under load."""
+    """The client, and what it needs to put a server under load."""
 
     client: BenchClient
     model: str
-    """As the servers call it: the target's path."""
+    """The served model's name: the target's path."""
     tokenizer: Tokenizer
     scratch: Path
-    """Folder for results of `vllm bench serve`."""
+    """Folder for the result files of `vllm bench serve`."""
 
     def serve(self, server: Server, load: VllmLoad) -> dict[str, Any]:
-        """What `vllm bench serve` saved of a run, after all servers have fallen asleep.
+        """Wait until all servers are idle, run `vllm bench serve`, and return its result file.
 
         Raises:
             UserError: the server ended, the run failed, or not all of its requests were served.
@@ -48,7 +48,9 @@ class Bench:
         document = json.loads(path.read_text())
         if document["completed"] != load.requests:
             server.check()
-            why = next((error.strip().splitlines()[-1] for error in document["errors"] if error.strip()), "unsaid why")
+            why = next(
+                (error.strip().splitlines()[-1] for error in document["errors"] if error.strip()), "no error was given"
+            )
             served = f"{document['completed']} of {load.requests} requests"
             raise UserError(f"vLLM ({server.name}) served {served}: {why}; its log is {server.log}")
         return document
@@ -56,12 +58,12 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class VllmContender:
-    entry: Entry
+    variant: Variant
     server: Server
     bench: Bench
 
     def serve(self, load: VllmLoad) -> Run:
-        before = self.server.metrics() if is_turbospec(self.entry) else ""
+        before = self.server.metrics() if is_turbospec(self.variant) else ""
         document = self.bench.serve(self.server, load)
         texts = [self.bench.tokenizer.encode(text, add_special_tokens=False) for text in document["generated_texts"]]
         figures = bench_figures(document) | text_figures(texts)

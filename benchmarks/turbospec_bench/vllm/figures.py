@@ -1,4 +1,4 @@
-"""Figures of a run, from what `vllm bench serve` saved of it, under the names that the embedded engine's have."""
+"""Figures of a run from the result file of `vllm bench serve`, under the same names as the embedded engine's."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ OPTIONS = (
     *("--percentile-metrics", ",".join(LATENCIES), "--metric-percentiles", ",".join(map(str, PERCENTILES))),
     *("--save-result", "--save-detailed"),
 )
-"""Of `vllm bench serve`, for all that is read here."""
+"""Options of `vllm bench serve` that make it save what is read here."""
 
 
 def bench_figures(document: Mapping[str, Any]) -> dict[str, float]:
-    """Figures of a result; a KeyError is a result of something else.
+    """Figures of a result file.
 
-    vLLM counts drafts, not the steps of requests that had none. Each step of a decoding request gives its accepted
-    tokens and one more, which tells the steps from the tokens; it is a little too few where a draft's end came after
-    the end of its request.
+    vLLM counts drafts but not the steps without drafts. A step of a decoding request emits its accepted tokens and one
+    more, so the number of steps follows from the tokens. It is slightly too low where a request ended within a draft.
+
+    Raises:
+        KeyError: it is the result of something else.
     """
     names = (*COUNTS, *THROUGHPUTS, *(f"{statistic}_{name}_ms" for statistic in STATISTICS for name in LATENCIES))
     figures = {name: float(document[name]) for name in names}
@@ -46,7 +48,7 @@ def bench_figures(document: Mapping[str, Any]) -> dict[str, float]:
 def host_share(before: str, after: str) -> dict[str, float]:
     """TurboSpec's share of the steps' duration between two readings of a server's `/metrics`; empty without TurboSpec.
 
-    They are up to a second old, both of them as a whole.
+    Each reading is a consistent snapshot, up to a second old.
     """
     then, now = _host_seconds(before), _host_seconds(after)
     if now["engine"] <= then["engine"]:
@@ -65,6 +67,6 @@ def _host_seconds(metrics: str) -> dict[str, float]:
 
 
 def bench_record(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row has of its last run besides figures: for each position, the share of drafts accepted up to there."""
+    """What a row keeps of its last run besides figures: per position, the share of drafts accepted up to it."""
     rates = document.get("spec_decode_per_position_acceptance_rates", [])
     return {"acceptance_by_position": [round(float(rate), 4) for rate in rates]}

@@ -1,4 +1,4 @@
-"""The servers of a benchmark: started two at a time, and all of them stopped in the end."""
+"""The servers of a benchmark: started two at a time, all stopped at the end."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from turbospec_bench.vllm.cores import keep_off_bound_cores
+from turbospec_bench.vllm.cpu_binding import keep_off_bound_cores
 from turbospec_bench.vllm.launch import Launch
 from turbospec_bench.vllm.server import Server
 
 AT_A_TIME = 2
-"""A start is most of a minute of one core; more at once gain nothing."""
+"""A start takes most of a minute of one core; more at once gain nothing."""
 POLL_SECONDS = 0.5
 
 
 class Fleet:
-    """Servers by the name of their launch; leaving the context stops them all, whatever happened."""
+    """Servers by name; leaving the context stops them all, also after an error."""
 
     def __init__(self, command: Sequence[str], logs: Path) -> None:
         self._command = command
         self._logs = logs
         self._servers: dict[str, Server] = {}
         self.free_cores: set[int] = set()
-        """Those that no worker of the servers is bound to; empty before there is a server."""
+        """Cores that no worker of the servers is bound to; empty before the first server has started."""
 
     def __enter__(self) -> Fleet:
         return self
@@ -39,10 +39,10 @@ class Fleet:
         return self._servers[name]
 
     def start(self, launches: Sequence[Launch]) -> None:
-        """Start those that do not run yet, and return when all answer.
+        """Start those that are not running yet, and return when all of them answer.
 
         Raises:
-            UserError: one ended or takes too long.
+            UserError: a server ended or takes too long.
         """
         waiting = deque(launch for launch in launches if launch.name not in self._servers)
         starting: list[Server] = []
@@ -57,7 +57,7 @@ class Fleet:
                 self.free_cores = keep_off_bound_cores(server.pid)
 
     def stop(self, names: Sequence[str]) -> None:
-        """Stop servers: all are asked first, so that they end beside one another."""
+        """Stop servers. All are asked to stop before any is waited for, so that they end in parallel."""
         servers = [self._servers.pop(name) for name in names]
         for server in servers:
             server.ask_to_stop()

@@ -1,4 +1,4 @@
-"""How the server of each competitor is started."""
+"""Arguments and environment of the server of each variant."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from turbospec_bench.matrix import TARGET
 from turbospec_bench.policy_names import OFF, fixed_length
-from turbospec_bench.table import TARGET, Entry
+from turbospec_bench.variant import Variant
+from turbospec_bench.vllm.matrix import BATCH_TABLE
 from turbospec_bench.vllm.speculation import MAX_DRAFT, Lengths, speculative_config
-from turbospec_bench.vllm.table import BATCH_TABLE
 
 MAX_MODEL_LEN = 512
 KV_CACHE_BYTES_A_REQUEST = 12 * 2**20
-"""Room for a request of that length with the repository's models. vLLM's gigabyte at the least is seven gigabytes for
-the servers of a drafter."""
+"""Enough for a request of that length with the repository's models. vLLM's minimum of 1 GB would take 7 GB for the
+servers of one drafter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Arguments of `vllm serve`, without its port, and what its environment has besides ours."""
+    """Arguments of `vllm serve`, without its port, and additions to the environment."""
 
     name: str
-    """For its log and for errors."""
+    """Names the server in its log file and in errors."""
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def server_name(drafter: str, entry: Entry) -> str:
-    """`off` has one server for all drafters, every other competitor one for each."""
-    return OFF if entry.policy == OFF else f"{drafter}-{entry.name}"
+def server_name(drafter: str, variant: Variant) -> str:
+    """`off` has one server for all drafters, every other variant one per drafter."""
+    return OFF if variant.policy == OFF else f"{drafter}-{variant.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +46,26 @@ class Launches:
     def target(self) -> str:
         return str((self.models / TARGET).resolve())
 
-    def of(self, drafter: str, entry: Entry, lengths: Lengths | None = None) -> Launch:
-        """The server of a competitor; `lengths` is the table of `vllm-table`."""
-        # Without the prefix cache, so that no server has an advantage from prompts that it has seen before: a prompt
-        # may be drawn again in a later round, and `off` lives through the runs of all drafters.
+    def of(self, drafter: str, variant: Variant, lengths: Lengths | None = None) -> Launch:
+        """The server of a variant; `lengths` is the table of `vllm-table`."""
+        # Without the prefix cache: a prompt may be drawn again in a later round, and the server of `off` runs through
+        # the rounds of all drafters and would find more of them cached.
         common = (
             *(self.target, "--dtype", self.dtype, "--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager"),
             *("--max-num-seqs", str(self.max_num_seqs), "--no-enable-prefix-caching"),
             *("--kv-cache-memory-bytes", str(self.max_num_seqs * KV_CACHE_BYTES_A_REQUEST)),
         )
-        name = server_name(drafter, entry)
-        if entry.policy == OFF:
+        name = server_name(drafter, variant)
+        if variant.policy == OFF:
             return Launch(name, common)
         environment: dict[str, str] = {}
-        if entry.policy == BATCH_TABLE:
+        if variant.policy == BATCH_TABLE:
             assert lengths is not None
             longest = max(1, *(length for _, _, length in lengths))
             config = speculative_config(drafter, self.models, longest, lengths)
-        elif length := fixed_length(entry.policy):
+        elif length := fixed_length(variant.policy):
             config = speculative_config(drafter, self.models, length)
         else:
             config = speculative_config(drafter, self.models, MAX_DRAFT)
-            environment["TURBOSPEC_POLICY"] = entry.policy
+            environment["TURBOSPEC_POLICY"] = variant.policy
         return Launch(name, (*common, "--speculative-config", json.dumps(config)), environment)

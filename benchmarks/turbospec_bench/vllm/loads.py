@@ -1,7 +1,7 @@
 """The requests of a round, as a dataset and options of `vllm bench serve`.
 
-Every request is greedy, so that all competitors write the same text, ignores the end of text and has a number of
-output tokens of its own.
+Requests are greedy, so that all variants generate the same text. They ignore the end-of-text token; each has its own
+number of output tokens.
 
 `text`    beginnings of held-out code and prose, half and half, in shuffled order.
 `random`  vLLM's own random tokens.
@@ -19,12 +19,12 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from turbospec.errors import UserError
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.texts import PROMPT_TOKENS, Shape, read_texts
-from turbospec_bench.vllm.table import TEXT
+from turbospec_bench.vllm.matrix import TEXT
 
 LENGTH_VARIATION = 0.25
-"""Outputs are this much longer or shorter than their mean; random prompts too."""
+"""Largest relative deviation of output lengths from their mean; of random prompts too."""
 
 
 class Tokenizer(Protocol):
@@ -44,9 +44,9 @@ def load_tokenizer(target: str) -> Tokenizer:
         raise UserError(f"{target}: no target checkpoint; name the folder of the models with --models") from error
 
 
-def shape_of(cell: Cell) -> Shape:
-    """Some seconds of load on two cores."""
-    busy = cell.concurrency or 1
+def shape_of(configuration: Configuration) -> Shape:
+    """A few seconds of load on two cores."""
+    busy = configuration.concurrency or 1
     return Shape(6, 128) if busy < 4 else Shape(4 * busy, 96) if busy < 16 else Shape(2 * busy, 64)
 
 
@@ -54,7 +54,7 @@ def shape_of(cell: Cell) -> Shape:
 class VllmLoad:
     requests: int
     arguments: tuple[str, ...]
-    """Of `vllm bench serve`: what is sent and how, but not where to."""
+    """Of `vllm bench serve`: what is sent and how, but not to which server."""
 
 
 class LoadSource:
@@ -71,19 +71,19 @@ class LoadSource:
         self._scratch = scratch
         self._seed = seed
 
-    def draw(self, cell: Cell, number: int) -> VllmLoad:
-        """The load of a cell's round, counted from the first uncounted one; the same for every competitor."""
-        rng = np.random.default_rng((self._seed, zlib.crc32(cell.name.encode()), number))
-        shape = shape_of(cell)
-        dataset = self._text(shape, rng) if cell.workload == TEXT else _random(shape, int(rng.integers(2**31)))
+    def draw(self, configuration: Configuration, number: int) -> VllmLoad:
+        """The load of a configuration's round; 0 is the first uncounted round. The same for every variant."""
+        rng = np.random.default_rng((self._seed, zlib.crc32(configuration.name.encode()), number))
+        shape = shape_of(configuration)
+        dataset = self._text(shape, rng) if configuration.workload == TEXT else _random(shape, int(rng.integers(2**31)))
         return VllmLoad(
             shape.requests,
             (
                 *dataset,
-                *("--num-prompts", str(shape.requests), "--max-concurrency", str(cell.concurrency)),
+                *("--num-prompts", str(shape.requests), "--max-concurrency", str(configuration.concurrency)),
                 *("--request-rate", "inf", "--temperature", "0", "--ignore-eos"),
-                # A server that was idle while others were measured is slow at first.
-                *("--num-warmups", str(cell.concurrency)),
+                # A server that was idle while others were measured is slow in its first requests.
+                *("--num-warmups", str(configuration.concurrency)),
             ),
         )
 

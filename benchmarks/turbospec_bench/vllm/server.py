@@ -1,4 +1,4 @@
-"""One `vllm serve`, from its start to its end."""
+"""One `vllm serve` process, from start to end."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from turbospec_bench.vllm.launch import Launch
 
 HOST = "127.0.0.1"
 START_SECONDS = 600.0
-"""Longest wait for a server that is starting; two start at a time, on a busy machine."""
+"""Timeout of a server's start; two start at a time, on a busy machine."""
 HEALTH_SECONDS = 5.0
 STOP_SECONDS = 20.0
 TIDY_SECONDS = 3.0
-"""For the processes that tidy up after a server that has ended."""
+"""For child processes to clean up after a server that has ended."""
 POLL_SECONDS = 0.05
 DEFAULTS = {"HF_HUB_OFFLINE": "1"}
-"""The models are on disk; the user's environment goes before."""
+"""The models are on disk; the user's environment overrides this."""
 TURBOSPEC_POLICY = "TURBOSPEC_POLICY"
 
 
 class Server:
-    """A server of ours and its log. Whoever makes one stops it."""
+    """A server and its log. Its creator stops it."""
 
     def __init__(self, command: Sequence[str], launch: Launch, logs: Path) -> None:
         self.name = launch.name
@@ -39,7 +39,7 @@ class Server:
         self._late_at = time.monotonic() + START_SECONDS
         logs.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as output:
-            # A process group of its own: Ctrl-C reaches us alone, and its children end with it.
+            # A process group of its own: Ctrl-C does not reach it, and its children can be ended with it.
             self._process = subprocess.Popen(
                 [*command, "serve", *launch.arguments, "--host", HOST, "--port", str(port)],
                 stdin=subprocess.DEVNULL,
@@ -51,11 +51,11 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of its first process."""
+        """Process id of the first process."""
         return self._process.pid
 
     def is_ready(self) -> bool:
-        """Whether it answers.
+        """Whether it answers health checks.
 
         Raises:
             UserError: it ended, or takes too long to start.
@@ -70,7 +70,7 @@ class Server:
         raise UserError(f"vLLM ({self.name}) does not answer after {START_SECONDS:.0f} s: {self._said()}")
 
     def metrics(self) -> str:
-        """What its `/metrics` says.
+        """The text of its `/metrics`.
 
         Raises:
             UserError: it does not answer.
@@ -90,11 +90,11 @@ class Server:
         return f"{last_line(self.log)} (all of it in {self.log})"
 
     def ask_to_stop(self) -> None:
-        # Only the first of its processes: it ends the others, and they leave nothing behind in shared memory.
+        # Only the first process: it ends the others, which then remove their shared memory.
         self._process.terminate()
 
     def wait_for_stop(self) -> None:
-        """Wait for its end, and end by force what is left of its processes."""
+        """Wait for its end, and kill the processes that are left."""
         try:
             with suppress(subprocess.TimeoutExpired, ProcessLookupError):
                 self._process.wait(STOP_SECONDS)
@@ -114,7 +114,7 @@ def last_line(log: Path) -> str:
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Ours, except that TurboSpec is in no server but those that are to have it."""
+    """Our environment, but with TurboSpec only in the servers that ask for it."""
     ours = {name: value for name, value in os.environ.items() if name != TURBOSPEC_POLICY}
     return DEFAULTS | ours | dict(own)
 

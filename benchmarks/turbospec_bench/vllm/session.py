@@ -1,33 +1,34 @@
-"""Plays the cells of one drafter, whose servers stay up together; only one of them is under load at a time."""
+"""Plays the configurations of each drafter, whose servers stay up together; one server at a time is under load."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from turbospec_bench.cell import Cell
-from turbospec_bench.contender import Contender, Run
+from turbospec_bench.configuration import Configuration
+from turbospec_bench.contender import Run
 from turbospec_bench.policy_names import OFF, fixed_length
-from turbospec_bench.rounds import play_round
-from turbospec_bench.table import Entry
+from turbospec_bench.rounds import DisturbanceCheck, OnRun, play_rounds
+from turbospec_bench.variant import Variant
 from turbospec_bench.vllm.contender import Bench, VllmContender
 from turbospec_bench.vllm.fleet import Fleet
 from turbospec_bench.vllm.launch import Launches, server_name
-from turbospec_bench.vllm.loads import LoadSource, VllmLoad
+from turbospec_bench.vllm.loads import LoadSource
+from turbospec_bench.vllm.matrix import BATCH_TABLE, with_tuning
 from turbospec_bench.vllm.speculation import Lengths
-from turbospec_bench.vllm.table import BATCH_TABLE, with_tuning
 from turbospec_bench.vllm.tuning import tune
 
 UNCOUNTED_ROUNDS = 2
-"""Played first in every cell: they warm the servers up, and the table is tuned on them."""
+"""Played first in every configuration: they warm the servers up, and vLLM's table is tuned on them."""
+UNBOUND_PROCESSES = 3
+"""That are busy on the cores without workers: API server, engine core and client."""
 
-OnRun = Callable[[Cell, Contender[VllmLoad]], None]
 
-
-def runs_of(entries: Sequence[Entry], rounds: int) -> int:
-    """Runs of a cell, the uncounted ones too."""
-    return len(with_tuning(entries)) * UNCOUNTED_ROUNDS + len(entries) * rounds
+def runs_of(variants: Sequence[Variant], rounds: int) -> int:
+    """Runs of a configuration, the uncounted ones too."""
+    return len(with_tuning(variants)) * UNCOUNTED_ROUNDS + len(variants) * rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,52 +40,69 @@ class VllmSession:
     bench: Bench
     source: LoadSource
     seed: int
+    check: DisturbanceCheck | None = None
 
     def warm_up(
-        self, cells: Sequence[Cell], entries: Sequence[Entry], lengths: Lengths | None, on_run: OnRun
+        self,
+        configurations: Sequence[Configuration],
+        variants: Sequence[Variant],
+        lengths: Lengths | None,
+        on_run: OnRun,
     ) -> Lengths | None:
-        """Start the servers of a drafter and play the uncounted rounds of its cells.
+        """Start the servers of a drafter and play the uncounted rounds of its configurations.
 
         Args:
-            cells: of one drafter.
+            configurations: of one drafter.
             lengths: the table of `vllm-table` if it was tuned before.
 
         Returns:
-            The table of `vllm-table`; None where it does not compete.
+            The table of `vllm-table`; None where it is not compared.
 
         Raises:
             UserError: a server or a run failed.
         """
-        drafter = cells[0].drafter
-        tabled = [entry for entry in entries if entry.policy == BATCH_TABLE]
-        others = [entry for entry in (entries if lengths else with_tuning(entries)) if entry not in tabled]
+        drafter = configurations[0].drafter
+        tabled = [variant for variant in variants if variant.policy == BATCH_TABLE]
+        others = [variant for variant in (variants if lengths else with_tuning(variants)) if variant not in tabled]
         self.fleet.stop_all_but([OFF])
-        self.fleet.start([self.launches.of(drafter, entry) for entry in others])
+        self.fleet.start([self.launches.of(drafter, variant) for variant in others])
         self.bench.client.bind(self.fleet.free_cores)
+        if self.check is not None:
+            self.check.spare_cores = max(0, len(self.fleet.free_cores) - UNBOUND_PROCESSES)
         speeds: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for cell in cells:
-            for runs in self._play(cell, others, range(UNCOUNTED_ROUNDS), on_run):
-                for entry, run in zip(others, runs, strict=True):
-                    if cell.concurrency is not None and (length := fixed_length(entry.policy)) is not None:
-                        speeds[cell.concurrency][length].append(run.figures["output_throughput"])
+        for configuration in configurations:
+            for runs in self._play(configuration, others, range(UNCOUNTED_ROUNDS), on_run):
+                for variant, run in zip(others, runs, strict=True):
+                    if configuration.concurrency is not None and (length := fixed_length(variant.policy)) is not None:
+                        speeds[configuration.concurrency][length].append(run.figures["output_throughput"])
         if tabled:
             lengths = lengths or tune(speeds)
-            needed = [self.launches.of(drafter, entry, lengths) for entry in entries]
+            needed = [self.launches.of(drafter, variant, lengths) for variant in variants]
             self.fleet.stop_all_but([launch.name for launch in needed])
             self.fleet.start(needed)
-            for cell in cells:
-                for _ in self._play(cell, tabled, range(UNCOUNTED_ROUNDS), on_run):
+            for configuration in configurations:
+                for _ in self._play(configuration, tabled, range(UNCOUNTED_ROUNDS), on_run):
                     pass
         return lengths
 
-    def play(self, cell: Cell, entries: Sequence[Entry], rounds: int, on_run: OnRun) -> Iterator[list[Run]]:
-        """Yield the runs of each counted round, in the order of the entries, whose servers are up."""
-        return self._play(cell, entries, range(UNCOUNTED_ROUNDS, UNCOUNTED_ROUNDS + rounds), on_run)
+    def play(
+        self, configuration: Configuration, variants: Sequence[Variant], rounds: int, on_run: OnRun
+    ) -> Iterator[list[Run]]:
+        """Yield the runs of each counted round, in the order of the variants, whose servers are up."""
+        counted = range(UNCOUNTED_ROUNDS, UNCOUNTED_ROUNDS + rounds)
+        return self._play(configuration, variants, counted, on_run, self.check)
 
-    def _play(self, cell: Cell, entries: Sequence[Entry], numbers: Sequence[int], on_run: OnRun) -> Iterator[list[Run]]:
+    def _play(
+        self,
+        configuration: Configuration,
+        variants: Sequence[Variant],
+        numbers: Sequence[int],
+        on_run: OnRun,
+        check: DisturbanceCheck | None = None,
+    ) -> Iterator[list[Run]]:
         contenders = [
-            VllmContender(entry, self.fleet[server_name(cell.drafter, entry)], self.bench) for entry in entries
+            VllmContender(variant, self.fleet[server_name(configuration.drafter, variant)], self.bench)
+            for variant in variants
         ]
-        for number in numbers:
-            load = self.source.draw(cell, number)
-            yield play_round(contenders, load, (self.seed, number), lambda contender: on_run(cell, contender))
+        draw = partial(self.source.draw, configuration)
+        return play_rounds(contenders, draw, numbers, self.seed, partial(on_run, configuration), check)

@@ -1,4 +1,4 @@
-"""What vLLM is told of each drafter: its `--speculative-config`."""
+"""vLLM's `--speculative-config` for each drafter."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DRAFTERS = {
 PROMPT_LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
 Lengths = Sequence[tuple[int, int, int]]
-"""Draft lengths by batch size: first and last batch size, both included, and K."""
+"""Draft lengths by batch size: first and last batch size, both inclusive, and K."""
 
 
 def speculative_config(drafter: str, models: Path, length: int, lengths: Lengths | None = None) -> dict[str, Any]:
     """The configuration of a drafter.
 
     Args:
-        length: draft tokens, at most where there are `lengths`.
+        length: K; with `lengths` the largest K.
         lengths: draft lengths by batch size.
     """
     method, folder = DRAFTERS[drafter]

@@ -1,86 +1,65 @@
-"""The bars that the adaptive policy is held to in vLLM."""
+"""The project's development targets in vLLM."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turbospec_bench.cell import Cell, Row, by_cell
-from turbospec_bench.policy_names import OFF
-from turbospec_bench.stats import median_ratio
-from turbospec_bench.table import ADAPTIVE
-from turbospec_bench.targets import (
-    Verdict,
-    all_above_1,
-    at_least,
-    at_most,
-    best_rival_in_each_cell,
-    best_rival_of,
-    controller_share,
-    overall,
-    ratios_to,
-)
+from turbospec_bench.comparisons import NEVER_MATCHING, Rows, never_matching, overall, ratios_to
+from turbospec_bench.configuration import Row, by_configuration
+from turbospec_bench.policy_names import ADAPTIVE, OFF
+from turbospec_bench.targets import Verdict, above_1, at_least, at_least_best_rival, at_most, controller_share
 
-BEST_OTHER = 0.97
-OFF_HOPELESS = 0.97
-HOPELESS = ("mismatched", "eagle3-untrained")
-"""Drafters whose tokens are hardly ever accepted."""
+OFF_NEVER_MATCHING = 0.97
 FIRST_TOKEN_LIMIT = 1.10
 LATE = "static-15"
-"""Where even this keeps to the limit, first tokens are at no risk."""
+"""Where even this meets the limit, first tokens are at no risk."""
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
-    """Every bar, in order."""
-    cells = by_cell(rows)
+    """Every target, in order."""
+    configurations = by_configuration(rows)
     return [
-        best_rival_in_each_cell(
-            f"tokens/s of adaptive over the best of all others: no cell under {BEST_OTHER:g}", cells, _is_other
+        at_least_best_rival(
+            "tokens/s of adaptive over the best of all others: no configuration under", configurations, is_other
         ),
-        _every_other_overall(cells),
-        _hopeless(cells),
-        _first_token(cells),
-        controller_share(cells),
+        _every_other_overall(configurations),
+        _never_matching(configurations),
+        _first_token(configurations),
+        controller_share(configurations),
     ]
 
 
-def best_other_line(rows: Sequence[Row]) -> str | None:
-    """A cell's best competitor and how adaptive compares with it; None where there is nothing to compare."""
-    compared = best_rival_of(rows, _is_other)
-    if compared is None:
-        return None
-    names = " and ".join(dict.fromkeys(compared.rivals))
-    ratio = median_ratio(compared.ratios)
-    return f"best of the others, chosen on the other half of the rounds: {names}; adaptive × {ratio}"
-
-
-def _is_other(policy: str) -> bool:
+def is_other(policy: str) -> bool:
     return policy != ADAPTIVE
 
 
-def _every_other_overall(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = "tokens/s of adaptive over each of the others, geometric mean over all cells: above 1"
-    others = dict.fromkeys(row["policy"] for rows in cells.values() for row in rows if _is_other(row["policy"]))
-    found = overall(cells, others)
-    if not found:
-        return Verdict(bar, None, "needs adaptive")
-    return Verdict.of(bar, all_above_1(found.values()), ", ".join(f"{name} {ratio}" for name, ratio in found.items()))
+def _every_other_overall(configurations: Rows) -> Verdict:
+    target = "tokens/s of adaptive over each of the others, geometric mean over all configurations: above 1"
+    others = dict.fromkeys(row["policy"] for rows in configurations.values() for row in rows if is_other(row["policy"]))
+    return above_1(target, overall(configurations, others), "needs adaptive")
 
 
-def _hopeless(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = f"tokens/s of adaptive over off with drafters that never match: no cell under {OFF_HOPELESS:g}"
-    hopeless = {cell: rows for cell, rows in cells.items() if cell.drafter in HOPELESS}
-    ratios = ratios_to(hopeless, OFF, "output_throughput")
-    return at_least(bar, OFF_HOPELESS, ratios) if ratios else Verdict(bar, None, f"needs {' or '.join(HOPELESS)}")
-
-
-def _first_token(cells: dict[Cell, list[Row]]) -> Verdict:
-    bar = f"P99 TTFT of adaptive over off, where that of {LATE} is above {FIRST_TOKEN_LIMIT:g}: no cell above it"
-    late = {
-        cell: rows
-        for cell, rows in cells.items()
-        if (ratio := ratios_to({cell: rows}, OFF, "p99_ttft_ms", LATE).get(cell)) and ratio.value > FIRST_TOKEN_LIMIT
-    }
-    ratios = ratios_to(late, OFF, "p99_ttft_ms")
+def _never_matching(configurations: Rows) -> Verdict:
+    target = (
+        f"tokens/s of adaptive over off with drafters that never match: no configuration under {OFF_NEVER_MATCHING:g}"
+    )
+    ratios = ratios_to(never_matching(configurations), OFF, "output_throughput")
     if not ratios:
-        return Verdict(bar, None, f"needs adaptive, and a cell in which {LATE} is late")
-    return at_most(bar, FIRST_TOKEN_LIMIT, ratios)
+        return Verdict(target, None, f"needs {' or '.join(NEVER_MATCHING)}")
+    return at_least(target, OFF_NEVER_MATCHING, ratios)
+
+
+def _first_token(configurations: Rows) -> Verdict:
+    target = (
+        f"P99 TTFT of adaptive over off, where that of {LATE} is above {FIRST_TOKEN_LIMIT:g}: no configuration above it"
+    )
+    of_late = ratios_to(configurations, OFF, "p99_ttft_ms", LATE)
+    late = {configuration for configuration, ratio in of_late.items() if ratio.value > FIRST_TOKEN_LIMIT}
+    ratios = {
+        configuration: ratio
+        for configuration, ratio in ratios_to(configurations, OFF, "p99_ttft_ms").items()
+        if configuration in late
+    }
+    if not ratios:
+        return Verdict(target, None, f"needs adaptive, and a configuration in which {LATE} is late")
+    return at_most(target, FIRST_TOKEN_LIMIT, ratios)

@@ -1,4 +1,4 @@
-"""vLLM's own table of draft lengths by batch size, tuned as a careful user would: each K is measured."""
+"""Tunes vLLM's own table of draft lengths by batch size as a careful user would: every K is measured."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from turbospec_bench.vllm.speculation import Lengths
 
 Measured = Mapping[int, Mapping[int, Sequence[float]]]
-"""Tokens/s by concurrency, then by K, one for each run; all Ks served the same requests."""
+"""Tokens/s by concurrency, then by K, one value per run; all Ks served the same requests."""
 
 
 def tune(measured: Measured) -> Lengths:
-    """For the batch sizes around every concurrency the K of the highest geometric mean.
+    """For the batch sizes around each concurrency, the K of the highest geometric mean.
 
-    K = 0 stands for a server without speculation: in one with a table the drafter's first pass still runs, so that it
-    is a little better here than it will be.
+    K = 0 was measured in a server without speculation. In a server with a table the drafter's first pass still runs, so
+    K = 0 will be slightly slower than measured.
     """
     ends = _ends(sorted(measured))
     starts = [1, *(end + 1 for end in ends[:-1])]

@@ -5,25 +5,26 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.pairs import Pairs
 from turbospec_bench.embedded.transformers_contender import HuggingFacePair, TransformersContender
 from turbospec_bench.embedded.workloads import BenchRequest, Load
-from turbospec_bench.table import YARDSTICKS, Entry
+from turbospec_bench.matrix import TRANSFORMERS_POLICIES
+from turbospec_bench.variant import Variant
 from turbospec_engine import SamplingParams
 
 
 @pytest.fixture(scope="module")
 def pair(tiny: Path) -> HuggingFacePair:
-    return Pairs(tiny / "models").hugging_face(Cell("code", "good", 1))
+    return Pairs(tiny / "models").hugging_face(Configuration("code", "good", 1))
 
 
-@pytest.mark.parametrize("policy", YARDSTICKS)
+@pytest.mark.parametrize("policy", TRANSFORMERS_POLICIES)
 def test_every_schedule_generates_exactly_what_was_asked(pair: HuggingFacePair, policy: str) -> None:
     params = SamplingParams(max_tokens=24, temperature=0.9, top_p=0.95, seed=5, ignore_eos=True)
     load = Load((BenchRequest((5, 6, 7, 8), params),) * 2, max_in_flight=1)
 
-    figures = TransformersContender(Entry(policy), pair).serve(load).figures
+    figures = TransformersContender(Variant(policy), pair).serve(load).figures
 
     assert figures["total_output_tokens"] == 2 * 24
     assert figures["total_input_tokens"] == 2 * 4
@@ -31,5 +32,7 @@ def test_every_schedule_generates_exactly_what_was_asked(pair: HuggingFacePair, 
 
 
 def test_an_unknown_schedule_is_refused_with_the_known_ones(pair: HuggingFacePair) -> None:
-    with pytest.raises(UserError, match="no yardstick 'transformers-magic'; there are transformers-off"):
-        TransformersContender(Entry("transformers-magic"), pair)
+    with pytest.raises(
+        UserError, match="no schedule of transformers is called 'transformers-magic'; there are transformers-off"
+    ):
+        TransformersContender(Variant("transformers-magic"), pair)

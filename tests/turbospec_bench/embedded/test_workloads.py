@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.workloads import RequestSource
 from turbospec_bench.texts import PROMPT_TOKENS, Shape
 
@@ -31,17 +31,17 @@ def source(folder: Path, seed: int = 0) -> RequestSource:
 
 
 def test_a_round_is_the_same_for_everyone_and_different_from_the_next(folder: Path) -> None:
-    cell = Cell("code", "good", 8)
+    configuration = Configuration("code", "good", 8)
 
-    assert source(folder).draw(cell, 0) == source(folder).draw(cell, 0)
-    assert source(folder).draw(cell, 0) != source(folder).draw(cell, 1)
-    assert source(folder).draw(cell, 0) != source(folder, seed=1).draw(cell, 0)
+    assert source(folder).draw(configuration, 0) == source(folder).draw(configuration, 0)
+    assert source(folder).draw(configuration, 0) != source(folder).draw(configuration, 1)
+    assert source(folder).draw(configuration, 0) != source(folder, seed=1).draw(configuration, 0)
 
 
 def test_requests_fit_their_shape(folder: Path) -> None:
-    cell = Cell("prose", "good", 32)
-    load = source(folder).draw(cell, 0)
-    shape = Shape.of(cell)
+    configuration = Configuration("prose", "good", 32)
+    load = source(folder).draw(configuration, 0)
+    shape = Shape.of(configuration)
 
     assert len(load.requests) == shape.requests >= 32
     assert load.max_in_flight == 32
@@ -51,7 +51,7 @@ def test_requests_fit_their_shape(folder: Path) -> None:
 
 
 def test_a_third_of_mixed_requests_is_restricted(folder: Path) -> None:
-    load = source(folder).draw(Cell("mixed", "good", 32), 0)
+    load = source(folder).draw(Configuration("mixed", "good", 32), 0)
     restricted = [request for request in load.requests if request.params.allowed_token_ids is not None]
 
     assert len(restricted) / len(load.requests) == pytest.approx(1 / 3, abs=0.02)
@@ -59,7 +59,7 @@ def test_a_third_of_mixed_requests_is_restricted(folder: Path) -> None:
 
 
 def test_shift_goes_to_other_text_and_comes_back(folder: Path) -> None:
-    load = source(folder).draw(Cell("shift", "good", 8), 0)
+    load = source(folder).draw(Configuration("shift", "good", 8), 0)
     unpredictable = [request.params.temperature != load.requests[0].params.temperature for request in load.requests]
     third = len(load.requests) // 3
 
@@ -67,7 +67,7 @@ def test_shift_goes_to_other_text_and_comes_back(folder: Path) -> None:
 
 
 def test_poisson_arrivals_rise_at_about_the_rate(folder: Path) -> None:
-    load = source(folder).draw(Cell("code", "good", request_rate=4.0), 0)
+    load = source(folder).draw(Configuration("code", "good", request_rate=4.0), 0)
 
     assert load.max_in_flight is None
     assert load.arrivals is not None

@@ -14,11 +14,6 @@ from turbospec_bench.reports.benchmark import render, write_pictures, write_repo
 META = {
     "seed": 0,
     "machine": "a <machine>",
-    "verdicts": [
-        {"bar": "P99 TTFT ≤ 1.05 × off", "met": False, "figures": "1.2 in code/good/c1", "within_noise": True},
-        {"bar": "tokens/s ≥ off", "met": True, "figures": "1.1", "within_noise": False},
-        {"bar": "another", "met": None, "figures": "needs adaptive", "within_noise": False},
-    ],
 }
 
 
@@ -39,6 +34,7 @@ def row(policy: str, *, concurrency: int | None = 1, emit: str = "before_draft",
         "mean_accepted_length": 1.8,
         "draft_time_share": 0.3,
         "controller_time_share": 0.004,
+        "round_figures": {"output_throughput": [120.0, 121.0, 123.0, 124.0, 125.0, 126.0]},
         "ratio_to_off": {"output_throughput": {"value": 1.25, "low": 1.2, "high": 1.3}},
         "timeline": {"seconds": [0.0, 1.0], "draft_length": [3.0, 0.0], "acceptance": [0.5, None]},
         "step_times": {"predicted_ms": [4.0, 8.0], "measured_ms": [5.0, 8.0], "prefill_tokens": [0, 64]},
@@ -58,17 +54,16 @@ def rows() -> list[dict[str, Any]]:
     ]
 
 
-def test_verdicts_tables_and_pictures_are_there(rows: list[dict[str, Any]]) -> None:
+def test_findings_tables_and_pictures_are_there(rows: list[dict[str, Any]]) -> None:
     html = render(META, rows)
 
-    assert "missed" in html
-    assert "not judged" in html
-    assert html.count("<td>within noise</td>") == 1
+    assert "<dt>against off</dt><dd>As many tokens/s (1.00× [1.00, 1.00] in code/good/c1).</dd>" in html
+    assert "target" not in re.sub("<style>.*</style>", "", html, flags=re.DOTALL)
     assert "1.25 [1.20, 1.30]" in html
     assert "static-15:after_draft" in html
     assert "a &lt;machine&gt;" in html
-    assert html.count("<details") == 2  # cells
-    assert html.count("<svg") == 2 + 2 * 2  # throughput, step time; latency and timeline of both cells
+    assert html.count("<details") == 2  # configurations
+    assert html.count("<svg") == 2 + 2 * 2  # throughput, step time; latency and timeline of both configurations
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", html, flags=re.DOTALL)
 
 
@@ -115,3 +110,26 @@ def test_rows_without_adaptive_policies_make_a_report_too() -> None:
     html = render({}, [row("off", step_times={})])
 
     assert "No policy in these rows predicts step times." in html
+
+
+def test_disturbed_rounds_are_named() -> None:
+    disturbed: dict[str, Any] = {"disturbed_rounds": [2, 5], "other_cores": [0.0, 0.2, None, 0.0, 0.85, 0.0]}
+    html = render({}, [row("off", **disturbed), row("adaptive", **disturbed)])
+
+    assert "rounds 2, 5 were disturbed: other processes used up to 0.8 cores" in html.replace("0.85", "0.8")
+    assert "Other processes disturbed 2 of 6 rounds." in html
+
+
+def test_numbers_at_logarithmic_axes_are_plain(rows: list[dict[str, Any]]) -> None:
+    wide: dict[str, Any] = {"step_times": {"predicted_ms": [0.05, 2.0, 900.0], "measured_ms": [0.06, 2.0, 1000.0]}}
+    html = render(META, [row("off"), row("adaptive", **wide)])
+
+    picture = html[html.index("measured step time</h2>") :]
+    picture = picture[: picture.index("</svg>")]
+    assert "$" not in picture
+    assert ">0.1</text>" in picture
+    assert ">1,000</text>" in picture
+    few: dict[str, Any] = {"step_times": {"predicted_ms": [12.0, 14.0], "measured_ms": [13.0, 17.0]}}
+    narrow = render(META, [row("off"), row("adaptive", **few)])
+    narrow = narrow[narrow.index("measured step time</h2>") :]
+    assert len(re.findall(r">[\d.,]+</text>", narrow[: narrow.index("</svg>")])) >= 4

@@ -101,7 +101,7 @@ def test_numbers_at_an_axis_are_not_tex() -> None:
 
 def test_a_cell_has_its_figures_on_hover(html: str) -> None:
     assert re.search(
-        r"<td class='met' title='P99 TTFT [\d.]+ ± [\d.]+ ms; .*?15 completed, 0 failed'>met in 3 of 3<small>", html
+        r'<td class="met" title="P99 TTFT [\d.]+ ± [\d.]+ ms; .*?15 completed, 0 failed">met in 3 of 3<small>', html
     )
 
 

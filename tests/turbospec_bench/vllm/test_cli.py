@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ POLICIES = ("off", "static-1", "static-3", "static-5", "static-15", "vllm-table"
 
 
 @pytest.fixture
-def arguments(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def arguments(tiny: Path, alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Options of a bench that keeps everything it writes in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(client_process, "COMMAND", (*FAKE, "client"))
@@ -34,8 +35,8 @@ def arguments(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     return [*folders, "--vllm", " ".join(FAKE), "--json", "out.json"]
 
 
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["vllm", *arguments], catch_exceptions=False)
+def invoke(*arguments: str, subcommand: tuple[str, ...] = ("vllm",)) -> Result:
+    return CliRunner().invoke(app, [*subcommand, *arguments], catch_exceptions=False)
 
 
 def document() -> dict[str, Any]:
@@ -57,11 +58,17 @@ def test_rows_table_report_and_logs(arguments: list[str]) -> None:
     assert rows[6]["ratio_to_off"]["output_throughput"]["value"] == 2
     meta = document()["meta"]
     assert meta["vllm_tables"] == {"good": [[1, 2, 15], [3, 8, 15]]}
-    assert [verdict["met"] for verdict in meta["verdicts"]] == [False, False, None, None, True]
     shares = [row.get("controller_time_share") for row in rows if row["policy"] in ("vllm-table", "adaptive")]
     assert shares[:2] == [None, pytest.approx(0.005)]
     assert "[[1, 2, 15], [3, 8, 15]]" in done.stdout
-    assert "static-15; adaptive × 0.800" in done.stdout
+    assert "adaptive: 0.800× the tokens/s of the best other, static-15" in done.stdout
+    assert "against off: 100 % more tokens/s" in done.stdout
+    assert not re.search("not judged|missed|target", done.stdout)
+    judged = invoke("targets", "out.json", subcommand=())
+    assert judged.exit_code == 1
+    assert [line[:10].strip() for line in judged.stdout.splitlines() if re.match("met|missed|not judged", line)] == [
+        *("missed", "missed", "not judged", "not judged", "met")
+    ]
     assert "text/good/c8" in Path("out.html").read_text()
     assert {path.stem for path in Path("out-logs").iterdir()} == {
         *("off", "client"),
@@ -97,7 +104,7 @@ def test_an_end_from_outside_keeps_what_is_finished_and_resume_completes_it(
     monkeypatch.setattr(VllmContender, "serve", serve)
 
     assert stopped.exit_code == 130
-    assert "1 of 2 cells are finished; --resume out.json goes on from there" in stopped.stderr
+    assert "1 of 2 configurations are finished; --resume out.json completes the run" in stopped.stderr
     for server in servers:
         with pytest.raises(UserError, match="ended"):
             server.check()

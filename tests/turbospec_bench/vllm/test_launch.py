@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from turbospec_bench.table import Entry
+from turbospec_bench.variant import Variant
 from turbospec_bench.vllm.launch import Launch, Launches
 
 LAUNCHES = Launches(Path("/models"), "float32", 32)
@@ -17,9 +17,9 @@ def config(launch: Launch) -> dict[str, Any]:
 
 
 def test_off_has_no_drafter_and_is_the_same_for_all() -> None:
-    off = LAUNCHES.of("good", Entry("off", None))
+    off = LAUNCHES.of("good", Variant("off", None))
 
-    assert off == LAUNCHES.of("n-gram", Entry("off", None))
+    assert off == LAUNCHES.of("n-gram", Variant("off", None))
     assert "--speculative-config" not in off.arguments
     assert off.arguments[:3] == ("/models/target", "--dtype", "float32")
     assert "--no-enable-prefix-caching" in off.arguments
@@ -34,7 +34,7 @@ def test_off_has_no_drafter_and_is_the_same_for_all() -> None:
     ],
 )
 def test_a_fixed_length_is_vllms_own(drafter: str, expected: dict[str, Any]) -> None:
-    launch = LAUNCHES.of(drafter, Entry("static-3", None))
+    launch = LAUNCHES.of(drafter, Variant("static-3", None))
 
     assert config(launch) == expected | {"num_speculative_tokens": 3}
     assert launch.environment == {}
@@ -43,7 +43,7 @@ def test_a_fixed_length_is_vllms_own(drafter: str, expected: dict[str, Any]) -> 
 
 @pytest.mark.parametrize(("lengths", "longest"), [([(1, 2, 5), (3, 32, 0)], 5), ([(1, 32, 0)], 1)])
 def test_a_table_goes_up_to_its_longest_draft(lengths: list[tuple[int, int, int]], longest: int) -> None:
-    made = config(LAUNCHES.of("good", Entry("vllm-table", None), lengths))
+    made = config(LAUNCHES.of("good", Variant("vllm-table", None), lengths))
 
     assert made["num_speculative_tokens"] == longest
     assert made["num_speculative_tokens_per_batch_size"] == [[*line] for line in lengths]
@@ -51,7 +51,7 @@ def test_a_table_goes_up_to_its_longest_draft(lengths: list[tuple[int, int, int]
 
 def test_a_policy_is_named_in_the_environment(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("version: 1\npolicy: adaptive\n")
-    launch = LAUNCHES.of("weak", Entry(str(tmp_path / "mine.yaml"), None))
+    launch = LAUNCHES.of("weak", Variant(str(tmp_path / "mine.yaml"), None))
 
     assert launch.name == "weak-mine"
     assert launch.environment == {"TURBOSPEC_POLICY": str(tmp_path / "mine.yaml")}

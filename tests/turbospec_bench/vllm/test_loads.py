@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
-from turbospec_bench.cell import Cell
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.vllm.loads import LoadSource, VllmLoad, load_tokenizer, shape_of
 
-CELL = Cell("text", "good", 8)
+CONFIGURATION = Configuration("text", "good", 8)
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def requests(load: VllmLoad) -> list[dict[str, object]]:
 
 
 def test_half_is_code_and_every_output_has_a_length_of_its_own(source: LoadSource) -> None:
-    load = source.draw(CELL, 0)
+    load = source.draw(CONFIGURATION, 0)
     drawn = requests(load)
-    shape = shape_of(CELL)
+    shape = shape_of(CONFIGURATION)
 
     assert len(drawn) == load.requests == int(option(load, "--num-prompts")) == shape.requests
     assert sum("c o d e" in str(request["prompt"]) for request in drawn) == shape.requests // 2
@@ -40,8 +40,13 @@ def test_half_is_code_and_every_output_has_a_length_of_its_own(source: LoadSourc
 
 def test_a_round_is_always_the_same_and_no_two_are(source: LoadSource) -> None:
     first, again, second, other = (
-        requests(source.draw(cell, number))
-        for cell, number in ((CELL, 0), (CELL, 0), (CELL, 1), (Cell("text", "good", 9), 0))
+        requests(source.draw(configuration, number))
+        for configuration, number in (
+            (CONFIGURATION, 0),
+            (CONFIGURATION, 0),
+            (CONFIGURATION, 1),
+            (Configuration("text", "good", 9), 0),
+        )
     )
 
     assert first == again
@@ -50,7 +55,7 @@ def test_a_round_is_always_the_same_and_no_two_are(source: LoadSource) -> None:
 
 
 def test_random_requests_are_vllms_own(source: LoadSource) -> None:
-    loads = [source.draw(Cell("random", "good", 1), number) for number in (0, 0, 1)]
+    loads = [source.draw(Configuration("random", "good", 1), number) for number in (0, 0, 1)]
 
     assert option(loads[0], "--dataset-name") == "random"
     assert loads[0] == loads[1]

@@ -4,31 +4,32 @@ from pathlib import Path
 
 import pytest
 
-from turbospec_bench.cell import Cell
+from turbospec_bench.comparisons import best_rival_line
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.contender import Run
 from turbospec_bench.results import RATIOS, Results
-from turbospec_bench.table import Entry
 from turbospec_bench.targets import Verdict
-from turbospec_bench.vllm.targets import best_other_line, judge
+from turbospec_bench.variant import Variant
+from turbospec_bench.vllm.targets import is_other, judge
 
 TENS = dict.fromkeys(RATIOS, 10.0)
-ALONE, BUSY = Cell("text", "good", 1), Cell("text", "good", 32)
-NAMES = ("best other", "overall", "hopeless", "first token", "share")
+ALONE, BUSY = Configuration("text", "good", 1), Configuration("text", "good", 32)
+NAMES = ("best other", "overall", "never matching", "first token", "share")
 
 Policies = dict[str, dict[str, float]]
 
 
-def rows(*cells: tuple[Cell, Policies], rounds: int = 4) -> Results:
+def rows(*configurations: tuple[Configuration, Policies], rounds: int = 4) -> Results:
     """Rows in which the named figures are given and all others are 10, the same in every round."""
     results = Results(Path(), {})
-    for cell, policies in cells:
+    for configuration, policies in configurations:
         runs = [Run(TENS | figures, {}) for figures in policies.values()]
-        results.put(cell, [Entry(name, None) for name in policies], [runs] * rounds)
+        results.put(configuration, [Variant(name, None) for name in policies], [runs] * rounds)
     return results
 
 
-def verdicts(*cells: tuple[Cell, Policies], rounds: int = 4) -> dict[str, Verdict]:
-    return dict(zip(NAMES, judge(rows(*cells, rounds=rounds).rows), strict=True))
+def verdicts(*configurations: tuple[Configuration, Policies], rounds: int = 4) -> dict[str, Verdict]:
+    return dict(zip(NAMES, judge(rows(*configurations, rounds=rounds).rows), strict=True))
 
 
 def tokens(**speeds: float) -> Policies:
@@ -49,7 +50,7 @@ def test_all_met() -> None:
     judged = verdicts(
         (ALONE, tokens(adaptive=13)),
         (BUSY, late(tokens(adaptive=11.7), static_15=20.0, adaptive=10.9)),
-        (Cell("text", "mismatched", 8), shared(tokens(adaptive=9.8, vllm_table=9), 0.009)),
+        (Configuration("text", "mismatched", 8), shared(tokens(adaptive=9.8, vllm_table=9), 0.009)),
     )
 
     assert {name: verdict.met for name, verdict in judged.items()} == dict.fromkeys(NAMES, True)
@@ -61,20 +62,21 @@ def test_the_best_of_the_others_may_be_any_of_them() -> None:
     assert judged["best other"].met is False
     assert "text/good/c32" in judged["best other"].figures
     assert judged["overall"].met is True
-    assert "vllm-table; adaptive × 0.917" in str(best_other_line(rows((BUSY, tokens(adaptive=11))).rows))
+    line = best_rival_line(rows((BUSY, tokens(adaptive=11))).rows, "the best other", is_other)
+    assert line == "adaptive: 0.917× the tokens/s of the best other, vllm-table [0.917, 0.917]"
 
 
-def test_one_other_ahead_over_all_cells_misses() -> None:
+def test_one_other_ahead_over_all_configurations_misses() -> None:
     judged = verdicts((ALONE, tokens(adaptive=12, vllm_table=12.5)), (BUSY, tokens(adaptive=12, vllm_table=12)))
 
     assert judged["overall"].met is False
 
 
 @pytest.mark.parametrize("drafter", ["mismatched", "eagle3-untrained"])
-def test_a_hopeless_drafter_may_cost_little(drafter: str) -> None:
-    judged = verdicts((Cell("text", drafter, 8), tokens(adaptive=9.6)))
+def test_a_drafter_that_never_matches_may_cost_little(drafter: str) -> None:
+    judged = verdicts((Configuration("text", drafter, 8), tokens(adaptive=9.6)))
 
-    assert judged["hopeless"].met is False
+    assert judged["never matching"].met is False
 
 
 def test_first_tokens_count_only_where_a_long_draft_makes_them_late() -> None:
@@ -90,4 +92,4 @@ def test_the_controller_takes_a_hundredth_at_most() -> None:
 def test_what_was_not_measured_is_not_judged() -> None:
     assert all(verdict.met is None for verdict in verdicts((ALONE, tokens())).values())
     assert verdicts((ALONE, tokens(adaptive=12)), rounds=1)["best other"].met is None
-    assert best_other_line(rows((ALONE, tokens())).rows) is None
+    assert best_rival_line(rows((ALONE, tokens())).rows, "the best other", is_other) is None

@@ -11,32 +11,39 @@ from typing import Any
 
 import numpy as np
 
-from turbospec_bench.cell import Cell, Row
+from turbospec.interface import FloatArray
+from turbospec_bench.configuration import Configuration, Row
 from turbospec_bench.policy_names import fixed_length
-from turbospec_bench.reports.pictures import COLOURS, FIXED, INK, TITLE, new_figure, styled, svg_of
-from turbospec_bench.reports.rows import policy_name
+from turbospec_bench.reports.plot_style import COLOURS, FIXED, INK, TITLE, new_figure, plain_numbers, styled, svg_of
+from turbospec_bench.table_rows import policy_name
+
+SPREAD = 0.5
+"""Share of a line's height over which policies are spread."""
 
 
 @styled
-def throughput(cells: Mapping[Cell, Sequence[Row]]) -> str:
-    """Tokens/s of every policy as a ratio to off, one line a cell; bars are 95 % intervals."""
-    figure, (axes,) = new_figure(8.0, 1.3 + 0.34 * len(cells), 1)
+def throughput(configurations: Mapping[Configuration, Sequence[Row]]) -> str:
+    """Tokens/s of every policy as a ratio to off, one line per configuration; bars are 95 % intervals."""
+    figure, (axes,) = new_figure(8.0, 1.3 + 0.42 * len(configurations), 1)
     labelled: set[str] = set()
-    for place, rows in enumerate(cells.values()):
-        for row in rows:
-            if row["policy"] == "off" or row["emit"] == "after_draft" or row["policy"].startswith("transformers-"):
-                continue
+    for place, rows in enumerate(configurations.values()):
+        shown = [row for row in rows if row["policy"] != "off" and row["emit"] != "after_draft"]
+        shown = [row for row in shown if not row["policy"].startswith("transformers-")]
+        fixed = [row for row in shown if fixed_length(row["policy"]) is not None]
+        others = [row for row in shown if fixed_length(row["policy"]) is None]
+        # Beside one another, because their intervals overlap.
+        places = [*[place] * len(fixed), *(place + SPREAD * _centred(len(others)))]
+        for row, height in zip([*fixed, *others], places, strict=True):
             ratio = row["ratio_to_off"]["output_throughput"]
-            fixed = fixed_length(row["policy"]) is not None
-            label = "fixed K" if fixed else row["policy"]
-            style: dict[str, Any] = {"color": COLOURS.get(row["policy"], FIXED), "zorder": 2 if fixed else 3}
-            if not fixed:
-                axes.plot([ratio["low"], ratio["high"]], [place, place], linewidth=1.5, **style)
+            label = "fixed K" if row in fixed else row["policy"]
+            style: dict[str, Any] = {"color": COLOURS.get(row["policy"], FIXED), "zorder": 2 if row in fixed else 3}
+            if row in others:
+                axes.plot([ratio["low"], ratio["high"]], [height, height], linewidth=1.5, **style)
             axes.plot(
                 ratio["value"],
-                place,
-                marker="|" if fixed else "o",
-                markersize=6 if row["policy"] == "adaptive" or fixed else 5,
+                height,
+                marker="|" if row in fixed else "o",
+                markersize=10 if row in fixed else 5,
                 markeredgewidth=1.5,
                 linestyle="none",
                 label=label if label not in labelled else None,
@@ -44,8 +51,8 @@ def throughput(cells: Mapping[Cell, Sequence[Row]]) -> str:
             )
             labelled.add(label)
     axes.axvline(1, color=INK, linewidth=0.8, linestyle="--")
-    axes.set_yticks(range(len(cells)), [cell.name for cell in cells])
-    axes.invert_yaxis()
+    axes.set_yticks(range(len(configurations)), [configuration.name for configuration in configurations])
+    axes.set_ylim(len(configurations) - 0.5, -0.5)
     axes.set_xlabel("output tokens/s ÷ off")
     axes.grid(axis="x", alpha=0.25)
     if labelled:
@@ -55,7 +62,7 @@ def throughput(cells: Mapping[Cell, Sequence[Row]]) -> str:
 
 @styled
 def latency(rows: Sequence[Row]) -> str:
-    """Mean TPOT, and mean and P99 TTFT, by policy in one cell."""
+    """Mean TPOT, and mean and P99 TTFT, of every policy in one configuration."""
     figure, (left, right) = new_figure(8.0, 1.0 + 0.26 * len(rows), 2, sharey=True)
     places = np.arange(len(rows))
     colours = [COLOURS.get(row["policy"], FIXED) for row in rows]
@@ -72,7 +79,7 @@ def latency(rows: Sequence[Row]) -> str:
 
 @styled
 def timeline(rows: Sequence[Row]) -> str | None:
-    """Draft length and acceptance over one run, for the policies that change their mind; None where none does."""
+    """Draft length and acceptance over one run, for the policies that choose K themselves; None without timelines."""
     shown = [row for row in rows if row["policy"] in COLOURS and row["emit"] != "after_draft" and row.get("timeline")]
     if not shown:
         return None
@@ -82,7 +89,7 @@ def timeline(rows: Sequence[Row]) -> str | None:
         for axes, name in ((left, "draft_length"), (right, "acceptance")):
             axes.plot(series["seconds"], series[name], color=COLOURS[row["policy"]], linewidth=1.4, label=row["policy"])
     right.set_ylim(0, 1)
-    for axes, title in ((left, "K: draft tokens a decoding request"), (right, "accepted share of draft tokens")):
+    for axes, title in ((left, "K: draft tokens per decoding request"), (right, "accepted share of draft tokens")):
         axes.set_title(title, **TITLE)
         axes.set_xlabel("seconds")
         axes.grid(alpha=0.25)
@@ -118,9 +125,16 @@ def step_time(rows: Sequence[Row]) -> str | None:
     ends = (max(min(extent), 1e-3) * 0.8, max(extent) * 1.25)
     axes.plot(ends, ends, color=INK, linewidth=0.8, linestyle="--")
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="predicted step time, ms", ylabel="measured, ms")
+    for axis in (axes.xaxis, axes.yaxis):
+        plain_numbers(axis, *ends)
     axes.grid(alpha=0.25)
     axes.legend(loc="upper left")
     return svg_of(figure)
+
+
+def _centred(count: int) -> FloatArray:
+    """So many places from -0.5 to 0.5."""
+    return np.linspace(-0.5, 0.5, count) if count > 1 else np.zeros(count)
 
 
 def _number(value: float | None) -> float:

@@ -1,10 +1,11 @@
-"""Which cores the processes of a server run on.
+"""Binds the processes of a vLLM server to cores.
 
-vLLM's workers on CPUs bind themselves to cores and leave one to the rest of the server, which is bound to none: the
-kernel moves it onto the workers' cores now and then, and how often decides more than what is compared.
+vLLM's workers on CPUs bind themselves to cores and leave one to the other processes of the server. These are bound to
+none, so that the kernel sometimes moves them onto the workers' cores; how often changed figures more than the policies
+did.
 
-The engine core looks for its workers' answers without a pause. On a core that it shares with the API server, that gets
-its turn late: first tokens were sent 0.3 to 2 s late in many runs, until the engine core was given a lower priority.
+The engine core busy-waits for its workers. The API server, on the same core, is then scheduled late: in many runs first
+tokens were sent 0.3 to 2 s late, until the engine core had a lower priority.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from pathlib import Path
 
 PROCESSES = Path("/proc")
 NICENESS = 10
-"""Of the processes that wait for workers."""
+"""Of the processes that busy-wait for workers."""
 
 
 def keep_off_bound_cores(group: int) -> set[int]:
-    """Bind the processes of a group that are bound to no cores to those that none of the others is bound to; the
-    parents of these others, which wait for them, yield to the rest from then on.
+    """Bind the unbound processes of a group to the cores that no process of the group is bound to.
+
+    Parents of bound processes, which busy-wait for them, get a lower priority.
 
     Returns:
-        These cores: all of ours where no process binds itself (GPUs) or nothing is left; none on systems that do not
-        bind processes.
+        The cores without bound processes: all of ours where no process binds itself (GPUs) or where every core is
+        taken; none on systems that cannot bind processes.
     """
     if not hasattr(os, "sched_getaffinity") or not PROCESSES.is_dir():
         return set()
@@ -45,7 +47,7 @@ def keep_off_bound_cores(group: int) -> set[int]:
         for process in others:
             bind(process, free)
             if process in waiting:
-                _yield_to_others(process)
+                _lower_priority(process)
     return free
 
 
@@ -56,7 +58,7 @@ def bind(process: int, cores: Iterable[int]) -> None:
             os.sched_setaffinity(thread, cores)
 
 
-def _yield_to_others(process: int) -> None:
+def _lower_priority(process: int) -> None:
     with suppress(OSError):
         for thread in _threads(process):
             os.setpriority(os.PRIO_PROCESS, thread, NICENESS)

@@ -1,4 +1,4 @@
-"""A cell of the benchmark's table, as the benchmark measures it and as the rows of its results name it."""
+"""A configuration of the benchmark: workload, drafter and load."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ from typing import Any
 from turbospec.files.results_file import ALL_AT_ONCE
 
 Row = Mapping[str, Any]
-"""One cell and policy of a results file (`turbospec bench --json`)."""
+"""One row of a results file (`turbospec bench --json`): one policy in one configuration."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One setting of the table: either a fixed concurrency or a Poisson rate, never both."""
+class Configuration:
+    """Workload, drafter and load; the load is either a fixed concurrency or a Poisson rate, never both."""
 
     workload: str
     drafter: str
     concurrency: int | None = None
-    """Requests in flight at most; all are ready at the start."""
+    """Largest number of requests in flight; all of them are ready at the start."""
     request_rate: float | None = None
-    """Poisson arrivals a second."""
+    """Poisson arrivals per second."""
 
     @classmethod
-    def of(cls, row: Row) -> Cell:
-        """The cell that a row belongs to."""
+    def of(cls, row: Row) -> Configuration:
+        """The configuration that a row belongs to."""
         rate = row["request_rate"]
         return cls(row["workload"], row["drafter"], row["concurrency"], None if rate == ALL_AT_ONCE else rate)
 
     @property
     def name(self) -> str:
+        """Such as `code/good/c8`, or `code/good/r2.5` for Poisson arrivals."""
+        """Such as `code/good/c8`, or `code/good/r2.5` for Poisson arrivals."""
         arrival = f"c{self.concurrency}" if self.concurrency is not None else f"r{self.request_rate:g}"
         return f"{self.workload}/{self.drafter}/{arrival}"
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields by which a row names this cell."""
+        """The fields by which a row names this configuration."""
         return {
             "workload": self.workload,
             "drafter": self.drafter,
@@ -45,9 +47,9 @@ class Cell:
         }
 
 
-def by_cell(rows: Sequence[Row]) -> dict[Cell, list[Row]]:
-    """Rows grouped by cell, in the order of their first row."""
-    cells: dict[Cell, list[Row]] = {}
+def by_configuration(rows: Sequence[Row]) -> dict[Configuration, list[Row]]:
+    """Rows grouped by configuration, in the order of their first row."""
+    configurations: dict[Configuration, list[Row]] = {}
     for row in rows:
-        cells.setdefault(Cell.of(row), []).append(row)
-    return cells
+        configurations.setdefault(Configuration.of(row), []).append(row)
+    return configurations

@@ -1,8 +1,10 @@
-"""Rows of the benchmark's results in words: how policies are called, and what a table shows of them."""
+"""Rows of the benchmark's results as text, for tables."""
 
 from __future__ import annotations
 
-from turbospec_bench.cell import Row
+from collections.abc import Sequence
+
+from turbospec_bench.configuration import Row
 
 COLUMNS = (
     "policy",
@@ -37,6 +39,17 @@ def table_line(row: Row) -> list[str]:
         _optional(row.get("draft_time_share"), ".0%"),
         _optional(row.get("controller_time_share"), ".1%"),
     ]
+
+
+def disturbance(rows: Sequence[Row]) -> str:
+    """Which rounds of a configuration other processes disturbed; empty where none."""
+    rounds: Sequence[int] = rows[0].get("disturbed_rounds", ())
+    if not rounds:
+        return ""
+    most = max(cores for row in rows for number in rounds if (cores := row["other_cores"][number - 1]) is not None)
+    numbers = ", ".join(map(str, rounds))
+    which = f"round {numbers} was" if len(rounds) == 1 else f"rounds {numbers} were"
+    return f"{which} disturbed: other processes used up to {most:.1f} cores"
 
 
 def _optional(value: float | None, form: str) -> str:

@@ -1,6 +1,6 @@
-"""How the reports' pictures look, and how they become SVG that is readable on a light and on a dark page.
+"""The style of the reports' pictures, and their SVG, which is readable on light and dark pages.
 
-Text stays text in the SVG, and takes the page's own colour where the picture is part of a page.
+Text stays text in the SVG and takes the page's text colour.
 """
 
 # matplotlib's own annotations leave parts open.
@@ -16,13 +16,14 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 INK = "#0a0b0c"
-"""Stands for the colour of the page's text until the SVG is written."""
+"""Placeholder for the page's text colour, replaced when the SVG is written."""
 NEUTRAL_INK = "#7d8590"
-"""Readable on white and on black, for a picture that stands alone."""
+"""Readable on white and on black, for a picture in a file of its own."""
 FIXED = "#9aa4b2"
-"""Also of a user's own policy, which has no colour of its own."""
+"""Colour of fixed Ks, and of a user's own policies."""
 COLOURS = {
     "adaptive": "#e4572e",
     "ema-tiers": "#3b82f6",
@@ -50,19 +51,31 @@ TITLE: dict[str, Any] = {"loc": "left", "fontsize": 9}
 
 
 styled = matplotlib.rc_context(STYLE)
-"""Decorates every function that draws: texts take their looks when they are made, some as late as in `svg_of`."""
+"""Decorates every function that draws: text takes its style when it is created, some of it as late as in `svg_of`."""
 
 
 def new_figure(
     width: float, height: float, columns: int, rows: int = 1, *, sharey: bool = False
 ) -> tuple[Figure, Sequence[Any]]:
-    """A figure of inches, and its axes row by row."""
+    """A figure, its size in inches, and its axes row by row."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, [*figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel()]
 
 
+def plain_numbers(axis: Any, low: float, high: float) -> None:
+    """Label a logarithmic axis with numbers: matplotlib writes powers as TeX, which an SVG with text shows as it is.
+
+    Args:
+        low, high: what the axis shows; under two decades powers of ten alone are too few ticks.
+    """
+    few = high / low < 100
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+    axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def svg_of(figure: Figure) -> str:
-    """The figure as an SVG element whose text takes the page's colour, and whose ids are its own on a page of many."""
+    """The figure as an SVG element whose text takes the page's colour and whose ids are unique on the page."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     svg = buffer.getvalue()
@@ -72,5 +85,5 @@ def svg_of(figure: Figure) -> str:
 
 
 def standalone(svg: str) -> str:
-    """The same picture for a page that gives it no text colour, such as a README."""
+    """The same picture for a page that sets no text colour, such as a README."""
     return svg.replace("currentColor", NEUTRAL_INK)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from turbospec_bench.vllm.cores import bind, keep_off_bound_cores
+from turbospec_bench.vllm.cpu_binding import bind, keep_off_bound_cores
 
 OURS = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
 pytestmark = pytest.mark.skipif(len(OURS) < 2, reason="needs two cores")

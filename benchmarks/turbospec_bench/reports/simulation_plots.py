@@ -11,11 +11,11 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from turbospec.interface import FloatArray
 from turbospec_bench.policy_names import fixed_length
-from turbospec_bench.reports.pictures import COLOURS, FIXED, INK, TITLE, new_figure, styled, svg_of
+from turbospec_bench.reports.plot_style import COLOURS, FIXED, INK, TITLE, new_figure, plain_numbers, styled, svg_of
 from turbospec_sim.replications import Replications
 from turbospec_sim.run import BEST_STATIC, ORACLE
 
@@ -25,9 +25,9 @@ FIGURES = (
     ("output_throughput", None, "output tokens/s"),
     ("max_concurrent_requests", None, "peak concurrent requests"),
 )
-"""A field, another beside it, and what they are called."""
+"""A field, a second field drawn beside it, and their title."""
 SERIES = (
-    ("draft_length", "K: draft tokens a decoding request"),
+    ("draft_length", "K: draft tokens per decoding request"),
     ("acceptance", "accepted share of draft tokens"),
     ("running_requests", "running requests"),
     ("waiting_requests", "waiting requests"),
@@ -38,14 +38,14 @@ PARTS = (
     ("prefill", "prefill", "#d4a017"),
     ("verify", "verify, without prefill", "#3b82f6"),
 )
-"""Where a step's time goes."""
+"""Parts of a step's time."""
 LINE_STYLES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 OTHER_COLOURS = ("#0ea5e9", "#84cc16", "#f97316", "#d946ef")
-"""Of policies that have none, a user's own."""
+"""For a user's own policies, which have no fixed colour."""
 LOG_FROM = 30.0
-"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
+"""From this ratio of the largest to the smallest value an axis is logarithmic."""
 HOURS_FROM = 7200.0
-"""Simulated seconds from which a run's time is in hours."""
+"""From this many simulated seconds a run's time is in hours."""
 COLUMNS = 4
 """Pictures of loads side by side."""
 
@@ -64,7 +64,7 @@ def against_load(points: Sequence[Replications], limits: Mapping[str, float]) ->
 
 @styled
 def timeline(points: Sequence[Replications]) -> str | None:
-    """Draft length, acceptance and queues over the first seed's run of each policy; None where nothing was kept."""
+    """Draft length, acceptance and queues over each policy's run with the first seed; None without timelines."""
     shown = [point for point in points if point.rows[0].get("timeline")]
     if not shown:
         return None
@@ -88,7 +88,7 @@ def timeline(points: Sequence[Replications]) -> str | None:
 
 @styled
 def step_time(points: Sequence[Replications]) -> str:
-    """Shares of step time by policy, one picture a load."""
+    """Shares of step time by policy, one panel per load."""
     loads = list(dict.fromkeys(point.load for point in points))
     columns = min(COLUMNS, len(loads))
     policies = list(dict.fromkeys(point.policy for point in points))
@@ -130,12 +130,10 @@ def _lines(points: Sequence[Replications], limits: Mapping[str, float]) -> str:
             axes.axhline(limits[field], color=INK, linewidth=0.8, linestyle="--")
         if _spans_widely(points, field):
             axes.set_yscale("log")
-            # Of its own accord matplotlib writes powers as TeX, which would stay as it is in an SVG's text.
-            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-            axes.yaxis.set_minor_formatter(NullFormatter())
+            plain_numbers(axes.yaxis, *axes.get_ylim())
         else:
             axes.set_ylim(bottom=0)
-        axes.set_title(f"{title}: P99, and thin the median" if beside else title, **TITLE)
+        axes.set_title(f"{title}: P99, and the median as a thin line" if beside else title, **TITLE)
         axes.set_xlabel("requests/s")
         axes.grid(alpha=0.25)
     _legend(figure, panels[0])
@@ -156,8 +154,13 @@ def _bars(points: Sequence[Replications], limits: Mapping[str, float]) -> str:
             axes.plot(medians, places, linestyle="none", marker="|", markersize=9, color=INK)
         if field in limits:
             axes.axvline(limits[field], color=INK, linewidth=0.8, linestyle="--")
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_locator(MaxNLocator(5))
+        if _spans_widely(points, field):
+            axes.set_xscale("log")
+            plain_numbers(axes.xaxis, *axes.get_xlim())
+        else:
+            axes.set_xlim(left=0)
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+            axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         axes.set_title(f"{title}: P99 (bar) and median (line)" if beside else title, **TITLE)
         axes.grid(axis="x", alpha=0.25)
     panels[0].set_yticks(places, [point.label for point in points])
@@ -166,7 +169,7 @@ def _bars(points: Sequence[Replications], limits: Mapping[str, float]) -> str:
 
 
 def _means(points: Sequence[Replications], field: str) -> tuple[FloatArray, FloatArray]:
-    """Means and halves of their intervals, NaN where there are none."""
+    """Means and half-widths of their intervals, NaN where there are none."""
     return (
         np.array([point.mean(field) for point in points]),
         np.array([point.half_width(field) for point in points]),

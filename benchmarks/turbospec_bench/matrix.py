@@ -1,0 +1,97 @@
+"""The benchmark's matrix: its configurations, and the policies that are compared in each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+from turbospec.errors import UserError
+from turbospec_bench.configuration import Configuration
+from turbospec_bench.policy_names import ADAPTIVE, OFF, STATIC_PREFIX
+from turbospec_bench.variant import TRANSFORMERS_PREFIX, Variant, check_names
+
+Pairings = Sequence[tuple[str, str]]
+"""Workload and drafter of each configuration; every pair is measured at several loads."""
+
+TARGET = "target"
+"""Folder of the target model, beside those of its drafters."""
+
+PAIRS: Pairings = (
+    ("code", "good"),
+    ("prose", "good"),
+    ("mixed", "good"),
+    ("shift", "good"),
+    ("code", "weak"),
+    ("code", "mismatched"),
+    ("code", "n-gram"),
+)
+CONCURRENCIES = (1, 8, 32)
+
+QUICK_MATRIX = (
+    Configuration("code", "good", 1),
+    Configuration("code", "good", 32),
+    Configuration("code", "mismatched", 8),
+)
+
+_STATIC = tuple(f"{STATIC_PREFIX}{length}" for length in (1, 2, 3, 5, 8, 15))
+FULL_POLICIES = (OFF, *_STATIC, "ema-tiers", "goodput", ADAPTIVE)
+QUICK_POLICIES = (OFF, "static-3", "static-15", "ema-tiers", ADAPTIVE)
+EMIT_AFTER_DRAFT = ("static-15:after_draft", "adaptive:after_draft")
+"""Show what drafting before a step's tokens are emitted does to the first token."""
+TRANSFORMERS_POLICIES = tuple(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", "constant", "heuristic", "confidence"))
+"""Assisted generation in transformers, one request at a time."""
+
+LONE_REQUEST = Configuration("code", "good", 1)
+"""Where transformers and the order of emission are compared."""
+
+
+def select_configurations(
+    workloads: Sequence[str],
+    drafters: Sequence[str],
+    concurrencies: Sequence[int],
+    rates: Sequence[float] = (),
+    pairings: Pairings = PAIRS,
+) -> tuple[Configuration, ...]:
+    """The configurations of a matrix that match; rates replace its concurrencies. An empty choice selects everything.
+
+    Where both workloads and drafters are named, all their pairs are selected, also those that the matrix lacks.
+
+    Raises:
+        UserError: a name is unknown.
+    """
+    for place, (chosen, what) in enumerate(((workloads, "workload"), (drafters, "drafter"))):
+        known = dict.fromkeys(pair[place] for pair in pairings)
+        for name in chosen:
+            if name not in known:
+                raise UserError(f"no {what} {name!r}; there are {', '.join(known)}")
+    pairs = pairings
+    if workloads and drafters:
+        pairs = tuple(product(workloads, drafters))
+    elif workloads or drafters:
+        pairs = tuple(pair for pair in pairings if pair[0] in workloads or pair[1] in drafters)
+    if rates:
+        return tuple(Configuration(*pair, request_rate=rate) for pair, rate in product(pairs, rates))
+    return tuple(Configuration(*pair, load) for pair, load in product(pairs, concurrencies or CONCURRENCIES))
+
+
+def variants_of(configuration: Configuration, policies: Sequence[str], *, quick: bool) -> tuple[Variant, ...]:
+    """What a configuration compares: the policies asked for, or the matrix's own choice.
+
+    `off` is always among them, because ratios are to it. transformers serves one request at a time, so its schedules
+    are compared at concurrency 1 alone, with a drafter that is a model.
+
+    Raises:
+        UserError: two different variants would share a name in the results.
+    """
+    if policies:
+        names = [OFF, *policies]
+    elif quick:
+        names = [*QUICK_POLICIES]
+    else:
+        names = [*FULL_POLICIES]
+    if not policies and configuration == LONE_REQUEST:
+        names += EMIT_AFTER_DRAFT[:1] if quick else (*EMIT_AFTER_DRAFT, *TRANSFORMERS_POLICIES)
+    variants = tuple(dict.fromkeys(Variant.parse(name) for name in names))
+    check_names(variants)
+    lone = configuration.concurrency == 1 and configuration.drafter != "n-gram"
+    return tuple(variant for variant in variants if lone or not variant.is_transformers)

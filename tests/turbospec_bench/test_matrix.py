@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from turbospec import UserError
+from turbospec_bench.configuration import Configuration
+from turbospec_bench.matrix import QUICK_MATRIX, select_configurations, variants_of
+from turbospec_bench.variant import Variant
+
+
+def test_the_whole_table_has_21_configurations() -> None:
+    configurations = select_configurations((), (), (), ())
+
+    assert len(configurations) == len(set(configurations)) == 21
+    assert set(QUICK_MATRIX) <= set(configurations)
+
+
+def test_selection() -> None:
+    assert [configuration.name for configuration in select_configurations(["code"], [], [8], [])] == [
+        "code/good/c8",
+        "code/weak/c8",
+        "code/mismatched/c8",
+        "code/n-gram/c8",
+    ]
+    assert [configuration.name for configuration in select_configurations(["prose"], ["weak"], [4], [])] == [
+        "prose/weak/c4"
+    ]
+    assert [configuration.name for configuration in select_configurations(["code"], ["good"], [], [2.5])] == [
+        "code/good/r2.5"
+    ]
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UserError, match="no workload 'poetry'; there are code, prose, mixed, shift"):
+        select_configurations(["poetry"], [], [], [])
+
+
+def test_off_always_competes_and_transformers_only_alone() -> None:
+    alone, busy = Configuration("code", "good", 1), Configuration("code", "good", 8)
+
+    assert variants_of(alone, ["static-15:after_draft", "off"], quick=False) == (
+        Variant("off"),
+        Variant("static-15", "after_draft"),
+    )
+    assert Variant("transformers-heuristic") in variants_of(alone, (), quick=False)
+    assert variants_of(busy, ["transformers-off"], quick=False) == (Variant("off"),)
+
+
+@pytest.mark.parametrize("policies", [["adaptive", "mine/adaptive.yaml"], ["mine/off.yaml"]])
+def test_two_files_of_one_name_are_refused(policies: list[str]) -> None:
+    name = Variant(policies[-1]).name
+    with pytest.raises(UserError, match=f"would both be called '{name}' in the results; rename one"):
+        variants_of(Configuration("code", "good", 8), policies, quick=False)
+
+
+def test_a_policy_may_compete_twice_with_different_orders_of_emission() -> None:
+    variants = variants_of(
+        Configuration("code", "good", 8), ["adaptive", "adaptive", "adaptive:after_draft"], quick=False
+    )
+
+    assert variants == (Variant("off"), Variant("adaptive"), Variant("adaptive", "after_draft"))
