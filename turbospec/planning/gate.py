@@ -62,7 +62,7 @@ class SurvivalGate:
         self._state[1] = 0.0
         self._state[2] = limits
 
-    def afresh(self, limits: IntArray) -> SurvivalGate:
+    def for_next_step(self, limits: IntArray) -> SurvivalGate:
         """A new gate for the next step of the same requests, with the same estimates and prices."""
         return SurvivalGate(*self._estimates, limits, self._prices)
 

@@ -78,6 +78,6 @@ class HeldPlan:
             self.predicted_tokens,
             self.predicted_seconds,
             "as in the step before",
-            gate=self.gate.afresh(lengths) if self.gate is not None else None,
+            gate=self.gate.for_next_step(lengths) if self.gate is not None else None,
             steps=self.steps,
         )

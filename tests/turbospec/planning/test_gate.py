@@ -67,7 +67,7 @@ def test_a_gate_for_the_next_step_starts_anew() -> None:
     subject = gate()
     for _ in range(4):
         subject.advance(np.array([0]), np.array([0.999]))
-    again = subject.afresh(np.array([2]))
+    again = subject.for_next_step(np.array([2]))
     more = [bool(again.advance(np.array([0]), np.array([0.999]))[1][0]) for _ in range(2)]
     assert more == [True, False]
 
