@@ -45,8 +45,8 @@ class DecodeRate:
 
         Args:
             requests: decoding requests, n.
-            tokens: that the steps emitted in all.
-            seconds: that they took in all, without the time that prefill added.
+            tokens: total emitted by these steps.
+            seconds: their total duration, without the time that prefill added.
             steps: number of steps.
         """
         bucket = load_bucket(requests)

@@ -28,7 +28,7 @@ from turbospec.runtime.kernels import compiled, unnamed
 VERIFY_KNOTS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, np.inf])
 """Tokens in the target's pass at which the slope may change."""
 MIN_OBSERVATIONS = 4
-"""Steps with drafts, and steps in all, after which a model without a profile is used for planning."""
+"""Measured steps, and measured steps with drafts, that a model without a profile needs before it is used."""
 
 
 class StepMeasurement(NamedTuple):

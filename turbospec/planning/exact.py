@@ -4,7 +4,7 @@
 
 where gain[i,j] is the survival S[i,j] of request i's j-th draft token (times the request's weight), V(m) the duration
 of the verify pass with m draft tokens in it, any non-decreasing function, and D the duration of drafting. If a
-sequential drafter's pass over r rows costs α + β·r, then d passes over m rows in all cost α·d + β·m: D depends on d
+sequential drafter's pass over r rows costs α + β·r, then d passes over a total of m rows cost α·d + β·m: D depends on d
 and m alone. As gain[i,·] does not increase, the best m tokens within depth d are the m largest gains of the first d
 columns, and they form a prefix of every row. One scan over the gains in falling order, with a running sum for every d,
 therefore meets the optimum of every pair (d, m): O(nK log nK + nK²), no approximation, graph-padding steps in V

@@ -1,8 +1,8 @@
 """Systematic errors of the plans: predicted against measured tokens and step times, by load.
 
 A planner chooses the plan with the best prediction, and so prefers plans whose predictions are too good (the
-optimiser's curse): a step with drafts takes a little longer, or brings a few tokens less, than was predicted when it
-was chosen. Where drafting hardly pays, an error of a few percent decides. The errors are therefore measured for each
+optimiser's curse): a step with drafts takes a little longer, or accepts fewer tokens, than was predicted when it
+was chosen. Where drafting barely pays, an error of a few percent decides. The errors are therefore measured for each
 load, and a plan must pay after they are subtracted.
 
 Accepted tokens are compared with predicted ones. Durations are compared with predicted ones too, but as a difference

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.turbospec.factories import make_view
@@ -63,6 +63,8 @@ def test_a_step_of_the_limit_keeps_all_within_the_target_whom_a_step_without_dra
         phase = np.where(first_tokens <= first_tokens[row], Phase.DECODE, Phase.PREFILL).astype(np.int64)
         slo.record_first_tokens(make_view(len(requests), now=float(first_tokens[row]), phase=phase), rows)
     emitted = np.array([count for _, count in requests])
+    slack = 0.010 * emitted - (now - first_tokens)
+    assume((np.abs(slack - no_draft_seconds) > 1e-9).all())  # rounding decides there
     limit = slo.max_seconds(make_view(len(requests), now=now, emitted_tokens=emitted), rows, no_draft_seconds)
 
     def met(seconds: float) -> np.ndarray:
