@@ -32,7 +32,6 @@ class Configuration:
     @property
     def name(self) -> str:
         """Such as `code/good/c8`, or `code/good/r2.5` for Poisson arrivals."""
-        """Such as `code/good/c8`, or `code/good/r2.5` for Poisson arrivals."""
         arrival = f"c{self.concurrency}" if self.concurrency is not None else f"r{self.request_rate:g}"
         return f"{self.workload}/{self.drafter}/{arrival}"
 

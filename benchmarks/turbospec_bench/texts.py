@@ -39,11 +39,6 @@ def read_texts(path: Path) -> Sequence[str]:
     Raises:
         UserError: the file cannot be read or has no records.
     """
-    """The records of a workload file.
-
-    Raises:
-        UserError: the file cannot be read or has no records.
-    """
     try:
         with path.open(encoding="utf-8") as lines:
             texts = [str(json.loads(line)["text"]) for line in lines]
