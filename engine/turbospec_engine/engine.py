@@ -12,7 +12,7 @@ import torch
 
 from turbospec import Phase, Policy, UserError
 from turbospec_engine import sizing
-from turbospec_engine.admission import Admission
+from turbospec_engine.input_processor import Admission
 from turbospec_engine.blocks import BlockAllocator
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.drafter import build_drafter

@@ -16,7 +16,7 @@ from turbospec.runtime.kernels import compiled
 from turbospec_sim.records import Records
 from turbospec_sim.state import EngineState
 from turbospec_sim.step_time import padded, pass_seconds
-from turbospec_sim.text import acceptance
+from turbospec_sim.acceptance import acceptance
 
 
 class OraclePolicy:

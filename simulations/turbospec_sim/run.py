@@ -18,7 +18,7 @@ from turbospec_sim.metrics import judged, summarise
 from turbospec_sim.oracle import OraclePolicy
 from turbospec_sim.scenario import Scenario
 from turbospec_sim.state import EngineState
-from turbospec_sim.text import Texts
+from turbospec_sim.acceptance import Texts
 from turbospec_sim.timeline import timeline
 from turbospec_sim.workload.offered import offered_requests
 

@@ -16,7 +16,7 @@ from turbospec.interface import IntArray
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.randomness import key
 from turbospec_sim.records import FREE_ROWS, PREEMPTED, RUNNING, SLOT, TOKENS, Record, Records
-from turbospec_sim.text import begin_text
+from turbospec_sim.acceptance import begin_text
 
 
 @compiled

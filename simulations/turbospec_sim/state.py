@@ -12,7 +12,7 @@ from turbospec.interface import IntArray
 from turbospec_sim.emission import GAP_BINS
 from turbospec_sim.records import FREE_ROWS, REQUEST, TOTALS, Records
 from turbospec_sim.step_time import StepTimes
-from turbospec_sim.text import Texts
+from turbospec_sim.acceptance import Texts
 from turbospec_sim.timeline import MARKS
 
 

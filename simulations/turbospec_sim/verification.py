@@ -10,7 +10,7 @@ from turbospec_sim.drafting import is_prefilling
 from turbospec_sim.randomness import uniform
 from turbospec_sim.records import SLOT, TOKENS, Records
 from turbospec_sim.step_time import padded, pass_seconds
-from turbospec_sim.text import acceptance, advance_text
+from turbospec_sim.acceptance import acceptance, advance_text
 
 
 @compiled

@@ -14,7 +14,7 @@ from turbospec.interface import Policy, StepOutcome, StepPlan, StepView
 from turbospec_sim.engine import SimulatedEngine
 from turbospec_sim.scenario import Scenario
 from turbospec_sim.state import EngineState
-from turbospec_sim.text import Texts
+from turbospec_sim.acceptance import Texts
 from turbospec_sim.workload.offered import offered_requests
 
 BASE: dict[str, Any] = {

@@ -25,7 +25,7 @@ from turbospec_sim.run import serve
 from turbospec_sim.scenario import Drafter, Server, engine_record
 from turbospec_sim.state import EngineState
 from turbospec_sim.step_time import StepTimes
-from turbospec_sim.text import Texts
+from turbospec_sim.acceptance import Texts
 from turbospec_sim.workload.acceptance import MAX_POSITIONS
 
 PESSIMISTIC, OPTIMISTIC = "pessimistic", "optimistic"

@@ -1,9 +1,9 @@
 """Time turbospec_sim beside Vidur (`pip install vidur`, in the same environment) on the same requests, in one run.
 
-    python simulations/beside_vidur.py --rounds 5
+    python simulations/compare_with_vidur.py --rounds 5
 
 Vidur's profiles of GPUs are not in its package, and none are fetched: its predictor looks times up in tables, and here
-these hold the step times of beside_vidur.yaml. So both simulate the same server. What Vidur would predict itself, and
+these hold the step times of compare_with_vidur.yaml. So both simulate the same server. What Vidur would predict itself, and
 how long its predictors train for that, is not measured.
 """
 

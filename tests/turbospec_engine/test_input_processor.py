@@ -10,7 +10,7 @@ from tests.turbospec_engine.harness import Pair
 from turbospec import UserError
 from turbospec.models.logistic import MAX_CLASSES
 from turbospec_engine import Models, SamplingParams
-from turbospec_engine.admission import MAX_MASKS, Admission
+from turbospec_engine.input_processor import MAX_MASKS, Admission
 from turbospec_engine.request import Request
 
 

@@ -13,7 +13,7 @@ from tests.turbospec_sim.scenarios import Steps, scenario, serve, state_of
 from turbospec import UserError
 from turbospec.policy.static import StaticPolicy
 from turbospec_sim.randomness import key, normal, uniform
-from turbospec_sim.text import Texts
+from turbospec_sim.acceptance import Texts
 from turbospec_sim.workload.config import RequestClass
 
 
