@@ -37,7 +37,7 @@ def replay(
     profile: Annotated[
         Path | None, typer.Option(help="Step times by `turbospec profile`; else those of the trace itself.")
     ] = None,
-    same_at_any_place: Annotated[
+    same_at_any_position: Annotated[
         bool,
         typer.Option(
             "--same-at-any-place",
@@ -59,7 +59,7 @@ def replay(
     measured = None if profile is None else Profile.load(profile)
     broken: list[str] = []
     steps = list(steps_of(trace, broken))
-    recorded = Replay(steps, profile=measured, same_at_any_place=same_at_any_place, concurrency=concurrency)
+    recorded = Replay(steps, profile=measured, same_at_any_position=same_at_any_position, concurrency=concurrency)
     rows = [recorded.recorded, recorded.as_recorded()]
     with progress() as bar:
         task = bar.add_task("policies", total=len(configs))
