@@ -67,8 +67,11 @@ def test_every_field(emit: str, llama: Pair, monkeypatch: pytest.MonkeyPatch) ->
         assert 0 < outcome.verify_seconds < outcome.step_seconds
         assert outcome.draft_seconds + outcome.verify_seconds <= outcome.step_seconds
     late = 0 if emit == "before_draft" else len(prompts)
-    emitted = sum(int(outcome.emitted.sum()) for outcome in plans.outcomes)
-    assert sum(len(output.token_ids) for output in outputs) - late <= emitted
+    unreported = sum(len(output.token_ids) for output in outputs) - sum(
+        int(outcome.emitted.sum()) for outcome in plans.outcomes
+    )
+    # Only the first token of a request that was admitted after the plan is in no outcome.
+    assert 0 <= unreported <= late
     assert len(drafter.passes) == sum(len(outcome.draft_rows) for outcome in plans.outcomes)
 
 
@@ -221,3 +224,11 @@ def test_drafts_shorten_before_anyone_is_preempted(llama: Pair) -> None:
     engine = Engine(llama.config(num_blocks=6, block_size=8), plans)
     engine.generate([[1] * 14, [2] * 14], SamplingParams(max_tokens=9, ignore_eos=True))
     assert engine.scheduler.num_preemptions == 0
+    wanted = [np.minimum(6, np.maximum(view.tokens_left - 1, 0))[view.phase != Phase.PREFILL] for view in plans.views]
+    limits = [view.draft_limits[view.phase != Phase.PREFILL] for view in plans.views]
+    shortened = [
+        (plan.draft_lengths > out.drafted).any() for plan, out in zip(plans.plans, plans.outcomes, strict=True)
+    ]
+    assert any(shortened) or any((a < b).any() for a, b in zip(limits, wanted, strict=True)), (
+        "the cache was never short"
+    )

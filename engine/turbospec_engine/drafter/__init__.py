@@ -1,4 +1,4 @@
-"""Drafters: where draft tokens come from."""
+"""Drafters; `base.Drafter` is the interface of one."""
 
 from turbospec_engine.drafter.base import Drafter
 from turbospec_engine.drafter.build import build_drafter
