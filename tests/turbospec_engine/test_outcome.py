@@ -221,14 +221,10 @@ def test_truncated_by_eos_shows_no_failure(llama: Pair) -> None:
 
 def test_drafts_shorten_before_anyone_is_preempted(llama: Pair) -> None:
     plans = FixedPlans(longest=6)
-    engine = Engine(llama.config(num_blocks=6, block_size=8), plans)
-    engine.generate([[1] * 14, [2] * 14], SamplingParams(max_tokens=9, ignore_eos=True))
+    engine = Engine(llama.config(num_blocks=7, block_size=8), plans)
+    # After the prefills one KV block is free: the first request's draft takes it. The third request finishes then.
+    params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in (9, 9, 2)]
+    engine.generate([[1] * 14, [2] * 14, [3] * 14], params)
+    assert plans.plans[1].draft_lengths.tolist() == [6, 6, 0]
+    assert plans.outcomes[1].drafted.tolist() == [6, 1, 0]
     assert engine.scheduler.num_preemptions == 0
-    wanted = [np.minimum(6, np.maximum(view.tokens_left - 1, 0))[view.phase != Phase.PREFILL] for view in plans.views]
-    limits = [view.draft_limits[view.phase != Phase.PREFILL] for view in plans.views]
-    shortened = [
-        (plan.draft_lengths > out.drafted).any() for plan, out in zip(plans.plans, plans.outcomes, strict=True)
-    ]
-    assert any(shortened) or any((a < b).any() for a, b in zip(limits, wanted, strict=True)), (
-        "the cache was never short"
-    )

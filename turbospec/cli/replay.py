@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
 from turbospec.cli.outputs import check_outputs
 from turbospec.cli.trace_files import steps_of
@@ -59,6 +60,7 @@ def replay(
     measured = None if profile is None else Profile.load(profile)
     broken: list[str] = []
     steps = list(steps_of(trace, broken))
+    say_when_compiling()
     recorded = Replay(steps, profile=measured, same_at_any_position=same_at_any_position, concurrency=concurrency)
     rows = [recorded.recorded, recorded.as_recorded()]
     with progress() as bar:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
 from turbospec.cli.outputs import check_outputs
 from turbospec.cli.scenario_options import Policies, Rates, Settings, checked_policies, checked_rates
@@ -62,6 +63,7 @@ def simulate(
     policies = checked_policies(policy or (), read)
     runs = Sweep(read, policies, checked_rates(rates or (), read), seeds).runs()
     rows: list[dict[str, Any]] = []
+    say_when_compiling(jobs or 1)
     with progress() as bar:
         task = bar.add_task("runs", total=len(runs))
         for row in run_all(runs, jobs, backend):
