@@ -96,7 +96,7 @@ def open_step(arrays: EngineArrays, now: float) -> OpenedStep:
 
 
 def draft_and_verify(arrays: EngineArrays, size: int, slots: IntArray, lengths: IntArray, now: float) -> FinishedStep:
-    """Execute a plan: draft `lengths[i]` tokens for batch slot `slots[i]`, verify the batch of `size` requests, emit."""
+    """Execute a plan: draft `lengths[i]` tokens for batch slot `slots[i]`, verify the `size` requests, emit."""
     return FinishedStep(*_draft_and_verify(size, slots, lengths, now, *arrays))
 
 

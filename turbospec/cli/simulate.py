@@ -53,7 +53,7 @@ def simulate(
     """Simulate a server under a policy: the real controller, requests, clock and models by a scenario file."""
     from turbospec.files.results_file import save
     from turbospec_sim.scenario_file import named_scenarios
-    from turbospec_sim.sweep import Sweep, concluded, run_all
+    from turbospec_sim.sweep import Sweep, with_regret, run_all
 
     check_outputs(json, report)
     if report is not None:
@@ -69,7 +69,7 @@ def simulate(
         for row in run_all(runs, jobs, backend):
             rows.append(row)
             bar.update(task, advance=1, description=f"{row['scenario']} {row['policy']}")
-    rows = concluded(rows)
+    rows = with_regret(rows)
     _show(rows)
     meta = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,4 +1,4 @@
-"""Drafters; `base.Drafter` is the interface of one."""
+"""Drafters; `base` holds the interface and the rules for a new one. Public: `__all__`."""
 
 from turbospec_engine.drafter.base import Drafter
 from turbospec_engine.drafter.build import build_drafter
