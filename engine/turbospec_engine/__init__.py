@@ -1,8 +1,13 @@
-"""The embedded engine: continuous batching and speculative decoding under a controller, on CPU or GPU."""
+"""The embedded engine: continuous batching and speculative decoding under a controller, on CPU or GPU.
+
+Public are the names in `__all__` here and in the subpackage `drafter`, which holds the interface for new drafters; all
+other modules are private.
+"""
 
 from turbospec_engine.config import NGRAM, EngineConfig
 from turbospec_engine.engine import Engine
 from turbospec_engine.models import Models
+from turbospec_engine.profiling import measure
 from turbospec_engine.request import Completion, RequestOutput, SamplingParams
 
-__all__ = ["NGRAM", "Completion", "Engine", "EngineConfig", "Models", "RequestOutput", "SamplingParams"]
+__all__ = ["NGRAM", "Completion", "Engine", "EngineConfig", "Models", "RequestOutput", "SamplingParams", "measure"]

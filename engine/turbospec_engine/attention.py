@@ -1,4 +1,4 @@
-"""Attention over the block KV cache, in the shape that transformers' attention interface asks for."""
+"""Attention over the paged KV cache, as a function of transformers' attention interface."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from transformers import AttentionInterface
 from turbospec import UserError
 from turbospec.interface import IntArray
 from turbospec_engine.kv_store import KVStore
-from turbospec_engine.paged_attention import paged_attention
+from turbospec_engine.paged_attention import PagedRows, paged_attention
 
 ATTENTION = "turbospec_paged"
 """Name under which the function is registered with transformers."""
 
 SHORT_QUERY = 32
-"""Rows with at most this many query tokens (decodes, verifications) are attended together; longer ones (prefill
-chunks) one by one, because padding the short rows to their length would cost more than it saves."""
-
+"""Rows with at most this many query tokens (decode, verify) are attended together; longer ones (prefill chunks) one by
+one, because padding the short rows to their length would cost more than it saves."""
 
 UNSUPPORTED = ("softcap", "s_aux", "position_bias")
-"""Options of transformers' attention interface that change the scores in ways not implemented here."""
+"""Options of transformers' attention interface that change the scores and are not implemented here."""
 
 
 @dataclass(slots=True, frozen=True)
 class RaggedBatch:
-    """Where the tokens of one pass come from; all on the host. Rows are requests, their tokens lie end to end."""
+    """The tokens of one pass: rows are requests, and their tokens lie end to end. All arrays are on the host."""
 
     query_lens: IntArray
     """(rows,) tokens of each row in this pass."""
@@ -56,18 +55,18 @@ class RaggedBatch:
         return self.block_tables[rows, positions // block_size] * block_size + positions % block_size
 
     def context_slots(self, rows: IntArray, block_size: int) -> IntArray:
-        """(rows, longest context) slots of some rows' whole contexts; past a row's own context they mean nothing."""
+        """(rows, longest context) slots of some rows' whole contexts; undefined past a row's own context."""
         positions = np.arange(self.context_lens[rows].max())
         return self.block_tables[rows][:, positions // block_size] * block_size + positions % block_size
 
 
 class Rows(Protocol):
-    """Some rows of a pass and the way their attention is computed."""
+    """Some rows of a pass, and how their attention is computed."""
 
     def attend(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, out: torch.Tensor
     ) -> None:
-        """Attend with these rows' queries and write their part of `out`.
+        """Compute the attention of these rows' queries and write their part of `out`.
 
         Args:
             query: (tokens, heads, head_dim) of the whole pass.
@@ -80,11 +79,11 @@ class Rows(Protocol):
 
 
 class GatheredRows:
-    """Short rows, attended together by gathering their keys and padding their queries; for any device."""
+    """Short rows, attended together: keys gathered, queries padded. For any device."""
 
     def __init__(self, batch: RaggedBatch, rows: IntArray, block_size: int, device: torch.device) -> None:
         query_lens, context_lens = batch.query_lens[rows], batch.context_lens[rows]
-        # A padded query repeats its row's last one, so that writing its result twice writes the same value.
+        # Padding repeats a row's last query: its result is written several times, always with the same value.
         columns = np.minimum(np.arange(query_lens.max()), query_lens[:, None] - 1)
         last_seen = (context_lens - query_lens)[:, None] + columns
         mask = np.arange(context_lens.max()) <= last_seen[:, None, :, None]
@@ -107,34 +106,25 @@ class GatheredRows:
 
 
 class KernelRows:
-    """Short rows, attended in place by the CPU kernel; float32 only."""
+    """Short rows, attended by the CPU kernel without gathering keys; float32 only."""
 
     def __init__(self, batch: RaggedBatch, rows: IntArray, block_size: int) -> None:
-        self.block_tables = batch.block_tables[rows]
-        self.query_starts = batch.query_starts[rows]
-        self.query_lens = batch.query_lens[rows]
-        self.context_lens = batch.context_lens[rows]
-        self.block_size = block_size
+        self.rows = PagedRows(
+            batch.block_tables[rows],
+            batch.query_starts[rows],
+            batch.query_lens[rows],
+            batch.context_lens[rows],
+            block_size,
+        )
 
     def attend(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, out: torch.Tensor
     ) -> None:
-        paged_attention(
-            query.contiguous().numpy(),
-            keys.numpy(),
-            values.numpy(),
-            self.block_tables,
-            self.query_starts,
-            self.query_lens,
-            self.context_lens,
-            self.block_size,
-            scale,
-            out.numpy(),
-        )
+        paged_attention(query.contiguous().numpy(), keys.numpy(), values.numpy(), self.rows, scale, out.numpy())
 
 
 class LongRow:
-    """One long row, attended by itself."""
+    """One long row, attended alone."""
 
     def __init__(self, batch: RaggedBatch, row: int, block_size: int, device: torch.device) -> None:
         length, context = int(batch.query_lens[row]), int(batch.context_lens[row])
@@ -162,7 +152,7 @@ class LongRow:
 
 
 class PagedAttention:
-    """What the layers of one pass need to know: where to write keys and values, and what each token attends to."""
+    """What the layers of one pass need: where to write keys and values, and what each token attends to."""
 
     def __init__(self, batch: RaggedBatch, store: KVStore, device: torch.device) -> None:
         self.store = store
@@ -179,7 +169,7 @@ class PagedAttention:
     def forward(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """Write this pass's keys and values, then attend.
+        """Write this pass's keys and values to the cache, then compute the attention.
 
         Args:
             layer: index of the attention layer.
@@ -212,11 +202,11 @@ def paged_attention_forward(
 ) -> tuple[torch.Tensor, None]:
     """The function that transformers' layers call; tensors have shape (1, heads, tokens, head_dim).
 
-    `paged` reaches it through the model's keyword arguments. No mask function is registered beside it, which tells
-    transformers not to build a mask: `paged` knows who sees whom.
+    `paged` arrives through the model's keyword arguments. No mask function is registered, so that transformers builds
+    no mask: `paged` has the masks.
 
     Raises:
-        UserError: the model asks for a kind of attention that `paged` does not compute.
+        UserError: the model uses an option that `paged` does not compute.
     """
     for name in UNSUPPORTED:
         if options.get(name) is not None:

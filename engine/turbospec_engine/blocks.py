@@ -1,12 +1,12 @@
-"""Who owns which block of the KV cache."""
+"""Allocation of KV blocks."""
 
 from __future__ import annotations
 
 
 class BlockAllocator:
-    """Hands out the ids of fixed-size KV blocks, last freed first.
+    """Allocates fixed-size KV blocks by id, last freed first.
 
-    Target and drafter keep their own tensors but share the ids: block b of a request holds the same tokens in both.
+    Target and drafter have tensors of their own but share the ids: block b of a request holds the same tokens in both.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -20,11 +20,15 @@ class BlockAllocator:
         return len(self._free)
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold `num_tokens` tokens."""
+        """Number of blocks that `num_tokens` tokens need."""
         return -(-num_tokens // self.block_size)
 
     def grow(self, block_ids: list[int], num_tokens: int) -> bool:
-        """Extend a request's block list in place to hold `num_tokens` tokens; False, and no change, if blocks lack."""
+        """Extend a request's block list in place to hold `num_tokens` tokens.
+
+        Returns:
+            False, with nothing changed, where too few blocks are free.
+        """
         lacking = self.blocks_for(num_tokens) - len(block_ids)
         if lacking > len(self._free):
             return False
@@ -35,7 +39,7 @@ class BlockAllocator:
         return True
 
     def shrink(self, block_ids: list[int], num_tokens: int) -> None:
-        """Give back the blocks past those that hold `num_tokens` tokens.
+        """Free a request's blocks, in place, past those that `num_tokens` tokens need.
 
         Raises:
             ValueError: a block is not in use (a double free).

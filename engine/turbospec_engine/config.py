@@ -1,4 +1,4 @@
-"""What an engine is built from."""
+"""Configuration of an engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from turbospec import UserError
 
 NGRAM = "ngram"
-"""The `drafter` that looks the continuation up in the request's own tokens."""
+"""The `drafter` that proposes what followed the last tokens earlier in the request (prompt look-up)."""
 
 EmitOrder = Literal["before_draft", "after_draft"]
 
@@ -29,29 +29,29 @@ class EngineConfig:
     """
 
     target: str | Path
-    """Checkpoint folder of the model that is served."""
+    """Checkpoint folder of the target model."""
     drafter: str | Path | None = None
     """Checkpoint folder of the draft model, "ngram" for prompt look-up, or None for no speculation."""
     device: str = "cpu"
     dtype: str = "float32"
     max_num_seqs: int = 32
-    """Requests that may run at once."""
+    """Batch slots: requests that may run at once."""
     max_num_batched_tokens: int = 512
-    """Decode tokens and prefill chunks scheduled in one step; draft tokens come on top, as the plan wants them."""
+    """Decode tokens and prefill chunks scheduled in one step; draft tokens are not counted."""
     block_size: int = 16
     """Tokens in a block of the KV cache."""
     num_blocks: int | None = None
-    """Blocks of the KV cache; None makes room for `max_num_seqs` requests of `max_model_len` tokens, within 2 GiB."""
+    """Blocks of the KV cache; None: enough for `max_num_seqs` requests of `max_model_len` tokens, up to 2 GiB."""
     max_model_len: int | None = None
-    """Longest prompt and output together, in tokens; None takes the target's own limit."""
+    """Most tokens of prompt and output together; None: the target's own limit."""
     max_draft: int = 15
-    """Longest draft of any request in any step."""
+    """Largest draft length K of any request in any step."""
     emit: EmitOrder = "before_draft"
-    """Whether a step's tokens leave before or after the next draft is made; "after_draft" is vLLM's order."""
+    """Whether a step's tokens are emitted before or after drafting for the next step; "after_draft" is vLLM's order."""
     num_threads: int | None = None
-    """CPU threads; None leaves torch's choice."""
+    """CPU threads; None: torch's own choice."""
     seed: int = 0
-    """Seeds the requests that bring no seed of their own."""
+    """Seeds the requests that have no seed of their own."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):

@@ -1,4 +1,4 @@
-"""From token ids to text, while they arrive."""
+"""Incremental detokenization with stop strings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenizers.decoders import DecodeStream
 class Detokenizer:
     """Decodes one request's output and looks for its stop strings.
 
-    Text leaves only when it is whole characters and cannot be the beginning of a stop string.
+    Text is released only when it consists of whole characters and cannot be the beginning of a stop string.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
@@ -24,15 +24,16 @@ class Detokenizer:
 
     @property
     def text(self) -> str:
-        """All text that has left."""
+        """All text released so far."""
         return "".join(self._emitted)
 
     def feed(self, token_ids: Sequence[int]) -> tuple[int, str]:
         """Decode tokens up to the first stop string.
 
         Returns:
-            How many of the tokens belong to the output, and the text that may leave now. When a stop string ends
-            the output, `stopped` is set, the token that completes it is the last one counted, and its text is cut.
+            How many of the tokens belong to the output, and the text released. When a stop string ends the output,
+            `stopped` is set, the token that completes the stop string is the last one counted, and the text is cut
+            before the stop string.
         """
         used = 0
         for token_id in token_ids:
@@ -44,7 +45,7 @@ class Detokenizer:
         return used, self._release(self._releasable())
 
     def flush(self, token_ids: Sequence[int]) -> str:
-        """Text that was held back, once no token will follow; `token_ids` is the whole output."""
+        """Release the text held back, once no token will follow; `token_ids` is the whole output."""
         if not self.stopped:
             whole = self._tokenizer.decode([int(token_id) for token_id in token_ids], skip_special_tokens=True)
             self._held = whole[sum(map(len, self._emitted)) :]

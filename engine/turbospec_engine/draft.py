@@ -1,4 +1,4 @@
-"""What a drafter proposed in one step."""
+"""The drafts of one step."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from turbospec.interface import FloatArray, IntArray
 
 @dataclass(slots=True)
 class Draft:
-    """Draft tokens of a batch of n requests, and what making them took."""
+    """Draft tokens of a batch's n requests, one row each, and the drafter's work on them."""
 
     tokens: IntArray
-    """(n, longest) draft tokens; columns past `proposed` are undefined."""
+    """(n, longest) draft token ids; undefined past `proposed`."""
     proposed: IntArray
-    """(n,) tokens that the drafter computed."""
+    """(n,) tokens that the drafter computed, at most the planned draft length."""
     drafted: IntArray
-    """(n,) of these, to be verified."""
+    """(n,) of these, tokens to verify: a gate may drop the last one."""
     distributions: torch.Tensor | None = None
-    """(m, vocab) the distributions that sampled draft tokens were drawn from; None where drafting is deterministic."""
+    """(m, vocab) distributions q that sampled draft tokens were drawn from; None where drafting is deterministic."""
     distribution_index: IntArray | None = None
-    """(n, longest) row of `distributions` for each draft token that was sampled."""
+    """(n, longest) row of `distributions` for each sampled draft token."""
     confidence: FloatArray | None = None
-    """(n, max proposed) largest probability of each draft distribution, NaN past `proposed`."""
+    """(n, longest proposed) largest probability of each draft distribution, NaN past `proposed`; None without one."""
     draft_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     """(passes,) requests in each drafter pass."""
     context_tokens: int = 0
-    """KV tokens that the drafter's passes attended to, summed over passes and rows."""
+    """KV tokens that the drafter's passes read, summed over passes and rows."""
     catch_up_tokens: int = 0
-    """Stale tokens that the first pass computed beyond those every step feeds it."""
+    """Drafter KV lag that the first pass caught up, tokens."""
 
     @classmethod
-    def none(cls, size: int) -> Draft:
+    def empty(cls, size: int) -> Draft:
+        """The drafts of `size` requests that draft nothing."""
         return cls(np.zeros((size, 0), np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64))
 
     def take(self, rows: IntArray) -> Draft:
@@ -44,10 +45,10 @@ class Draft:
         return Draft(self.tokens[rows], self.proposed[rows], self.drafted[rows], self.distributions, index, confidence)
 
     def padded(self, extra: int) -> Draft:
-        """The same drafts with `extra` requests appended that drafted nothing."""
+        """The same drafts, with `extra` requests appended that draft nothing."""
         rows = np.concatenate([np.arange(len(self.drafted)), np.zeros(extra, np.int64)])
         if not len(self.drafted):
-            return Draft.none(extra)
+            return Draft.empty(extra)
         draft = self.take(rows)
         draft.proposed[len(self.drafted) :] = draft.drafted[len(self.drafted) :] = 0
         if draft.confidence is not None:
@@ -55,7 +56,7 @@ class Draft:
         return draft
 
     def probabilities_of(self, rows: IntArray, depths: IntArray, tokens: IntArray) -> FloatArray:
-        """(m,) probability with which the drafter drew each of these draft tokens."""
+        """(m,) probability q(x) of each of these draft tokens; 1 where drafting is deterministic."""
         if self.distributions is None or self.distribution_index is None:
             return np.ones(len(rows))
         device = self.distributions.device
@@ -63,7 +64,13 @@ class Draft:
         return self.distributions[at, torch.from_numpy(tokens).to(device)].double().cpu().numpy()
 
     def residual(self, target: torch.Tensor, rows: IntArray, depths: IntArray) -> torch.Tensor:
-        """max(0, p - q), not normalised: what is left of the target's distributions (m, vocab) after a rejection."""
+        """(m, vocab) max(0, p - q), not normalised: what a token is drawn from after a rejection.
+
+        Args:
+            target: (m, vocab) the target's distributions p at the rejected positions.
+            rows: (m,) the requests.
+            depths: (m,) their rejected draft positions.
+        """
         if self.distributions is None or self.distribution_index is None:
             tokens = torch.from_numpy(self.tokens[rows, depths]).to(target.device)
             return target.scatter(1, tokens[:, None], 0.0)

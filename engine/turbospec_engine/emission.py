@@ -1,4 +1,4 @@
-"""How much of what the target accepted a request emits."""
+"""What a request emits of its accepted tokens: EOS, stop strings and length limits."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from turbospec_engine.request import FinishReason, Request, RequestOutput
 
 @dataclass(slots=True, frozen=True)
 class Emission:
-    """What a step emits for one request, before the moment it leaves."""
+    """What a step emits for one request."""
 
     request: Request
     token_ids: tuple[int, ...]
     text: str
     finish_reason: FinishReason | None
 
-    def leaving(self, emitted_at: float) -> RequestOutput:
-        """The same as the user gets it, at a moment of `time.perf_counter()`."""
+    def as_output(self, emitted_at: float) -> RequestOutput:
+        """The user's output, with the time of its emission on the clock of `time.perf_counter()`."""
         finished = self.finish_reason is not None
         return RequestOutput(
             self.request.request_id, self.token_ids, self.text, finished, self.finish_reason, emitted_at
@@ -29,10 +29,11 @@ def emit(request: Request, candidates: list[int], eos_token_ids: Collection[int]
     """Append as many of a request's new tokens as EOS, stop strings and the length limit allow.
 
     Args:
-        candidates: the accepted draft tokens and the target's own, at least one.
+        candidates: the accepted draft tokens and the target's own token after them (the bonus token, where all drafts
+            were accepted).
     """
     request.decode_steps += int(request.emitted > 0)
-    # The pass has written the newest token and the accepted drafts to the cache; the last candidate is not in it.
+    # The pass has computed the newest token and the accepted drafts; the last candidate is not in the KV cache yet.
     request.computed = request.num_tokens + len(candidates) - 1
     request.draft_computed = min(request.draft_computed, request.computed)
     reason: FinishReason | None = None

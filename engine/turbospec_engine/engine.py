@@ -1,4 +1,4 @@
-"""The embedded engine: schedule, plan, draft, verify, emit, observe."""
+"""The embedded engine: schedule, plan, draft, verify, emit, observe. `Engine.step` shows a request's life in order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 
 from turbospec import Phase, Policy, UserError
 from turbospec_engine import sizing
-from turbospec_engine.admission import Admission
 from turbospec_engine.blocks import BlockAllocator
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.drafter import Drafter, build_drafter
 from turbospec_engine.emission import Emission, emit
+from turbospec_engine.input_processor import InputProcessor
 from turbospec_engine.models import Models
 from turbospec_engine.outcome import step_outcome
 from turbospec_engine.planned_step import PlannedStep
@@ -24,7 +24,7 @@ from turbospec_engine.planning import StepPlanner
 from turbospec_engine.request import Completion, FinishReason, Request, RequestOutput, SamplingParams
 from turbospec_engine.runner import ModelRunner
 from turbospec_engine.scheduler import Scheduler
-from turbospec_engine.verification import verify_step
+from turbospec_engine.verification import Verification, verify_step
 
 
 class Engine:
@@ -59,7 +59,7 @@ class Engine:
         self.target = ModelRunner(self.models.target, num_blocks, config.block_size)
         self.target.warm_up()
         self.drafter = drafter or build_drafter(config, self.models, num_blocks)
-        self._admission = Admission(config, self.models, self.max_request_tokens)
+        self._input = InputProcessor(config, self.models, self.max_request_tokens)
         self._planner = StepPlanner(config, self.scheduler, self.drafter)
         self._requests: dict[str, Request] = {}
         self._next_row_id = 0
@@ -72,26 +72,26 @@ class Engine:
 
     @property
     def max_request_tokens(self) -> int:
-        """Longest prompt and output together that the model and the whole cache can hold."""
+        """Most tokens of prompt and output together that the model and the whole KV cache can hold."""
         return min(self.max_model_len, self.allocator.num_blocks * self.allocator.block_size)
 
     def add_request(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None, request_id: str | None = None
     ) -> str:
-        """Queue a request.
+        """Put a request into the waiting queue.
 
         Returns:
-            Its id: `request_id`, or one the engine makes up.
+            Its id: `request_id`, or one that the engine chooses.
 
         Raises:
             UserError: the prompt is empty, too long or out of the vocabulary, a parameter is out of range, or there are
-                more service classes than the controller tells apart.
+                more service classes than the controller distinguishes.
         """
         if request_id is None:
             request_id = next(name for name in map(str, count(self._next_row_id)) if name not in self._requests)
         if request_id in self._requests:
-            raise UserError(f"request id {request_id!r} is in use; give another")
-        request = self._admission.admit(prompt, params or SamplingParams(), request_id, self._next_row_id)
+            raise UserError(f"request id {request_id!r} is in use; choose another")
+        request = self._input.process(prompt, params or SamplingParams(), request_id, self._next_row_id)
         self._next_row_id += 1
         self._requests[request_id] = request
         self.scheduler.add(request)
@@ -102,44 +102,47 @@ class Engine:
         return self.scheduler.has_work()
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; an unknown or finished one is ignored."""
+        """Abort a request; an unknown or finished one is ignored."""
         request = self._requests.get(request_id)
         if request is not None:
             self._finish(request, "abort")
 
     def abort_all(self) -> None:
-        """Drop every unfinished request."""
+        """Abort every unfinished request."""
         for request_id in list(self._requests):
             self.abort(request_id)
 
     def is_prefilling(self) -> bool:
-        """Whether any unfinished request has yet to emit its first token."""
+        """Whether any unfinished request is waiting or in prefill."""
         return any(request.phase == Phase.PREFILL for request in self._requests.values())
 
     @torch.inference_mode()
     def step(self) -> list[RequestOutput]:
-        """Run one step: one draft and one verify pass over all scheduled requests.
+        """Run one step: schedule, plan, draft, verify, emit, observe.
 
-        With `emit="before_draft"` the tokens are returned before any drafting for the next step begins; with
-        "after_draft" the next step's drafts are made first.
+        With `emit="before_draft"` the tokens are returned before any drafting for the next step begins. With
+        "after_draft" the next step is scheduled, planned and drafted first, so that this step begins with `verify`.
         """
         if not self.has_work():
             return []
         planned, self._planned = self._planned, None
         if planned is None:
-            planned = self._planner.plan(self.controller)
+            planned = self._schedule_plan_draft()
         else:
-            planned.revise(self.scheduler)
-        emissions = self._verify(planned)
+            planned.update_batch(self.scheduler)
+        began = time.perf_counter()
+        verification = verify_step(self.target, planned)
+        emissions = self._emit(planned, verification)
+        self._observe(planned, verification, emissions, planned.seconds + time.perf_counter() - began)
         if self.config.emit == "after_draft" and self.has_work():
-            self._planned = self._planner.plan(self.controller)
+            self._planned = self._schedule_plan_draft()
         emitted_at = time.perf_counter()
-        return [emission.leaving(emitted_at) for emission in emissions]
+        return [emission.as_output(emitted_at) for emission in emissions.values()]
 
     def generate(
         self, prompts: Sequence[str | Sequence[int]], params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> list[Completion]:
-        """Serve prompts to the end, all at once, and return their completions in the prompts' order.
+        """Serve prompts to the end, as one batch, and return their completions in the prompts' order.
 
         Args:
             prompts: texts or token ids.
@@ -171,11 +174,11 @@ class Engine:
         ]
 
     def stream(self, prompt: str | Sequence[int], params: SamplingParams | None = None) -> Iterator[RequestOutput]:
-        """Serve one prompt and yield its tokens as they come; closing the iterator aborts the request.
+        """Serve one prompt and yield its tokens as they are emitted; closing the iterator aborts the request.
 
         Raises:
-            UserError: on the first token, as `add_request`, or on any, where the engine serves other requests too:
-                their outputs would be lost.
+            UserError: on the first token, as `add_request`; on any token, where the engine serves other requests too,
+                whose outputs would be lost.
         """
         self._check_alone("stream")
         request_id = self.add_request(prompt, params)
@@ -187,42 +190,46 @@ class Engine:
             self.abort(request_id)
 
     def _check_alone(self, caller: str, request_id: str | None = None) -> None:
-        """Refuse to serve a caller whose steps would swallow the outputs of requests other than its own."""
+        """Raise where a caller's steps would lose the outputs of requests other than its own."""
         if self._requests.keys() - {request_id}:
             raise UserError(
                 f"{caller} needs an idle engine; finish or abort the other requests, or use add_request and step"
             )
 
-    def _verify(self, planned: PlannedStep) -> list[Emission]:
-        """Finish a planned step: verify, emit, and let the controller learn."""
+    def _schedule_plan_draft(self) -> PlannedStep:
+        """The phases of a step before its verification."""
         began = time.perf_counter()
-        verification = verify_step(self.target, planned)
-        emissions: list[Emission] = []
-        emitted = np.zeros(len(planned.batch.requests), np.int64)
+        batch = self.scheduler.schedule()
+        view = self._planner.view(batch)
+        plan = self.controller.plan(view)
+        return self._planner.draft(batch, view, plan, began=began)
+
+    def _emit(self, planned: PlannedStep, verification: Verification) -> dict[int, Emission]:
+        """Append accepted tokens and the target's own to their requests. Emissions by row of the batch."""
+        emissions: dict[int, Emission] = {}
         for row, request in enumerate(planned.batch.requests):
-            if verification.completes[row]:
-                accepted = planned.draft.tokens[row, : verification.accepted[row]].tolist()
-                emissions.append(self._emit(request, [*accepted, int(verification.final[row])]))
-                emitted[row] = len(emissions[-1].token_ids)
-            else:
+            if not verification.completes[row]:
                 request.computed += planned.batch.num_tokens[row]
-        outcome = step_outcome(
-            planned,
-            verification,
-            emitted,
-            seconds=planned.seconds + time.perf_counter() - began,
-            waiting_requests=len(self.scheduler.waiting),
-        )
-        self.controller.observe(outcome)
+                continue
+            accepted = planned.draft.tokens[row, : verification.accepted[row]].tolist()
+            emission = emit(request, [*accepted, int(verification.final[row])], self.models.eos_token_ids)
+            if emission.finish_reason is not None:
+                self._finish(request, emission.finish_reason)
+            else:
+                # KV blocks that only rejected drafts needed.
+                self.allocator.shrink(request.block_ids, request.computed)
+            emissions[row] = emission
         return emissions
 
-    def _emit(self, request: Request, candidates: list[int]) -> Emission:
-        emission = emit(request, candidates, self.models.eos_token_ids)
-        if emission.finish_reason is not None:
-            self._finish(request, emission.finish_reason)
-        else:
-            self.allocator.shrink(request.block_ids, request.computed)
-        return emission
+    def _observe(
+        self, planned: PlannedStep, verification: Verification, emissions: dict[int, Emission], seconds: float
+    ) -> None:
+        """Report the step's outcome to the controller."""
+        emitted = np.zeros(len(planned.batch.requests), np.int64)
+        for row, emission in emissions.items():
+            emitted[row] = len(emission.token_ids)
+        waiting = len(self.scheduler.waiting)
+        self.controller.observe(step_outcome(planned, verification, emitted, seconds=seconds, waiting_requests=waiting))
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         request.finish_reason = reason

@@ -1,4 +1,4 @@
-"""The keys and values of one model, in blocks."""
+"""The KV cache of one model, in blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KVStore:
         self.block_size = block_size
         self.dtype = dtype
         shape = (num_layers, num_blocks * block_size, num_kv_heads, head_dim)
-        # Zeros, because masked attention multiplies slots never written by a weight of 0, and 0 · NaN is NaN.
+        # Zeros, because masked attention multiplies slots that were never written by 0, and 0 · NaN is NaN.
         self.keys = torch.zeros(shape, dtype=dtype, device=device).unbind(0)
         self.values = torch.zeros(shape, dtype=dtype, device=device).unbind(0)
 

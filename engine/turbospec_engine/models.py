@@ -1,4 +1,4 @@
-"""Checkpoints, loaded once and shared by engines."""
+"""Model checkpoints, loaded once and shared by engines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Models:
 
     target: PreTrainedModel
     drafter: PreTrainedModel | None
-    """None where nothing is drafted or the drafter is no model."""
+    """None without speculation, and for a drafter that is not a model."""
     tokenizer: Any
     """The target's Hugging Face tokenizer."""
     eos_token_ids: frozenset[int]
@@ -31,8 +31,8 @@ class Models:
         """Read the checkpoints that `config` names.
 
         Raises:
-            UserError: a checkpoint is missing or unreadable, the device is absent, or target and drafter do not
-                speak the same vocabulary.
+            UserError: a checkpoint is missing or unreadable, the device is absent, or the vocabularies of target and
+                drafter differ.
         """
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
@@ -57,14 +57,14 @@ class Models:
 
 def _load_model(role: str, folder: str | Path, config: EngineConfig) -> PreTrainedModel:
     if not (Path(folder) / "config.json").is_file():
-        raise UserError(f"{folder}: no {role} checkpoint here (no config.json); give the folder of one")
+        raise UserError(f"{folder}: no {role} checkpoint here (no config.json); name a checkpoint folder")
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             folder, dtype=config.torch_dtype, attn_implementation=ATTENTION, local_files_only=True
         )
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
-            f"{folder}: cannot load the {role} ({_one_line(error)}); give a causal LM checkpoint"
+            f"{folder}: cannot load the {role} ({_one_line(error)}); name a checkpoint of a causal language model"
         ) from error
     model.to(torch.device(config.device))  # pyright: ignore[reportArgumentType]
     return model.eval()
@@ -74,7 +74,7 @@ def _load_tokenizer(role: str, folder: str | Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder}: cannot load the {role}'s tokenizer ({_one_line(error)}); put one there") from error
+        raise UserError(f"{folder}: cannot load the {role}'s tokenizer ({_one_line(error)}); add it") from error
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"{folder}: the {role}'s tokenizer has no tokenizer.json; convert it to a fast tokenizer")
     return tokenizer

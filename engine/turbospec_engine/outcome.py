@@ -1,4 +1,4 @@
-"""What the controller is told of a finished step."""
+"""From a verified step to the controller's `StepOutcome`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from turbospec_engine.verification import Verification
 def step_outcome(
     planned: PlannedStep, verification: Verification, emitted: IntArray, *, seconds: float, waiting_requests: int
 ) -> StepOutcome:
-    """One row for each row of the step's view.
+    """The outcome of a step, with one row for each row of the step's view.
 
-    Requests that arrived after the plan have none; those aborted since have rows of zeros, as if nothing had been
-    proposed: a draft that nobody judged teaches nothing, and must not look like one that a gate dropped.
+    Requests that arrived after the plan have no row. Requests aborted since have rows of zeros, as if nothing had been
+    proposed: a draft that was not verified must not count as one that a gate dropped.
 
     Args:
         emitted: (n,) tokens that each request of the batch emitted.
-        seconds: of the whole step, planning and drafting included.
+        seconds: of the whole step, scheduling, planning and drafting included.
     """
     kept = planned.view_rows
 
@@ -38,7 +38,7 @@ def step_outcome(
         drafted=per_view_row(draft.drafted),
         accepted=per_view_row(np.minimum(verification.accepted, emitted)),
         emitted=per_view_row(emitted),
-        # Whatever ended the output at an accepted draft token kept the tokens after it from being judged.
+        # The output ended at an accepted draft token: the draft tokens after it were not judged.
         truncated=per_view_row(verification.completes & (emitted <= verification.accepted)),
         proposed=per_view_row(draft.proposed),
         confidence=None if draft.confidence is None else per_view_row(draft.confidence, np.nan),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
 import torch
@@ -10,8 +12,8 @@ from numba.core import config as numba_config
 
 from turbospec.interface import FloatArray, IntArray
 
-# Shares torch's OpenMP threads; a second pool would fight the first for the cores. Starting the layer resets OpenMP's
-# thread count for torch too, so it happens here, once, and the count is put back.
+# Shares torch's OpenMP threads: a second pool would compete with them for the cores. Starting numba's threading layer
+# resets OpenMP's thread count for torch too, so it is started here, once, and the count is restored.
 numba_config.THREADING_LAYER = "omp"  # pyright: ignore[reportAttributeAccessIssue]
 MAX_THREADS: int = numba_config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
 _torch_threads = torch.get_num_threads()
@@ -20,6 +22,21 @@ torch.set_num_threads(_torch_threads)
 
 _UNROLL = 8
 """Keys weighed together, so that a query's output is loaded and stored once for all of them."""
+
+
+class PagedRows(NamedTuple):
+    """The rows of a pass that the kernel attends, and where their keys and values are."""
+
+    block_tables: IntArray
+    """(rows, blocks) ids of each row's blocks."""
+    query_starts: IntArray
+    """(rows,) index of each row's first query in the pass."""
+    query_lens: IntArray
+    """(rows,) queries of each row."""
+    context_lens: IntArray
+    """(rows,) keys of each row."""
+    block_size: int
+    """Slots in a block."""
 
 
 @njit(fastmath=True, inline="always")
@@ -39,9 +56,8 @@ def _exp(x):
 
 
 @njit(parallel=True, fastmath=True, cache=True)
-def _paged_attention(
-    query, keys, values, block_tables, query_starts, query_lens, context_lens, block_size, scale, head_parts, out
-):
+def _paged_attention(query, keys, values, rows, scale, head_parts, out):
+    block_tables, query_starts, query_lens, context_lens, block_size = rows
     kv_heads = keys.shape[1]
     group = query.shape[1] // kv_heads
     head_dim = query.shape[2]
@@ -111,16 +127,7 @@ def _paged_attention(
 
 
 def paged_attention(
-    query: FloatArray,
-    keys: FloatArray,
-    values: FloatArray,
-    block_tables: IntArray,
-    query_starts: IntArray,
-    query_lens: IntArray,
-    context_lens: IntArray,
-    block_size: int,
-    scale: float,
-    out: FloatArray,
+    query: FloatArray, keys: FloatArray, values: FloatArray, rows: PagedRows, scale: float, out: FloatArray
 ) -> None:
     """Causal attention of ragged rows over blocks, float32.
 
@@ -128,28 +135,12 @@ def paged_attention(
         query: (tokens, heads, head_dim); a row's queries are its context's last tokens.
         keys: (slots, kv_heads, head_dim), already holding this pass's own.
         values: as `keys`.
-        block_tables: (rows, blocks).
-        query_starts: (rows,) index of each row's first query.
-        query_lens: (rows,) queries of each row.
-        context_lens: (rows,) keys of each row.
-        block_size: slots in a block.
+        rows: the rows to attend.
         scale: factor on the scores.
-        out: as `query`; the rows' queries are written, others left alone.
+        out: as `query`; only the rows' queries are written.
     """
     numba.set_num_threads(min(torch.get_num_threads(), MAX_THREADS))
-    rows, kv_heads = len(query_lens), keys.shape[1]
-    # Few rows: a task for every head, to occupy all threads. Many: a row's heads together read memory in sequence.
-    head_parts = kv_heads if rows < 2 * numba.get_num_threads() else 1
-    _paged_attention(
-        query,
-        keys,
-        values,
-        block_tables,
-        query_starts,
-        query_lens,
-        context_lens,
-        block_size,
-        np.float32(scale),
-        head_parts,
-        out,
-    )
+    # Few rows: a task for each head, to occupy all threads. Many rows: a task for all heads of a row, which together
+    # read memory sequentially.
+    head_parts = keys.shape[1] if len(rows.query_lens) < 2 * numba.get_num_threads() else 1
+    _paged_attention(query, keys, values, rows, np.float32(scale), head_parts, out)

@@ -1,4 +1,4 @@
-"""A step between its plan and its verification."""
+"""A step whose drafts are made and not verified yet."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from turbospec_engine.scheduler import ScheduledBatch, Scheduler
 
 @dataclass(slots=True)
 class PlannedStep:
-    """A scheduled batch with its drafts, ready to be verified."""
+    """A scheduled batch with its plan's drafts."""
 
     view: StepView
     proposal: Draft
-    """What the drafter made, one row for each row of the view."""
+    """What the drafter proposed, with one row for each row of the view."""
     batch: ScheduledBatch
-    """The n requests to run: those of the view, less the aborted, and behind them those that arrived since."""
+    """The n requests to run: those of the view without the aborted ones, then those that arrived since."""
     view_rows: IntArray
-    """Row in the view of each of the first requests of the batch."""
+    """Row in the view of each request of the batch that is in the view; these come first in the batch."""
     draft: Draft
-    """The drafts of the batch's requests."""
+    """(n rows) the drafts of the batch's requests."""
     final_draws: FloatArray
-    """(n,) uniforms for the token after the accepted ones."""
+    """(n,) uniforms that decide about the token after the accepted ones."""
     accept_draws: FloatArray
-    """(n, longest draft) uniforms that decide on draft tokens."""
+    """(n, longest draft) uniforms that decide about draft tokens."""
     draft_seconds: float
     seconds: float
-    """Everything spent on the step so far: scheduling, planning, drafting."""
+    """Spent on the step so far: scheduling, planning and drafting."""
 
-    def revise(self, scheduler: Scheduler) -> None:
-        """Bring a batch that was planned before the last tokens left up to date with aborts and arrivals."""
+    def update_batch(self, scheduler: Scheduler) -> None:
+        """Drop the requests that were aborted since the plan was made, and admit those that arrived since."""
         old = self.batch
         self.view_rows = np.array(
             [row for row, request in enumerate(old.requests) if request.finish_reason is None], np.int64

@@ -1,4 +1,4 @@
-"""From the scheduled batch to its drafts: the view, the controller's plan, and what the drafter makes of it."""
+"""The plan and draft phases of a step: the controller's view of the batch, and the drafts that its plan asks for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from turbospec import Phase, Policy, StepPlan, StepView, UserError
+from turbospec import Phase, StepPlan, StepView, UserError
 from turbospec.interface import IntArray
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.draft import Draft
@@ -17,7 +17,7 @@ from turbospec_engine.scheduler import ScheduledBatch, Scheduler
 
 
 class StepPlanner:
-    """Plans an engine's steps, one after the other."""
+    """Makes the views of an engine's steps and executes the plans."""
 
     def __init__(self, config: EngineConfig, scheduler: Scheduler, drafter: Drafter | None) -> None:
         self._config = config
@@ -26,41 +26,8 @@ class StepPlanner:
         self._drafter = drafter
         self._next_step = 0
 
-    def plan(self, controller: Policy) -> PlannedStep:
-        """Schedule a batch, ask `controller` for its draft lengths, and draft.
-
-        Raises:
-            UserError: the controller's plan is not within the view's limits.
-        """
-        began = time.perf_counter()
-        batch = self._scheduler.schedule()
-        view = self._view(batch)
-        plan = controller.plan(view)
-        lengths = self._reserve(batch, _checked_lengths(plan, view))
-        longest = int(lengths.max(initial=0))
-        draws = np.zeros((len(batch.requests), 2 * longest + 1))
-        for row, request in enumerate(batch.requests):
-            if not request.params.greedy:
-                draws[row, : 2 * lengths[row] + 1] = request.rng.random(2 * lengths[row] + 1)
-        draft_began = time.perf_counter()
-        draft = Draft.none(len(batch.requests))
-        if longest:
-            assert self._drafter is not None  # draft_limits are 0 without one
-            draft = self._drafter.propose(batch.requests, lengths, draws[:, 1::2], plan.gate)
-        now = time.perf_counter()
-        return PlannedStep(
-            view=view,
-            proposal=draft,
-            batch=batch,
-            view_rows=np.arange(view.size),
-            draft=draft,
-            final_draws=draws[:, 0],
-            accept_draws=draws[:, 2::2],
-            draft_seconds=now - draft_began,
-            seconds=now - began,
-        )
-
-    def _view(self, batch: ScheduledBatch) -> StepView:
+    def view(self, batch: ScheduledBatch) -> StepView:
+        """What the controller sees of the next step."""
         requests, waiting, drafter = batch.requests, self._scheduler.waiting, self._drafter
         now = time.monotonic()
         phase = np.array([request.phase for request in requests], np.int64)
@@ -87,6 +54,43 @@ class StepPlanner:
         self._next_step += 1
         return view
 
+    def draft(self, batch: ScheduledBatch, view: StepView, plan: StepPlan, *, began: float) -> PlannedStep:
+        """Allocate KV blocks for a plan's drafts, and draft.
+
+        Args:
+            batch: the scheduled requests.
+            view: of the batch.
+            plan: made for the view.
+            began: `time.perf_counter()` when the step was scheduled.
+
+        Raises:
+            UserError: the plan is not within the view's limits.
+        """
+        lengths = self._allocate(batch, _checked_lengths(plan, view))
+        longest = int(lengths.max(initial=0))
+        # For each request that samples: one uniform for the token after the drafts, two for each draft token.
+        draws = np.zeros((len(batch.requests), 2 * longest + 1))
+        for row, request in enumerate(batch.requests):
+            if not request.params.greedy:
+                draws[row, : 2 * lengths[row] + 1] = request.rng.random(2 * lengths[row] + 1)
+        draft_began = time.perf_counter()
+        draft = Draft.empty(len(batch.requests))
+        if longest:
+            assert self._drafter is not None  # draft_limits are 0 without one
+            draft = self._drafter.propose(batch.requests, lengths, draws[:, 1::2], plan.gate)
+        now = time.perf_counter()
+        return PlannedStep(
+            view=view,
+            proposal=draft,
+            batch=batch,
+            view_rows=np.arange(view.size),
+            draft=draft,
+            final_draws=draws[:, 0],
+            accept_draws=draws[:, 2::2],
+            draft_seconds=now - draft_began,
+            seconds=now - began,
+        )
+
     def _draft_limit(self, request: Request) -> int:
         if self._drafter is None or request.phase == Phase.PREFILL:
             return 0
@@ -97,8 +101,8 @@ class StepPlanner:
             limit = min(limit, self._drafter.max_model_len - request.num_tokens)
         return max(0, limit)
 
-    def _reserve(self, batch: ScheduledBatch, lengths: IntArray) -> IntArray:
-        """Find blocks for the drafts, oldest request first, and shorten those that find none."""
+    def _allocate(self, batch: ScheduledBatch, lengths: IntArray) -> IntArray:
+        """Allocate KV blocks for drafts, oldest request first, and shorten the drafts that find too few."""
         lengths = lengths.copy()
         for row in np.flatnonzero(lengths):
             request = batch.requests[row]
@@ -107,7 +111,7 @@ class StepPlanner:
         return lengths
 
     def _room(self, request: Request) -> int:
-        """Draft tokens that find room in the request's own blocks and the free ones."""
+        """Draft tokens that fit in the request's own KV blocks and the free ones."""
         blocks = len(request.block_ids) + self._allocator.num_free
         return blocks * self._allocator.block_size - request.num_tokens
 
@@ -116,7 +120,7 @@ def _checked_lengths(plan: StepPlan, view: StepView) -> IntArray:
     lengths = np.asarray(plan.draft_lengths, np.int64)
     if lengths.shape != (view.size,) or (lengths < 0).any() or (lengths > view.draft_limits).any():
         raise UserError(
-            f"the controller's draft lengths {lengths.tolist()} are not within 0 and the step's limits "
+            f"the controller's draft lengths {lengths.tolist()} are not between 0 and the step's limits "
             f"{view.draft_limits.tolist()}; wrap the policy in turbospec.controller.Controller"
         )
     return lengths

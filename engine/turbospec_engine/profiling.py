@@ -1,4 +1,4 @@
-"""Measures what steps cost on this engine, this pair of models and this machine."""
+"""Measures step times of an engine, on this machine."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DRAFT_LENGTHS = (0, 1, 2, 3, 5, 8, 15)
 REPEATS = 4
 
 Progress = Callable[[int, int], None]
-"""Called with the cells done and the cells in all."""
+"""Called with the number of grid points measured, and of all grid points."""
 
 
 @dataclass(slots=True)
 class ScriptedController:
-    """Plans what it is told and keeps what came of it."""
+    """Plans the draft length that it is given, and keeps the outcomes."""
 
     rng: np.random.Generator
     draft_length: int = 0
@@ -55,17 +55,17 @@ def measure(
     sampling: SamplingParams | None = None,
     text: Sequence[int] = (),
 ) -> Profile:
-    """Drive an engine through batch sizes, draft lengths, contexts and prefills, and keep every step's times.
+    """Measure every step of an engine over a grid of batch sizes, contexts, draft lengths and prefills.
 
     Args:
-        engine: an idle engine, or the configuration to build one from. Its controller is put back at the end.
-        progress: told of every cell of the grid.
-        max_seconds: no cell begins later than this after the first.
+        engine: an idle engine, or the configuration to build one from. Its controller is restored at the end.
+        progress: called after every point of the grid.
+        max_seconds: no grid point begins later than this after the first.
         seed: of the random prompts and of the grid's order.
-        sampling: temperature, top-k and top-p of the requests: to choose tokens by top-p takes a good part of a step,
-            and to take the likeliest next to nothing. Greedy when absent.
-        text: tokens that prompts are cut from; where it is too short, they are random. More tokens are likely after
-            random ones, so that choosing takes longer, and prompt look-up finds nothing there.
+        sampling: temperature, top-k and top-p of the requests; greedy when absent. Top-p sampling takes a considerable
+            part of a step, greedy decoding next to nothing.
+        text: tokens that prompts are cut from; where it is too short, prompts are random. After random tokens the
+            target's distributions are flatter, so that sampling takes longer, and prompt look-up finds no matches.
 
     Raises:
         UserError: the engine is serving requests, or cannot be built.
@@ -74,10 +74,10 @@ def measure(
     if isinstance(engine, EngineConfig):
         engine = Engine(engine, controller)
     if engine.has_work():
-        raise UserError("profiling needs an idle engine; finish or abort the requests in flight")
+        raise UserError("profiling needs an idle engine; finish or abort its requests")
     params = replace(sampling or SamplingParams(), max_tokens=engine.max_model_len, ignore_eos=True)
 
-    def arrive(tokens: int) -> None:
+    def add_request(tokens: int) -> None:
         if len(text) < tokens:
             prompt = controller.rng.integers(0, engine.models.vocab_size, tokens).tolist()
         else:
@@ -87,16 +87,16 @@ def measure(
 
     served_by, engine.controller = engine.controller, controller
     try:
-        _run_cell(engine, controller, arrive, requests=1, context=CONTEXTS[0])
+        _run_point(engine, controller, add_request, requests=1, context=CONTEXTS[0])
         controller.outcomes.clear()
-        cells = _cells(engine, controller.rng)
+        grid = _grid(engine, controller.rng)
         deadline = time.perf_counter() + max_seconds
-        for done, (requests, context) in enumerate(cells):
+        for done, (requests, context) in enumerate(grid):
             if time.perf_counter() > deadline:
                 break
-            _run_cell(engine, controller, arrive, requests, context)
+            _run_point(engine, controller, add_request, requests, context)
             if progress is not None:
-                progress(done + 1, len(cells))
+                progress(done + 1, len(grid))
     finally:
         engine.controller = served_by
         engine.abort_all()
@@ -111,7 +111,7 @@ def measure(
 
 
 def describe(engine: Engine) -> dict[str, Any]:
-    """What an engine's step times depend on, as a profile's `meta` has it."""
+    """What an engine's step times depend on, for the profile's `meta`."""
     config = engine.config
     on_gpu = engine.device.type == "cuda"
     return {
@@ -124,25 +124,25 @@ def describe(engine: Engine) -> dict[str, Any]:
     }
 
 
-def _cells(engine: Engine, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """(requests, context) pairs that fit the engine, shuffled so that a slow spell of the machine hits no one size."""
+def _grid(engine: Engine, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """(requests, context) pairs that fit the engine, shuffled against slow phases of the machine."""
     longest = max(DRAFT_LENGTHS) + 1
     contexts = [context for context in CONTEXTS if context + longest < engine.max_request_tokens]
     slots = engine.config.max_num_seqs
     sizes = sorted({*(size for size in REQUESTS if size < slots), min(slots, max(REQUESTS))})
     cache = engine.allocator.num_blocks * engine.allocator.block_size
-    cells = [(size, context) for size in sizes for context in contexts if size * (context + longest) <= cache]
-    return [cells[index] for index in rng.permutation(len(cells))]
+    points = [(size, context) for size in sizes for context in contexts if size * (context + longest) <= cache]
+    return [points[index] for index in rng.permutation(len(points))]
 
 
-def _run_cell(
-    engine: Engine, controller: ScriptedController, arrive: Callable[[int], None], requests: int, context: int
+def _run_point(
+    engine: Engine, controller: ScriptedController, add_request: Callable[[int], None], requests: int, context: int
 ) -> None:
-    """Prefill some requests, then run every draft length on them; half-way one more request brings its prefill."""
+    """Measure a batch of requests at every draft length; half-way, one more request is prefilled."""
     rng = controller.rng
     controller.draft_length = 0
     for _ in range(requests if requests == 1 else requests - 1):
-        arrive(context)
+        add_request(context)
     while engine.is_prefilling():
         engine.step()
     lengths = [length for length in DRAFT_LENGTHS if length <= engine.config.max_draft]
@@ -151,7 +151,7 @@ def _run_cell(
     schedule = rng.permutation(np.repeat(lengths, REPEATS))
     for index, length in enumerate(schedule):
         if index == len(schedule) // 2 and requests > 1:
-            arrive(context)
+            add_request(context)
         controller.draft_length, controller.ragged = int(length), bool(rng.random() < 0.5)
         engine.step()
     engine.abort_all()

@@ -1,4 +1,4 @@
-"""A request's parameters, its state while it is served, and what comes out of it."""
+"""A request: sampling parameters, state while it is served, and outputs."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class SamplingParams:
     temperature: float = 0.0
     """0 is greedy."""
     top_k: int = 0
-    """Keep the k likeliest tokens; 0 keeps all."""
+    """Keep the k most likely tokens; 0 keeps all."""
     top_p: float = 1.0
-    """Keep the smallest set of tokens with at least this probability; 1 keeps all."""
+    """Keep the smallest set of most likely tokens with at least this total probability; 1 keeps all."""
     seed: int | None = None
     stop: tuple[str, ...] = ()
-    """Strings that end the output; the output does not contain them."""
+    """Strings that end the output, which does not contain them."""
     ignore_eos: bool = False
     allowed_token_ids: tuple[int, ...] | None = None
-    """The target may emit only these. The drafter is not told, so its acceptance suffers; the output stays lossless."""
+    """The only tokens that may be emitted. The drafter does not know of them: fewer drafts are accepted, losslessly."""
     max_draft: int | None = None
-    """The request's own longest draft; 0 never drafts for it, None leaves it to the engine."""
+    """Largest draft length of this request; 0 never drafts for it, None: the engine's own limit."""
     service_class: str = "default"
 
     def __post_init__(self) -> None:
@@ -64,16 +64,16 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """What one step added to a request."""
+    """What one step emitted for a request."""
 
     request_id: str
     new_token_ids: tuple[int, ...]
     new_text: str
-    """Text that is safe to show: whole characters, and nothing that may turn out to be a stop string."""
+    """Text that is safe to show: whole characters, and not the beginning of a stop string."""
     finished: bool
     finish_reason: FinishReason | None
     emitted_at: float
-    """`time.perf_counter()` when the step handed the tokens out, seconds."""
+    """`time.perf_counter()` at the emission, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ class Completion:
 
 
 class Request:
-    """A request from arrival to its last token.
+    """A request from its arrival to its last token.
 
-    `tokens[:num_tokens]` is the prompt and what was emitted. The target's KV cache holds the first `computed` of
-    them, the drafter's the first `draft_computed`; a decoding request lacks exactly its newest token in the former.
+    `tokens[:num_tokens]` are the prompt and the emitted tokens. The target's KV cache holds the first `computed` of
+    them, the drafter's KV cache the first `draft_computed`. A decoding request has computed all but its newest token.
     """
 
     def __init__(
@@ -109,15 +109,15 @@ class Request:
     ) -> None:
         self.request_id = request_id
         self.row_id = row_id
-        """The integer that identifies the request to the controller."""
+        """The request's id in the controller's views."""
         self.params = params
         self.arrival = arrival
         self.class_id = class_id
         self.allowed = allowed
-        """(vocab,) additive mask: 0 for tokens the target may emit, -inf for the others; None allows all."""
+        """(vocab,) additive mask on the target's logits: 0 for allowed tokens, -inf for others; None allows all."""
         self.detokenizer = detokenizer
         self.rng = np.random.default_rng(seed)
-        """The request's own draws, so that its output does not depend on its neighbours'."""
+        """The request's own generator: its output does not depend on the rest of the batch."""
         self.max_total_tokens = max_total_tokens
         self.num_prompt_tokens = len(prompt)
         self.num_tokens = len(prompt)
@@ -139,7 +139,7 @@ class Request:
 
     @property
     def missing(self) -> int:
-        """Tokens that the target has yet to compute; 1 while decoding."""
+        """Tokens that the target has not computed yet; 1 while decoding."""
         return self.num_tokens - self.computed
 
     @property

@@ -1,4 +1,4 @@
-"""Runs one model over ragged batches against its own KV store."""
+"""Runs one model over ragged batches, with a KV cache of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def kv_bytes_per_token(model: PreTrainedModel) -> int:
 
 
 def kv_dtype(model: PreTrainedModel) -> torch.dtype:
-    """What keys and values are kept in: float32 on a CPU, whose attention kernel computes in it anyway."""
+    """Type of the KV cache: float32 on a CPU, because its attention kernel computes in float32."""
     return torch.float32 if model.device.type == "cpu" else model.dtype
 
 
@@ -45,7 +45,7 @@ def block_table(requests: Sequence[Request]) -> IntArray:
 
 
 class ModelRunner:
-    """One model and its keys and values."""
+    """One model and its KV cache."""
 
     def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int) -> None:
         self.model = model
@@ -66,18 +66,18 @@ class ModelRunner:
         """Run one token through the model, so that kernels are compiled before the first request.
 
         Raises:
-            UserError: the model asks for a kind of attention that the engine does not have.
+            UserError: the model uses a kind of attention that the engine does not support.
         """
         one, first = np.ones(1, np.int64), np.zeros((1, 1), np.int64)
         self.forward(torch.zeros(1, dtype=torch.long, device=self.device), RaggedBatch(one, one, first), first[0])
 
     def forward(self, input_ids: torch.Tensor, batch: RaggedBatch, logits_at: IntArray) -> torch.Tensor:
-        """One pass over all rows' tokens, end to end and without padding.
+        """One pass over the tokens of all rows, without padding.
 
         Args:
-            input_ids: (tokens,) on the model's device.
-            batch: where those tokens lie.
-            logits_at: (positions,) tokens of the pass whose logits are wanted.
+            input_ids: (tokens,) on the model's device, the rows end to end.
+            batch: the rows.
+            logits_at: (positions,) indices of the tokens whose logits are returned.
 
         Returns:
             (positions, vocab) logits in float32.

@@ -1,8 +1,8 @@
-"""Token choice: processed distributions, draws, and lossless verification of drafts.
+"""Sampling: processed distributions, draws, and rejection sampling, which verifies drafts losslessly.
 
-Everything is vectorised over the ragged batch. A draw is the inverse of the cumulative distribution at a uniform
-number that the request's own generator gave, so with the same draft lengths and prefill chunks the batch around a
-request cannot change its output.
+Everything is vectorised over the ragged batch. A token is drawn by inverting the cumulative distribution at a uniform
+number from the request's own generator. With the same draft lengths and prefill chunks, the other requests of the batch
+therefore cannot change a request's output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from turbospec_engine.draft import Draft
 from turbospec_engine.request import Request
 
 CANDIDATES = 512
-"""Most likely tokens among which the last one that top-p keeps is looked for first: sorting all takes far longer."""
+"""Most likely tokens among which the top-p cut-off is searched first: sorting the whole vocabulary takes far longer."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,11 +43,11 @@ class SamplingBatch:
         return self.temperature == 0
 
     def probabilities(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
-        """Distributions that tokens are drawn from: temperature, then top-k, then top-p.
+        """Distributions p that tokens are drawn from: temperature, then top-k, then top-p.
 
         Args:
             logits: (m, vocab).
-            rows: (m,) the request each of them belongs to; none of them greedy.
+            rows: (m,) the request of each; none of them greedy.
 
         Returns:
             (m, vocab) probabilities.
@@ -59,20 +59,20 @@ class SamplingBatch:
         return logits.softmax(-1)
 
     def draft_probabilities(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
-        """Distributions that draft tokens are drawn from; arguments and result as for `probabilities`.
+        """Distributions q that draft tokens are drawn from; arguments and result as for `probabilities`.
 
-        Any distribution drafts losslessly. Top-p is not worth its sort here: a temperature of top_p³ times the
-        request's, at top-p 0.95 and 0.8 that is, was accepted as often as the truncated distribution.
+        Rejection sampling is lossless for any q. Top-p takes a sort, which does not pay here: a temperature of top_p³
+        times the request's had the acceptance rate of the truncated distribution (measured at top-p 0.95 and 0.8).
         """
         temperature = self.temperature * self.top_p**3
         return SamplingBatch(temperature, self.top_k, np.ones_like(self.top_p)).probabilities(logits, rows)
 
 
 def draw(probabilities: torch.Tensor, uniforms: FloatArray) -> torch.Tensor:
-    """One token from each distribution.
+    """Draw one token from each distribution.
 
     Args:
-        probabilities: (m, vocab), not necessarily of sum 1.
+        probabilities: (m, vocab), not necessarily normalised.
         uniforms: (m,) numbers in [0, 1).
 
     Returns:
@@ -81,7 +81,7 @@ def draw(probabilities: torch.Tensor, uniforms: FloatArray) -> torch.Tensor:
     cumulative = probabilities.double().cumsum(-1)
     total = cumulative[:, -1:]
     thresholds = torch.from_numpy(uniforms).to(probabilities.device)[:, None] * total
-    # Rounding may lift the threshold to the total; the first token that reaches the total is the last possible one.
+    # Rounding may raise the threshold to the total; the first token that reaches the total is the last possible one.
     return torch.minimum((cumulative <= thresholds).sum(-1), (cumulative < total).sum(-1))
 
 
@@ -92,16 +92,18 @@ def verify(
     accept_draws: FloatArray,
     final_draws: FloatArray,
 ) -> tuple[IntArray, IntArray]:
-    """Accept drafts from the left and choose the token after them, without changing the target's distribution.
+    """Rejection sampling: accept drafts from the left and choose the token after them.
 
-    Greedy requests accept what the target would have chosen. The others accept draft token x with probability
-    min(1, p(x)/q(x)), and at the first rejection draw from the normalised max(0, p - q).
+    Greedy requests accept the target's own choice. The others accept draft token x with probability min(1, p(x)/q(x)).
+    At the first rejection the next token is drawn from the normalised max(0, p - q); without a rejection it is drawn
+    from p (the bonus token). The output has the target's distribution (Leviathan, Kalman, Matias: "Fast inference from
+    transformers via speculative decoding", ICML 2023).
 
     Args:
         logits: (sum of 1 + drafted, vocab) the target's logits after each request's newest token and its drafts.
         requests: the n requests.
         draft: what was drafted for them.
-        accept_draws: (n, longest draft) uniforms that decide on each draft token.
+        accept_draws: (n, longest draft) uniforms that decide about each draft token.
         final_draws: (n,) uniforms for the token after the accepted ones.
 
     Returns:
@@ -147,7 +149,7 @@ def verify(
     if len(rejected):
         at = torch.from_numpy(rejected).to(after.device)
         residual = draft.residual(after[at], drawn[rejected], accepted[drawn[rejected]])
-        # Where p equals q up to rounding there is nothing left over, and a rejection was itself a rounding error.
+        # Where p equals q up to rounding, the residual is empty and the rejection was a rounding error.
         empty = residual.sum(-1, keepdim=True) <= 0
         after[at] = torch.where(empty, after[at], residual)
     final[drawn] = draw(after, final_draws[drawn]).cpu().numpy()
@@ -160,9 +162,9 @@ def _run_length(accepts: BoolArray) -> IntArray:
 
 
 def _truncated(logits: torch.Tensor, top_k: IntArray, top_p: FloatArray) -> torch.Tensor:
-    """Logits with -inf for the tokens that top-k, then top-p, leave out; tokens equal to the last one kept stay."""
+    """Logits with -inf for the tokens that top-k, then top-p, drop; tokens tied with the last one kept are kept."""
     vocab = logits.shape[1]
-    # `top_p` 1 keeps every token whatever the sum rounds to.
+    # top_p = 1 keeps every token, whatever the sum rounds to.
     limit = np.where(top_p < 1, top_p, np.inf)
     rows = np.flatnonzero((top_k < vocab) | (top_p < 1))
     cutoffs = torch.full((len(logits), 1), -torch.inf, device=logits.device)
@@ -176,11 +178,11 @@ def _truncated(logits: torch.Tensor, top_k: IntArray, top_p: FloatArray) -> torc
         total = torch.where(within, ordered.logsumexp(-1), theirs.logsumexp(-1))
         probabilities = (ordered - total[:, None]).exp()
         mass = probabilities.cumsum(-1)
-        # The first token has no mass before it and always stays.
+        # The first token has no mass before it and is always kept.
         last = (mass - probabilities < _column(limit[rows], ordered)).sum(-1) - 1
         last = torch.minimum(last, torch.from_numpy(top_k[rows] - 1).to(logits.device))
         cutoffs[at] = ordered.gather(1, last[:, None])
-        # A top-k beyond the candidates is not known yet, nor is top-p of it.
+        # Where top-k exceeds the candidates, neither its cut-off nor that of top-p is known yet.
         beyond = torch.from_numpy((top_k[rows] > candidates) & (top_k[rows] < vocab)).to(logits.device)
         unsettled = beyond | (~within & (mass[:, -1] < _column(limit[rows], ordered)[:, 0]))
         rows = rows[unsettled.cpu().numpy()]

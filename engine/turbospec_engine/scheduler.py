@@ -11,7 +11,7 @@ from turbospec_engine.request import Request
 
 @dataclass(slots=True)
 class ScheduledBatch:
-    """The requests of one step, oldest first, and the tokens each computes (its drafts not counted)."""
+    """The requests of one step, oldest first, and the tokens that each computes, drafts not counted."""
 
     requests: list[Request] = field(default_factory=list[Request])
     num_tokens: list[int] = field(default_factory=list[int])
@@ -28,9 +28,9 @@ class ScheduledBatch:
 class Scheduler:
     """Continuous batching, first come first served, with chunked prefill.
 
-    Decoding requests get their token first; what is left of `max_num_batched_tokens` goes to prefill chunks, oldest
-    request first. When a decoding request finds no block, the latest arrival is preempted: it loses its blocks and
-    recomputes its tokens when it is scheduled again.
+    Decoding requests get one token each; the rest of `max_num_batched_tokens` goes to prefill chunks, oldest request
+    first. When a decoding request finds no free KV block, the latest arrival is preempted: it loses its blocks, goes to
+    the head of the waiting queue, and recomputes its tokens when it is scheduled again.
     """
 
     def __init__(self, allocator: BlockAllocator, max_num_seqs: int, max_num_batched_tokens: int) -> None:
@@ -48,7 +48,7 @@ class Scheduler:
         return bool(self.waiting or self.running)
 
     def schedule(self) -> ScheduledBatch:
-        """Choose the next step's requests and make room in the cache for their tokens, drafts not counted."""
+        """Choose the next step's requests and allocate KV blocks for their tokens, drafts not counted."""
         self._make_room_for_decodes()
         num_decodes = sum(request.missing == 1 for request in self.running)
         budget = self.max_num_batched_tokens - num_decodes
@@ -63,11 +63,11 @@ class Scheduler:
         return batch
 
     def admit_late(self, batch: ScheduledBatch) -> None:
-        """Add requests that arrived since `batch` was scheduled, within the same budget."""
+        """Admit requests that arrived after `batch` was scheduled, within the same token budget."""
         self._admit(batch, self.max_num_batched_tokens - batch.total_tokens)
 
     def finish(self, request: Request) -> None:
-        """Take a request out, wherever it is, and give its blocks back."""
+        """Remove a running or waiting request and free its blocks."""
         self._release(request)
         if request in self.running:
             self.running.remove(request)
@@ -77,7 +77,7 @@ class Scheduler:
     def _admit(self, batch: ScheduledBatch, budget: int) -> None:
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
             request = self.waiting[0]
-            # All of the prompt's blocks at once: a prefill that has begun is never held up by the cache.
+            # All of the prompt's blocks at once: a prefill that has begun never waits for blocks.
             if not self.allocator.grow(request.block_ids, request.num_tokens):
                 return
             self.running.append(self.waiting.popleft())

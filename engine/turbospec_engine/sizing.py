@@ -1,4 +1,4 @@
-"""How long requests may be, and how much KV cache there is for them."""
+"""Sizes of an engine: longest request, and number of KV blocks."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from turbospec_engine.runner import kv_bytes_per_token
 
 DEFAULT_CACHE_BYTES = 2 << 30
 DEFAULT_MODEL_LEN = 2048
-"""Where neither the configuration nor the target's says."""
+"""Longest request in tokens, where neither configuration nor checkpoint gives one."""
 
 
 def max_model_len(config: EngineConfig, models: Models) -> int:
-    """Longest prompt and output together that the target can read, in tokens.
+    """Most tokens of prompt and output together that the target can process.
 
     Raises:
-        UserError: the configuration asks for more than that, or the longest draft does not fit.
+        UserError: the configuration asks for more, or the longest draft does not fit.
     """
     text_config = models.target.config.get_text_config()
     limit = getattr(text_config, "max_position_embeddings", None) or DEFAULT_MODEL_LEN
     length = config.max_model_len or limit
     if length > limit:
-        raise UserError(f"max_model_len={length} is beyond the target's {limit} positions; lower it")
+        raise UserError(f"max_model_len={length} is above the target's {limit} positions; lower it")
     window = getattr(text_config, "sliding_window", None)
     if window is not None and window < length:
         raise UserError(
-            f"{config.target}: attends to a sliding window of {window} tokens, which this engine does not support; "
-            "set max_model_len to no more than that"
+            f"{config.target}: uses sliding-window attention over {window} tokens, which this engine does not support; "
+            "set max_model_len to at most that"
         )
     if config.max_draft >= length:
         raise UserError(f"max_draft={config.max_draft} does not fit in max_model_len={length}; lower it")
@@ -35,7 +35,7 @@ def max_model_len(config: EngineConfig, models: Models) -> int:
 
 
 def num_blocks(config: EngineConfig, models: Models, longest: int) -> int:
-    """Blocks of the KV cache: as configured, else for `max_num_seqs` requests of `longest` tokens, within 2 GiB."""
+    """Blocks of the KV cache: as configured, else for `max_num_seqs` requests of `longest` tokens, up to 2 GiB."""
     if config.num_blocks is not None:
         return config.num_blocks
     per_request = -(-longest // config.block_size)

@@ -1,4 +1,4 @@
-"""The target's pass over a planned step, and which draft tokens it accepts."""
+"""The verify phase of a step: the target's pass, and which draft tokens it accepts."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from turbospec_engine.sampler import verify
 
 @dataclass(slots=True, frozen=True)
 class Verification:
-    """What the target said of a step's n requests, and what it took to say it."""
+    """The target's verdict on the drafts of a step's n requests, and the work of its pass."""
 
     completes: BoolArray
-    """(n,) whether the pass computed the request's newest token, so that it emits; else a prefill has chunks to go."""
+    """(n,) whether the pass computed the request's newest token, so that the request emits; else prefill goes on."""
     accepted: IntArray
-    """(n,) draft tokens accepted in a row from the first."""
+    """(n,) draft tokens accepted."""
     final: IntArray
-    """(n,) the target's own token after them; undefined where the pass does not complete."""
+    """(n,) the target's own token after the accepted ones; undefined where `completes` is False."""
     tokens_batched: int
     """Tokens in the pass."""
     prefill_tokens: int
     """Of these, of requests in prefill."""
     context_tokens: int
-    """KV tokens that the pass attended to, summed over requests."""
+    """KV tokens that the pass read, summed over requests."""
     seconds: float
 
 
 def verify_step(target: ModelRunner, planned: PlannedStep) -> Verification:
-    """Run all requests in one ragged pass and judge their drafts. The requests themselves are not changed."""
+    """Run all requests in one ragged pass and verify their drafts. The requests are not changed."""
     began = time.perf_counter()
     requests, draft = planned.batch.requests, planned.draft
     scheduled = np.array(planned.batch.num_tokens)
@@ -47,7 +47,7 @@ def verify_step(target: ModelRunner, planned: PlannedStep) -> Verification:
 
     ragged = RaggedBatch(query_lens, computed + query_lens, block_table(requests))
     rows = np.flatnonzero(completes)
-    # A request's wanted logits are its last 1 + drafted: after its newest token and after each draft token.
+    # Of each request, the last 1 + drafted logits: after its newest token and after each draft token.
     wanted = draft.drafted[rows] + 1
     logits_at = np.repeat(np.cumsum(query_lens)[rows] - np.cumsum(wanted), wanted) + np.arange(wanted.sum())
     logits = target.forward(_input_ids(planned).to(target.device), ragged, logits_at)

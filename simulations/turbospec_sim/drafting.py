@@ -1,11 +1,13 @@
-"""The simulated drafter: which passes it runs for a plan, what they cost, and what its KV cache has seen.
+"""The simulated drafter: which passes it runs for a plan, how long they take, and what its KV cache holds.
 
-Two ways to run it. A ragged drafter serves, pass by pass, the requests that still draft; what others emit meanwhile is
-missing from its cache until they draft again. A batch drafter, vLLM's, runs every pass over the whole batch up to
-the longest draft; where its first pass runs in every step, drafts or not, its cache never misses anything.
+There are two kinds. The passes of a ragged drafter run over the requests that still draft; a request that drafts
+nothing builds up drafter KV lag. A batch drafter, as vLLM's, runs every pass over the whole batch, up to the longest
+draft; where its first pass runs in every step, with drafts or without, it has no lag.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,13 +16,26 @@ from turbospec.runtime.kernels import compiled
 from turbospec_sim.records import Record, Records
 
 ORDINARY_TOKENS = 2
-"""Most tokens that a first pass feeds for a request that drafted in the step before: the target's own token, and the
+"""Most tokens that a first pass computes for a request that drafted in the step before: the target's own token, and the
 last draft token if it was accepted."""
+
+
+class DrafterPasses(NamedTuple):
+    """The drafter's passes in one step."""
+
+    seconds: float
+    """Without noise, until the step adds it."""
+    rows: IntArray
+    """(passes,) rows of each pass."""
+    context_tokens: int
+    """KV tokens read, summed over passes and rows."""
+    catch_up_tokens: int
+    """Tokens that the first pass computed beyond `ORDINARY_TOKENS` a request."""
 
 
 @compiled
 def known_tokens(request: Record) -> int:
-    """Tokens of a request that its drafter could have seen: those in the target's cache and, past the prompt, the one
+    """Tokens of a request that the drafter can compute: those in the target's KV cache and, past the prompt, the token
     that was emitted last."""
     return min(request.computed + 1, request.prompt_tokens + request.emitted)
 
@@ -32,21 +47,21 @@ def is_prefilling(request: Record) -> bool:
 
 @compiled
 def drafter_lag_tokens(engine: Records, request: Record) -> int:
-    """Tokens that the drafter missed beyond those that any pass feeds it."""
+    """Drafter KV lag: tokens that the drafter's KV cache lacks beyond those that any first pass computes."""
     state = engine[0]
     if state.first_pass_every_step:
         return 0
     ordinary = ORDINARY_TOKENS
     if state.batch_drafter and state.draft_before_emit:
-        # The step that was just verified is drafted after as a whole, prompts included.
+        # The drafter's first pass computes all tokens of the step that was just verified, prompts included.
         ordinary = max(ordinary, request.step_tokens + 1)
     return max(known_tokens(request) - request.draft_computed - ordinary, 0)
 
 
 @compiled
-def first_pass_seconds(engine: Records, times: Records, requests: Records, slots: IntArray) -> float:
-    """The pass that is part of every step, where there is one."""
-    state, cost = engine[0], times[0]
+def first_pass_seconds(engine: Records, requests: Records, slots: IntArray) -> float:
+    """Seconds of the drafter's pass that is part of every step; 0 where there is none."""
+    state, cost = engine[0], engine[0].times
     if not state.first_pass_every_step or len(slots) == 0:
         return 0.0
     fed, context = 0, 0
@@ -57,28 +72,19 @@ def first_pass_seconds(engine: Records, times: Records, requests: Records, slots
         context += known
         request.draft_computed = known
     rows = len(slots) * (state.max_draft if state.parallel_drafter else 1)
-    return (
-        cost.draft_pass + cost.draft_row * rows + cost.draft_kv_token * context + cost.catch_up_token * fed
-    )  # fmt: skip
+    return cost.draft_pass + cost.draft_row * rows + cost.draft_kv_token * context + cost.catch_up_token * fed
 
 
 @compiled
-def draft(
-    engine: Records, times: Records, requests: Records, slots: IntArray, lengths: IntArray
-) -> tuple[float, IntArray, int, int]:
-    """Draft for the (n,) requests of a view.
-
-    Returns:
-        Seconds, noise not included; the rows of each pass; KV tokens read, summed over the passes' rows; tokens that
-        the first pass computed beyond those every step feeds it.
-    """
-    state, cost = engine[0], times[0]
+def draft(engine: Records, requests: Records, slots: IntArray, lengths: IntArray) -> DrafterPasses:
+    """Draft `lengths[i]` tokens for the request in batch slot `slots[i]`."""
+    state, cost = engine[0], engine[0].times
     longest, total = 0, 0
     for length in lengths:
         longest = max(longest, length)
         total += length
     if longest == 0:
-        return 0.0, np.zeros(0, np.int64), 0, 0
+        return DrafterPasses(0.0, np.zeros(0, np.int64), 0, 0)
     size = len(slots)
     first = 1 if state.first_pass_every_step else 0
     passes = 1 if state.parallel_drafter else longest - first
@@ -103,8 +109,8 @@ def draft(
                 rows[number] += 1
                 read += known + number + first
     if state.parallel_drafter and state.first_pass_every_step:
-        # All is drafted in the pass that runs anyway.
-        return 0.0, rows, 0, 0
+        # The pass that runs in every step has drafted all tokens.
+        return DrafterPasses(0.0, rows, 0, 0)
     computed = rows.sum()
     if state.parallel_drafter:
         computed = size * longest if state.batch_drafter else total
@@ -115,4 +121,4 @@ def draft(
     if not state.drafter_warm:
         state.drafter_warm = 1
         seconds += cost.cold_draft
-    return seconds, rows, read, fed
+    return DrafterPasses(seconds, rows, read, fed)

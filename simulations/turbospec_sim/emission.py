@@ -8,31 +8,24 @@ import numpy as np
 
 from turbospec.interface import FloatArray, IntArray
 from turbospec.runtime.kernels import compiled
-from turbospec_sim.records import SLOT, Records
+from turbospec_sim.arrays import EngineArrays
+from turbospec_sim.records import SLOT
 from turbospec_sim.scheduling import send_next
 
 GAP_MIN, GAP_MAX = 1e-6, 1e5
-"""Seconds between emissions that the histogram tells apart; what lies beyond counts as its first or last bin."""
+"""Range of the histogram, in seconds between a request's emissions; what lies outside counts in the end bins."""
 BINS_PER_E = 1000.0
-"""Bins of a gap's natural logarithm: each is 0.1 % wide."""
+"""Bins for each factor e of a gap: a bin is 0.1 % wide."""
 GAP_BINS = math.ceil(math.log(GAP_MAX / GAP_MIN) * BINS_PER_E)
 
 
 @compiled
-def emit(
-    engine: Records,
-    totals: Records,
-    gaps: IntArray,
-    requests: Records,
-    offered: Records,
-    batch: IntArray,
-    size: int,
-    now: float,
-) -> None:
-    """Hand the tokens of the step that was just verified to their clients, each request's as one event."""
-    state, sums = engine[0], totals[0]
-    for place in range(size):
-        request = requests[batch[SLOT, place]]
+def emit(arrays: EngineArrays, size: int, now: float) -> None:
+    """Hand the tokens that the step's `size` requests emit to their clients, each request's as one event."""
+    engine, requests, offered, batch, gaps = arrays.engine, arrays.requests, arrays.offered, arrays.batch, arrays.gaps
+    state, sums = engine[0], arrays.totals[0]
+    for row in range(size):
+        request = requests[batch[SLOT, row]]
         if request.step_emitted == 0:
             continue
         asked = offered[request.index]
@@ -40,10 +33,10 @@ def emit(
             asked.ttft = now - asked.sent
         elif request.index >= state.first_measured:
             gap = now - request.last_emission
-            place_of_gap = GAP_BINS - 1
+            gap_bin = GAP_BINS - 1
             if gap < GAP_MAX:
-                place_of_gap = min(int(math.log(max(gap, GAP_MIN) / GAP_MIN) * BINS_PER_E), place_of_gap)
-            gaps[place_of_gap] += 1
+                gap_bin = min(int(math.log(max(gap, GAP_MIN) / GAP_MIN) * BINS_PER_E), gap_bin)
+            gaps[gap_bin] += 1
             sums.gaps += 1
             sums.gap_seconds += gap
             sums.gap_seconds_squared += gap * gap
@@ -55,7 +48,7 @@ def emit(
 
 
 def gap_percentiles(gaps: IntArray, percentiles: FloatArray) -> FloatArray:
-    """Percentiles of the gaps in seconds, to within half of a bin (0.05 %); NaN where there are none."""
+    """(percentiles,) gaps in seconds, to within half of a bin (0.05 %); NaN where there are no gaps."""
     counts = np.cumsum(gaps)
     if counts[-1] == 0:
         return np.full(len(percentiles), math.nan)

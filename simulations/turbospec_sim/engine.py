@@ -1,13 +1,13 @@
-"""The simulated engine's loop: schedule, plan, draft, verify, emit, observe, under a clock of its own.
+"""The simulated engine's loop: schedule, plan, draft, verify, emit, observe, on a simulated clock.
 
-The engine makes views, carries plans out and reports outcomes; decisions are the real controller's. No wall clock is
-read, so that a run is a function of its scenario, its policy and its seed.
+The engine makes views, executes plans and reports outcomes; the real controller decides. No wall clock is read: a run
+is a function of its scenario, its policy and its seed.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,31 +15,28 @@ from turbospec.controller import Controller
 from turbospec.errors import UserError
 from turbospec.interface import IntArray, StepOutcome, StepView
 from turbospec_sim import steps
+from turbospec_sim.drafting import DrafterPasses
 from turbospec_sim.interrupts import deferred_interrupts
 from turbospec_sim.state import EngineState
 
 LAST_MOMENT = 1e12
-"""Seconds at which a run is given up: with larger ones the clock has no room left for the length of a step."""
+"""Simulated seconds after which a run fails: beyond, a float64 clock no longer resolves the length of a step."""
 NO_TOKENS = np.zeros(0, np.int64)
 
 
-@dataclass(slots=True)
-class _Drafted:
-    """A plan whose drafts are made and not yet verified."""
+class _Unverified(NamedTuple):
+    """A plan whose drafts are made and not verified yet."""
 
     view: StepView
     slots: IntArray
-    seconds: float
-    rows: IntArray
-    context_tokens: int
-    catch_up_tokens: int
+    drafter: DrafterPasses
 
 
 class SimulatedEngine:
     """Serves the requests of a state to the end.
 
     Args:
-        state: the arrays, with all requests still to be served.
+        state: the arrays of the run; no request has been served yet.
         controller: is asked for a plan once a step.
     """
 
@@ -50,7 +47,7 @@ class SimulatedEngine:
         self.measured_from = 0.0
         """When the measured part began, after the warm-up."""
         self._step = 0
-        self._drafted: _Drafted | None = None
+        self._unverified: _Unverified | None = None
 
     def run(self) -> None:
         """Serve every request.
@@ -60,16 +57,14 @@ class SimulatedEngine:
             UserError: the clock passed `LAST_MOMENT`.
         """
         state = self.state
-        step = self._step_drafting_last if state.draft_before_emit else self._step_drafting_first
+        run_step = self._step_drafting_last if state.draft_before_emit else self._step_drafting_first
         self._begin_measuring_if_warm()
         with deferred_interrupts() as interrupts:
             while not interrupts:
-                size = steps.schedule_step(self.now, *state.scheduling)
-                if size:
-                    step(size)
+                if run_step():
                     if not self.now < LAST_MOMENT:
                         raise UserError(
-                            f"the simulated clock passed {LAST_MOMENT:g} s; look at the scenario's rates and step times"
+                            f"the simulated clock passed {LAST_MOMENT:g} s; check the scenario's rates and step times"
                         )
                     continue
                 arrival = steps.next_arrival(state.engine, state.offered)
@@ -80,7 +75,7 @@ class SimulatedEngine:
         raise KeyboardInterrupt
 
     def _begin_measuring_if_warm(self) -> bool:
-        """Let the measured requests come once all before them are served; False where they have come already."""
+        """Start the measured part once the warm-up is served; False where it has started already."""
         if not self.state.begin_measuring(self.now):
             return False
         self.measured_from = self.now
@@ -88,7 +83,7 @@ class SimulatedEngine:
 
     def _view(self, columns: IntArray, prefill_tokens: int, waiting: int, waiting_seconds: float) -> StepView:
         state = self.state
-        _, ids, phase, context, emitted, left, stale, classes, limits = columns
+        state.view_slots, ids, phase, context, emitted, left, lag, classes, limits = columns
         return StepView(
             step=self._step,
             now=self.now,
@@ -97,7 +92,7 @@ class SimulatedEngine:
             context_tokens=context,
             emitted_tokens=emitted,
             tokens_left=left,
-            drafter_lag_tokens=stale,
+            drafter_lag_tokens=lag,
             class_ids=classes,
             draft_limits=limits,
             max_draft=state.max_draft,
@@ -110,86 +105,85 @@ class SimulatedEngine:
             first_pass_every_step=state.first_pass_every_step,
         )
 
-    def _step_drafting_first(self, size: int) -> None:
-        """Draft, verify, emit: tokens leave before any drafting for the next step."""
+    def _step_drafting_first(self) -> bool:
+        """Draft, verify, emit: a step's tokens leave before any drafting for the next step. False without requests."""
         state = self.state
-        columns, prefill_tokens, waiting, waiting_seconds = steps.open_step(size, self.now, *state.viewing)
-        view = self._view(columns, prefill_tokens, waiting, waiting_seconds)
-        state.view_slots = columns[0]
+        opened = steps.open_step(state.arrays, self.now)
+        if not opened.size:
+            return False
+        view = self._view(opened.columns, opened.prefill_tokens, opened.waiting_requests, opened.waiting_seconds)
         plan = self.controller.plan(view)
-        (
-            self.now, drafted, rows, draft_seconds, draft_context, catch_up,
-            verify_seconds, step_seconds, tokens, with_padding, context,
-        ) = steps.draft_and_verify(size, columns[0], plan.draft_lengths, self.now, *state.running)  # fmt: skip
+        done = steps.draft_and_verify(state.arrays, opened.size, state.view_slots, plan.draft_lengths, self.now)
+        self.now = done.now
+        drafted, accepted, emitted, truncated = done.judged
         self.controller.observe(
             StepOutcome(
                 step=view.step,
                 request_ids=view.request_ids,
-                drafted=drafted[0],
-                accepted=drafted[1],
-                emitted=drafted[2],
-                truncated=drafted[3].astype(np.bool_),
-                proposed=drafted[0],
-                draft_rows=rows,
-                draft_context_tokens=draft_context,
-                catch_up_tokens=catch_up,
-                tokens_batched=tokens,
-                padded_tokens=with_padding,
-                prefill_tokens=prefill_tokens,
-                context_tokens=context,
-                draft_seconds=draft_seconds,
-                verify_seconds=verify_seconds,
-                step_seconds=step_seconds,
-                waiting_requests=waiting,
+                drafted=drafted,
+                accepted=accepted,
+                emitted=emitted,
+                truncated=truncated.astype(np.bool_),
+                proposed=drafted,
+                draft_rows=done.draft_rows,
+                draft_context_tokens=done.draft_context_tokens,
+                catch_up_tokens=done.catch_up_tokens,
+                tokens_batched=done.tokens_batched,
+                padded_tokens=done.padded_tokens,
+                prefill_tokens=opened.prefill_tokens,
+                context_tokens=done.context_tokens,
+                draft_seconds=done.draft_seconds,
+                verify_seconds=done.verify_seconds,
+                step_seconds=done.step_seconds,
+                waiting_requests=opened.waiting_requests,
             )
         )
         self._step += 1
+        return True
 
-    def _step_drafting_last(self, size: int) -> None:
-        """Verify the drafts of the step before, draft for the next step, emit: vLLM's order.
+    def _step_drafting_last(self) -> bool:
+        """Verify the drafts of the step before, draft for the next step, emit: vLLM's order. False without requests.
 
-        A plan is carried out by the end of one step and the beginning of the next, and so is its outcome's time.
+        A plan is executed by the end of one step and the beginning of the next one; its outcome has the times of both.
         """
-        state, before = self.state, self._drafted
-        began = self.now
-        slots = NO_TOKENS if before is None else before.slots
-        (
-            columns, announced, waiting, waiting_seconds, verified,
-            verify_seconds, host_seconds, tokens, with_padding, prefill_tokens, context,
-        ) = steps.verify_batch(size, slots, began, *state.running)  # fmt: skip
+        state, before = self.state, self._unverified
+        verified = steps.verify_batch(state.arrays, NO_TOKENS if before is None else before.slots, self.now)
+        if not verified.size:
+            return False
         if before is not None:
+            drafted, accepted, emitted, truncated = verified.judged
+            drafter = before.drafter
             self.controller.observe(
                 StepOutcome(
                     step=before.view.step,
                     request_ids=before.view.request_ids,
-                    drafted=verified[0],
-                    accepted=verified[1],
-                    emitted=verified[2],
-                    truncated=verified[3].astype(np.bool_),
-                    proposed=verified[0],
-                    draft_rows=before.rows,
-                    draft_context_tokens=before.context_tokens,
-                    catch_up_tokens=before.catch_up_tokens,
-                    tokens_batched=tokens,
-                    padded_tokens=with_padding,
-                    prefill_tokens=prefill_tokens,
-                    context_tokens=context,
-                    draft_seconds=before.seconds,
-                    verify_seconds=verify_seconds,
-                    step_seconds=before.seconds + verify_seconds + host_seconds,
-                    waiting_requests=waiting,
+                    drafted=drafted,
+                    accepted=accepted,
+                    emitted=emitted,
+                    truncated=truncated.astype(np.bool_),
+                    proposed=drafted,
+                    draft_rows=drafter.rows,
+                    draft_context_tokens=drafter.context_tokens,
+                    catch_up_tokens=drafter.catch_up_tokens,
+                    tokens_batched=verified.tokens_batched,
+                    padded_tokens=verified.padded_tokens,
+                    prefill_tokens=verified.prefill_tokens,
+                    context_tokens=verified.context_tokens,
+                    draft_seconds=drafter.seconds,
+                    verify_seconds=verified.verify_seconds,
+                    step_seconds=drafter.seconds + verified.verify_seconds + verified.host_seconds,
+                    waiting_requests=verified.waiting_requests,
                 )
             )
-        self._drafted = None
-        self.now = began + host_seconds + verify_seconds
-        lengths, slots, view = NO_TOKENS, columns[0], None
-        if len(slots):
-            view = self._view(columns, announced, waiting, waiting_seconds)
-            state.view_slots = slots
-            lengths = self.controller.plan(view).draft_lengths
-        self.now, rows, draft_seconds, draft_context, catch_up = steps.draft_and_emit(
-            size, slots, lengths, self.now, *state.running
-        )
-        if view is not None:
-            self._drafted = _Drafted(view, slots, draft_seconds, rows, draft_context, catch_up)
+        self.now = self.now + verified.host_seconds + verified.verify_seconds
+        slots, lengths, view = NO_TOKENS, NO_TOKENS, None
+        if verified.columns.shape[1]:
+            view = self._view(
+                verified.columns, verified.next_prefill_tokens, verified.waiting_requests, verified.waiting_seconds
+            )
+            slots, lengths = state.view_slots, self.controller.plan(view).draft_lengths
+        drafter = steps.draft_and_emit(state.arrays, verified.size, slots, lengths, self.now)
+        self.now += drafter.seconds
+        self._unverified = None if view is None else _Unverified(view, slots, drafter)
         self._step += 1
+        return True

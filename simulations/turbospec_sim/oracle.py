@@ -13,10 +13,11 @@ from turbospec.planning.exact import StepCosts
 from turbospec.planning.objective import best_rate
 from turbospec.planning.problem import Batch, StepProblem, fixed_lengths
 from turbospec.runtime.kernels import compiled
+from turbospec_sim.acceptance import AcceptanceTables, draft_acceptance
+from turbospec_sim.arrays import EngineArrays
 from turbospec_sim.records import Records
 from turbospec_sim.state import EngineState
 from turbospec_sim.step_time import padded, pass_seconds
-from turbospec_sim.text import acceptance
 
 
 class OraclePolicy:
@@ -29,7 +30,6 @@ class OraclePolicy:
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
-        self._times = state.times.record
         self._price = DecodeRate()
         self._decoding: dict[int, int] = {}
 
@@ -40,10 +40,7 @@ class OraclePolicy:
         if batch.max_draft_tokens == 0:
             return nothing
         state = self._state
-        conditional = _conditional(
-            state.requests, state.texts.classes, state.texts.rates, state.texts.lines, state.texts.values,
-            state.view_slots, view.draft_limits, view.max_draft,
-        )  # fmt: skip
+        conditional = _conditional(state.view_slots, view.draft_limits, view.max_draft, *state.arrays)
         costs = self._costs(view, batch)
         catch_up: FloatArray | None = None
         charges: FloatArray | None = None
@@ -70,15 +67,8 @@ class OraclePolicy:
     def _costs(self, view: StepView, batch: Batch) -> StepCosts:
         times, size, decoding = self._state.times, view.size, batch.decoding
         context = batch.context_tokens
-        verify = _verify_table(
-            self._times,
-            times.curve,
-            times.padding,
-            decoding + view.prefill_tokens,
-            batch.max_draft_tokens,
-            context,
-            size,
-        )
+        tokens = decoding + view.prefill_tokens
+        verify = _verify_table(tokens, batch.max_draft_tokens, context, size, *self._state.arrays)
         mean_context = context / size
         row = times.draft_row + times.draft_kv_token * mean_context
         if view.parallel_drafter:
@@ -95,30 +85,21 @@ class OraclePolicy:
 
 
 @compiled
-def _conditional(
-    requests: Records,
-    classes: Records,
-    rates: FloatArray,
-    lines: IntArray,
-    values: FloatArray,
-    slots: IntArray,
-    limits: IntArray,
-    depth: int,
-) -> FloatArray:
+def _conditional(slots: IntArray, limits: IntArray, depth: int, *loose: Records) -> FloatArray:
     """(n, K) acceptance of each draft token given that those before it were accepted; 0 beyond a request's limit."""
+    arrays = EngineArrays(*loose)
+    tables = AcceptanceTables(arrays.classes, arrays.rates, arrays.lines, arrays.values)
     out = np.zeros((len(slots), depth))
     for i in range(len(slots)):
-        request = requests[slots[i]]
-        acceptance(request, classes[request.class_id], rates, lines, values, limits[i], out[i])
+        draft_acceptance(arrays.requests[slots[i]], tables, limits[i], out[i])
     return out
 
 
 @compiled
-def _verify_table(
-    times: Records, curve: FloatArray, padding: IntArray, tokens: int, room: int, context: int, size: int
-) -> FloatArray:
+def _verify_table(tokens: int, room: int, context: int, size: int, *loose: Records) -> FloatArray:
     """(room + 1,) host and target seconds with 0 … room draft tokens in the pass."""
-    cost = times[0]
+    arrays = EngineArrays(*loose)
+    cost, curve, padding = arrays.engine[0].times, arrays.curve, arrays.padding
     seconds = np.empty(room + 1)
     fixed = cost.host + cost.host_request * size + cost.decision + cost.kv_token * (context + tokens)
     for m in range(room + 1):

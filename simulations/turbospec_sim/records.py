@@ -1,4 +1,4 @@
-"""The arrays that a simulated engine works on. Records, so that compiled code reads like the fields' names."""
+"""Record types of a simulated engine's arrays, so that compiled code reads fields by name."""
 
 from __future__ import annotations
 
@@ -7,54 +7,74 @@ from typing import Any
 import numpy as np
 
 Records = Any
-"""A numpy array of records; type checkers do not know records' fields."""
+"""A numpy array of records; type checkers do not know the fields of records."""
 Record = Any
-"""One of them: a view into its array."""
+"""One of them, a view into its array."""
 
 OFFERED = np.dtype(
     [
         ("sent", "f8"),  # seconds, when the client sends it; infinite until a closed loop's client does
-        ("ttft", "f8"),  # seconds from then to the first token; NaN before it, and where the server refused
-        ("latency", "f8"),  # seconds from then to the last token
+        ("ttft", "f8"),  # seconds from `sent` to the first token; NaN until then, and for refused requests
+        ("latency", "f8"),  # seconds from `sent` to the last token; NaN likewise
         ("prompt_tokens", "i4"),
-        ("output_tokens", "i4"),  # where the text ends
+        ("output_tokens", "i4"),  # after which EOS follows
         ("class_id", "i4"),
     ],
     align=True,
 )
-"""A request as the client sees it; one for each request of a run."""
+"""A request as its client sees it; one for each request of a run."""
 
 REQUEST = np.dtype(
     [
-        ("index", "i8"),  # in the offered requests
-        ("key", "u8"),  # of the stream of uniforms that belongs to its text
+        ("index", "i8"),  # among the offered requests
+        ("key", "u8"),  # of the random stream that decides which draft tokens are accepted
         ("class_id", "i8"),
-        ("told_class", "i8"),  # what the controller is told
+        ("told_class", "i8"),  # class id in the view
         ("prompt_tokens", "i8"),
         ("output_tokens", "i8"),
-        ("max_tokens", "i8"),  # what the engine knows of the output's end
-        ("cached_tokens", "i8"),  # of the prompt, found in the prefix cache
-        ("shared_tokens", "i8"),  # of these, in blocks that are not the request's own
+        ("max_tokens", "i8"),  # limit of the output that the engine knows
+        ("cached_tokens", "i8"),  # prompt tokens found in the prefix cache
+        ("shared_tokens", "i8"),  # of these, tokens in KV blocks that all requests share
         ("emitted", "i8"),
         ("computed", "i8"),  # tokens in the target's KV cache
-        ("draft_computed", "i8"),  # tokens in the drafter's
+        ("draft_computed", "i8"),  # tokens in the drafter's KV cache
         ("blocks", "i8"),  # KV blocks held
         ("decode_steps", "i8"),
-        ("drafts", "i8"),  # draft tokens that wait to be verified
-        ("last_emission", "f8"),
-        ("step", "i8"),  # the last engine step it was in, and what came of it there:
-        ("step_tokens", "i8"),  # computed, drafts not counted
+        ("drafts", "i8"),  # draft tokens that are not verified yet
+        ("last_emission", "f8"),  # simulated time of it
+        ("step", "i8"),  # the last engine step that the request was in; its outcome there:
+        ("step_tokens", "i8"),  # tokens computed, rejected drafts not counted
         ("step_drafted", "i8"),
         ("step_accepted", "i8"),
         ("step_emitted", "i8"),
-        ("mix", "f8"),  # weight of its class's second table of acceptance
-        ("bad", "i8"),  # Markov text: whether the current stretch is a hard one,
-        ("switch_at", "i8"),  # the output position where it ends,
-        ("switches", "i8"),  # and how many ended before it
+        ("mix", "f8"),  # weight of its class's second acceptance table
+        ("bad", "i8"),  # Markov acceptance: whether the current stretch is a bad one
+        ("switch_at", "i8"),  # output position where the stretch ends
+        ("switches", "i8"),  # stretches that have ended
     ],
     align=True,
 )
-"""A request that the engine has started; rows are recycled, at most `max_num_seqs` are in use."""
+"""A request that the engine has admitted. Its row is its batch slot, which the next request takes over."""
+
+TIMES = np.dtype(
+    [
+        ("host", "f8"),
+        ("host_request", "f8"),
+        ("decision", "f8"),
+        ("kv_token", "f8"),
+        ("attention_pair", "f8"),
+        ("sampled_token", "f8"),
+        ("draft_start", "f8"),
+        ("draft_pass", "f8"),
+        ("draft_row", "f8"),
+        ("draft_kv_token", "f8"),
+        ("catch_up_token", "f8"),
+        ("cold_draft", "f8"),
+        ("noise", "f8"),
+    ],
+    align=True,
+)
+"""Coefficients of a step's time, in seconds, as `step_time.StepTimes` describes them."""
 
 ENGINE = np.dtype(
     [
@@ -64,57 +84,58 @@ ENGINE = np.dtype(
         ("block_size", "i8"),
         ("num_blocks", "i8"),
         ("max_draft", "i8"),
+        ("times", TIMES),
         ("frontend_seconds", "f8"),
         ("draft_before_emit", "i8"),
         ("parallel_drafter", "i8"),
         ("batch_drafter", "i8"),
         ("first_pass_every_step", "i8"),
-        ("drafter_warm", "i8"),  # it has drafted before
-        ("closed_loop", "i8"),  # a finished request makes its client send the next one
+        ("drafter_warm", "i8"),  # whether it has drafted before
+        ("closed_loop", "i8"),  # whether a finished request makes its client send the next one
         ("seed", "i8"),
-        ("origin", "f8"),  # simulated time at which the measured part began
-        ("first_measured", "i8"),  # index of the first request that is not a warm-up
-        ("running", "i8"),  # lengths of the queues
+        ("origin", "f8"),  # simulated time when the measured part began
+        ("first_measured", "i8"),  # index of the first request after the warm-up
+        ("running", "i8"),  # length of each queue
         ("preempted", "i8"),
-        ("free_rows", "i8"),
+        ("free_slots", "i8"),
         ("free_blocks", "i8"),
-        ("head", "i8"),  # index of the first request that the engine has not started
-        ("tail", "i8"),  # index after the last that has arrived
-        ("sent", "i8"),  # index after the last whose sending time is known
+        ("head", "i8"),  # index of the first request that was never admitted
+        ("tail", "i8"),  # one past the last request in the waiting queue
+        ("sent", "i8"),  # one past the last request whose sending time is known
         ("finished", "i8"),
-        ("failed", "i8"),
+        ("failed", "i8"),  # measured requests that were refused
         ("preemptions", "i8"),
         ("step", "i8"),
-        ("marks", "i8"),  # kept of the run's timeline
-        ("mark_seconds", "f8"),  # from one of them to the next, at least
-        ("next_mark", "f8"),  # when the next is due
+        ("snapshots", "i8"),  # kept of the totals, for the timeline
+        ("snapshot_seconds", "f8"),  # least time between two of them
+        ("next_snapshot", "f8"),  # when the next is due
     ],
     align=True,
 )
-"""What an engine is and where it stands."""
+"""Settings and state of an engine."""
 
-RUNNING, PREEMPTED, FREE_ROWS = 0, 1, 2
-"""Rows of the queues: requests being served, oldest first; preempted ones, the next to resume last; unused rows."""
+RUNNING, PREEMPTED, FREE_SLOTS = 0, 1, 2
+"""Rows of the queues: running requests, oldest first; preempted ones, the next to resume last; free batch slots."""
 
 SLOT, TOKENS = 0, 1
-"""Rows of the batch: a request's row, and the tokens it computes in the step, drafts not counted."""
+"""Rows of the batch: a request's batch slot, and the tokens that it computes in the step, drafts not counted."""
 
 TOTALS = np.dtype(
     [
         ("at", "f8"),  # simulated time of the last step's end
         ("steps", "i8"),
         ("prefill_tokens", "i8"),
-        ("decode_rows", "i8"),  # requests that were decoding, summed over steps
-        ("drafts", "i8"),  # of these, those with at least one draft token
+        ("decode_rows", "i8"),  # decoding requests, summed over steps
+        ("drafts", "i8"),  # of these, requests with at least one draft token
         ("drafted", "i8"),
         ("accepted", "i8"),
         ("host_seconds", "f8"),
         ("draft_seconds", "f8"),
         ("verify_seconds", "f8"),
-        ("prefill_seconds", "f8"),  # of these, what prompts added to the target's pass
-        ("running_seconds", "f8"),  # requests in the step, times its duration
-        ("waiting_seconds", "f8"),  # requests that waited, times its duration
-        ("gaps", "i8"),
+        ("prefill_seconds", "f8"),  # of `verify_seconds`, what prompts added to the target's pass
+        ("running_seconds", "f8"),  # running requests times the step's duration
+        ("waiting_seconds", "f8"),  # waiting requests times the step's duration
+        ("gaps", "i8"),  # pairs of successive emissions of a request
         ("gap_seconds", "f8"),
         ("gap_seconds_squared", "f8"),
     ],
@@ -122,27 +143,24 @@ TOTALS = np.dtype(
 )
 """Sums over the measured steps of a run, and over the gaps between the emissions of measured requests.
 
-An engine's totals are an array of them: the sums so far, and then the same at moments before, as `timeline` keeps them.
+An engine's totals are an array of them: the sums so far, then the snapshots that `timeline` keeps.
 """
 
 CLASS = np.dtype(
     [
-        ("begin", "f8"),  # arrivals from here on mix the second table in,
-        ("end", "f8"),  # fully from here,
-        ("until", "f8"),  # and no more from here
-        ("good_tokens", "f8"),  # mean stretches of Markov text; 0 for other processes
+        ("begin", "f8"),  # requests that arrive from here on mix in the second table,
+        ("end", "f8"),  # from here on they use it alone,
+        ("until", "f8"),  # and from here on no more
+        ("good_tokens", "f8"),  # mean lengths of Markov stretches; 0 for other processes
         ("bad_tokens", "f8"),
-        ("first_line", "i8"),  # recorded acceptance: lines in the table of lines
-        ("lines", "i8"),  # 0 for other processes
-        ("by_reach", "i8"),  # the lines say in how many of a draft's first positions each token is guessed
+        ("first_line", "i8"),  # recorded acceptance: first of the class's lines in the table of lines
+        ("lines", "i8"),  # number of its lines; 0 for other processes
+        ("by_reach", "i8"),  # whether a line gives, for each token, the first draft position that rejects it
         ("cached_share", "f8"),
         ("cached_in_common", "i8"),
-        ("max_tokens", "i8"),  # 0: the output's own length
+        ("max_tokens", "i8"),  # limit of the output; 0 for the output's own length
         ("told_class", "i8"),
     ],
     align=True,
 )
-"""A request class. Its two acceptance tables are rows of a (classes, 2, MAX_POSITIONS) array beside it."""
-
-VIEW_SLOT = 0
-"""Row of a view's columns that has the requests' rows; those after it are a `StepView`'s."""
+"""A request class. Its two acceptance tables are in `acceptance.AcceptanceTables.rates`."""

@@ -13,12 +13,12 @@ from turbospec.files.results_file import ALL_AT_ONCE
 from turbospec.interface import Policy
 from turbospec.policy import PolicyConfig, find_policy, read_policy
 from turbospec.policy.static import StaticPolicy
+from turbospec_sim.acceptance import acceptance_tables
 from turbospec_sim.engine import SimulatedEngine
 from turbospec_sim.metrics import judged, summarise
 from turbospec_sim.oracle import OraclePolicy
 from turbospec_sim.scenario import Scenario
 from turbospec_sim.state import EngineState
-from turbospec_sim.text import Texts
 from turbospec_sim.timeline import timeline
 from turbospec_sim.workload.offered import offered_requests
 
@@ -61,7 +61,7 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
     state = EngineState(
         engine=scenario.engine(run.seed),
         offered=offered_requests(scenario.workload, run.rate, run.seed),
-        texts=Texts.of(scenario.workload.classes),
+        acceptance=acceptance_tables(scenario.workload.classes),
         times=scenario.latency.step_times(),
         concurrency=scenario.workload.concurrency,
     )

@@ -1,9 +1,10 @@
 """Continuous batching as vLLM V1 does it: which requests run in a step, and with how many tokens.
 
-Running requests come first, oldest first, each with what it lacks of its own tokens and the drafts it brings; then
-waiting ones are admitted in order, as far as places, the step's token budget and KV blocks go. Prompts are cut to what
-is left of the budget. When a running request finds no KV block, the latest arrival is preempted: it loses its blocks,
-goes to the head of the queue, and computes its tokens anew. A step that preempted admits nobody.
+Running requests come first, oldest first, each with the tokens that it lacks in the KV cache and with its drafts. Then
+waiting requests are admitted in order, as far as batch slots, the step's token budget and KV blocks allow. A prompt is
+cut to a prefill chunk of what is left of the budget. When a running request finds no KV block, the latest arrival is
+preempted: it loses its blocks, goes to the head of the waiting queue, and recomputes its tokens later. A step that
+preempted a request admits none.
 
 Source: vLLM 0.14, `vllm/v1/core/sched/scheduler.py`, with prefix caching reduced to a share of each prompt.
 """
@@ -14,14 +15,15 @@ import math
 
 from turbospec.interface import IntArray
 from turbospec.runtime.kernels import compiled
+from turbospec_sim.acceptance import begin_acceptance
+from turbospec_sim.arrays import EngineArrays
 from turbospec_sim.randomness import key
-from turbospec_sim.records import FREE_ROWS, PREEMPTED, RUNNING, SLOT, TOKENS, Record, Records
-from turbospec_sim.text import begin_text
+from turbospec_sim.records import FREE_SLOTS, PREEMPTED, RUNNING, SLOT, TOKENS, Record, Records
 
 
 @compiled
 def receive(engine: Records, offered: Records, now: float) -> None:
-    """Let the queue take in what clients have sent by now."""
+    """Put the requests that have reached the scheduler by now into the waiting queue."""
     state = engine[0]
     while state.tail < state.sent and offered[state.tail].sent + state.frontend_seconds <= now:
         state.tail += 1
@@ -29,7 +31,7 @@ def receive(engine: Records, offered: Records, now: float) -> None:
 
 @compiled
 def next_arrival(engine: Records, offered: Records) -> float:
-    """When the next request reaches the queue; infinite if none was sent."""
+    """When the next request reaches the waiting queue; infinite if none was sent."""
     state = engine[0]
     if state.tail < state.sent:
         return offered[state.tail].sent + state.frontend_seconds
@@ -37,10 +39,9 @@ def next_arrival(engine: Records, offered: Records) -> float:
 
 
 @compiled
-def schedule(
-    engine: Records, requests: Records, queues: IntArray, offered: Records, classes: Records, batch: IntArray
-) -> int:
-    """Fill the batch with the next step's requests and their tokens, make room for them, and return their number."""
+def schedule(arrays: EngineArrays) -> int:
+    """Fill the batch with the next step's requests and their tokens, allocate KV blocks, and return their number."""
+    engine, requests, queues, batch = arrays.engine, arrays.requests, arrays.queues, arrays.batch
     state = engine[0]
     budget, size, place, preempted = state.max_num_batched_tokens, 0, 0, False
     while place < state.running and budget > 0:
@@ -49,7 +50,7 @@ def schedule(
         missing = request.prompt_tokens + request.emitted - request.computed
         tokens = min(missing, budget, state.long_prefill_token_threshold)
         request.drafts = min(request.drafts, budget - tokens)
-        while not hold(engine, request, request.computed + tokens + request.drafts):
+        while not allocate(engine, request, request.computed + tokens + request.drafts):
             preempted = True
             if _preempt_latest(engine, requests, queues) == slot:
                 return size
@@ -60,20 +61,20 @@ def schedule(
     if preempted:
         return size
     while budget > 0 and state.running < state.max_num_seqs:
-        slot = _head(engine, requests, queues, offered, classes)
+        slot = _head_of_queue(arrays)
         if slot < 0:
             break
         request = requests[slot]
         missing = request.prompt_tokens + request.emitted - request.cached_tokens
         tokens = min(missing, budget, state.long_prefill_token_threshold)
-        if not hold(engine, request, request.cached_tokens + tokens):
+        if not allocate(engine, request, request.cached_tokens + tokens):
             break
         request.computed = request.draft_computed = request.cached_tokens
         if state.preempted > 0:
             state.preempted -= 1
         else:
             state.head += 1
-            state.free_rows -= 1
+            state.free_slots -= 1
         queues[RUNNING, state.running] = slot
         state.running += 1
         batch[SLOT, size], batch[TOKENS, size] = slot, tokens
@@ -83,8 +84,8 @@ def schedule(
 
 
 @compiled
-def hold(engine: Records, request: Record, tokens: int) -> bool:
-    """Give a request the blocks to hold so many tokens; False, and no change, where blocks lack."""
+def allocate(engine: Records, request: Record, tokens: int) -> bool:
+    """Give a request the KV blocks for `tokens` tokens; False, and no change, where too few blocks are free."""
     state = engine[0]
     lacking = -(-(tokens - request.shared_tokens) // state.block_size) - request.blocks
     if lacking > state.free_blocks:
@@ -96,17 +97,16 @@ def hold(engine: Records, request: Record, tokens: int) -> bool:
 
 
 @compiled
-def release(engine: Records, request: Record) -> None:
-    """Take a request's blocks back."""
+def free(engine: Records, request: Record) -> None:
+    """Take a request's KV blocks back."""
     engine[0].free_blocks += request.blocks
     request.blocks = 0
 
 
 @compiled
 def drop_finished(engine: Records, requests: Records, queues: IntArray) -> None:
-    """Take out of the running queue who has emitted all output, and free rows and blocks."""
-    state = engine[0]
-    kept = 0
+    """Take the requests that have emitted all output out of the running queue; free their batch slots and blocks."""
+    state, kept = engine[0], 0
     for place in range(state.running):
         slot = queues[RUNNING, place]
         request = requests[slot]
@@ -114,15 +114,15 @@ def drop_finished(engine: Records, requests: Records, queues: IntArray) -> None:
             queues[RUNNING, kept] = slot
             kept += 1
             continue
-        release(engine, request)
-        queues[FREE_ROWS, state.free_rows] = slot
-        state.free_rows += 1
+        free(engine, request)
+        queues[FREE_SLOTS, state.free_slots] = slot
+        state.free_slots += 1
     state.running = kept
 
 
 @compiled
 def send_next(engine: Records, offered: Records, now: float) -> None:
-    """A client of a closed loop has its answer and sends the next request."""
+    """In a closed loop, the client whose request is finished sends its next one."""
     state = engine[0]
     if state.closed_loop and state.head > state.first_measured and state.sent < len(offered):
         offered[state.sent].sent = now
@@ -135,7 +135,7 @@ def _preempt_latest(engine: Records, requests: Records, queues: IntArray) -> int
     state.running -= 1
     slot = queues[RUNNING, state.running]
     request = requests[slot]
-    release(engine, request)
+    free(engine, request)
     request.computed = request.draft_computed = request.drafts = 0
     queues[PREEMPTED, state.preempted] = slot
     state.preempted += 1
@@ -144,28 +144,28 @@ def _preempt_latest(engine: Records, requests: Records, queues: IntArray) -> int
 
 
 @compiled
-def _head(engine: Records, requests: Records, queues: IntArray, offered: Records, classes: Records) -> int:
-    """Row of the request that is next to be admitted; -1 where nobody waits.
+def _head_of_queue(arrays: EngineArrays) -> int:
+    """Batch slot of the request that is next to be admitted; -1 where none waits.
 
-    Requests that could never be held, because the cache is too small for them, are refused on the way.
+    Requests that need more KV blocks than the whole cache has are refused on the way.
     """
-    state = engine[0]
+    state = arrays.engine[0]
     if state.preempted > 0:
-        return queues[PREEMPTED, state.preempted - 1]
+        return arrays.queues[PREEMPTED, state.preempted - 1]
     while state.head < state.tail:
-        asked = offered[state.head]
-        kind = classes[asked.class_id]
+        asked = arrays.offered[state.head]
+        kind = arrays.classes[asked.class_id]
         limit = kind.max_tokens if kind.max_tokens > 0 else asked.output_tokens
         output = min(asked.output_tokens, limit)
         if asked.prompt_tokens + limit <= state.num_blocks * state.block_size:
             break
         state.failed += state.head >= state.first_measured
         state.head += 1
-        send_next(engine, offered, asked.sent + state.frontend_seconds)
+        send_next(arrays.engine, arrays.offered, asked.sent + state.frontend_seconds)
     else:
         return -1
-    slot = queues[FREE_ROWS, state.free_rows - 1]
-    request = requests[slot]
+    slot = arrays.queues[FREE_SLOTS, state.free_slots - 1]
+    request = arrays.requests[slot]
     request.index = state.head
     request.key = key(state.seed, state.head)
     request.class_id, request.told_class = asked.class_id, kind.told_class
@@ -176,5 +176,5 @@ def _head(engine: Records, requests: Records, queues: IntArray, offered: Records
     request.emitted = request.computed = request.draft_computed = request.blocks = 0
     request.decode_steps = request.drafts = 0
     request.step = -1
-    begin_text(request, kind, asked.sent - state.origin)
+    begin_acceptance(request, kind, asked.sent - state.origin)
     return slot

@@ -1,49 +1,44 @@
-"""Everything that a simulated engine remembers, in arrays."""
+"""The state of a simulated engine."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from turbospec.interface import IntArray
+from turbospec_sim.acceptance import AcceptanceTables
+from turbospec_sim.arrays import EngineArrays
 from turbospec_sim.emission import GAP_BINS
-from turbospec_sim.records import FREE_ROWS, REQUEST, TOTALS, Records
+from turbospec_sim.records import FREE_SLOTS, REQUEST, TOTALS, Records
 from turbospec_sim.step_time import StepTimes
-from turbospec_sim.text import Texts
-from turbospec_sim.timeline import MARKS
+from turbospec_sim.timeline import MAX_SNAPSHOTS
 
 
 @dataclass(slots=True)
 class EngineState:
-    """The arrays that the parts of a step share.
+    """The arrays of a run, and its engine's constants.
 
     Args:
-        engine: (1,) `ENGINE` record with its settings; the rest of it is set here.
+        engine: (1,) `ENGINE` record with the engine's settings; its other fields are set here.
         offered: the requests of the run, warm-up first; see `workload.offered`.
-        concurrency: clients of a closed loop; None where requests come by their times.
+        acceptance: the acceptance processes of the request classes.
+        times: coefficients of the step times.
+        concurrency: clients of a closed loop; None where requests arrive at given times.
     """
 
     engine: Records
     offered: Records
-    texts: Texts
+    acceptance: AcceptanceTables
     times: StepTimes
     concurrency: int | None = None
     view_slots: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """(n,) rows of the requests in the view that was made last."""
+    """(n,) batch slots of the requests in the last view."""
     requests: Records = field(init=False)
-    queues: IntArray = field(init=False)
-    batch: IntArray = field(init=False)
     totals: Records = field(init=False)
     gaps: IntArray = field(init=False)
-    scheduling: tuple[Any, ...] = field(init=False)
-    """Arrays that scheduling works on."""
-    viewing: tuple[Any, ...] = field(init=False)
-    """Those that a view is made from."""
-    running: tuple[Any, ...] = field(init=False)
-    """Those that the rest of a step works on."""
+    arrays: EngineArrays = field(init=False)
     max_draft: int = field(init=False)
     draft_before_emit: bool = field(init=False)
     parallel_drafter: bool = field(init=False)
@@ -51,31 +46,38 @@ class EngineState:
     first_pass_every_step: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        engine, texts = self.engine, self.texts
-        places = int(engine["max_num_seqs"][0])
-        self.requests = np.zeros(places, REQUEST)
-        self.queues = np.zeros((3, places), np.int64)
-        self.queues[FREE_ROWS] = np.arange(places)
-        self.batch = np.zeros((2, places), np.int64)
-        self.totals = np.zeros(1 + MARKS, TOTALS)
+        engine = self.engine
+        slots = int(engine["max_num_seqs"][0])
+        self.requests = np.zeros(slots, REQUEST)
+        queues = np.zeros((3, slots), np.int64)
+        queues[FREE_SLOTS] = np.arange(slots)
+        self.totals = np.zeros(1 + MAX_SNAPSHOTS, TOTALS)
         self.gaps = np.zeros(GAP_BINS, np.int64)
-        engine["free_rows"], engine["free_blocks"] = places, engine["num_blocks"]
+        engine["free_slots"], engine["free_blocks"] = slots, engine["num_blocks"]
+        engine["times"] = self.times.record
         engine["closed_loop"] = self.concurrency is not None
         engine["sent"] = engine["first_measured"]
-        self.scheduling = (engine, self.requests, self.queues, self.offered, texts.classes, self.batch)
-        self.viewing = (engine, self.requests, self.queues, self.offered, self.batch)
-        self.running = (
-            engine, self.totals, self.times.record, self.times.curve, self.times.padding, self.gaps, self.requests,
-            self.queues, self.offered, texts.classes, texts.rates, texts.lines, texts.values, self.batch,
-        )  # fmt: skip
+        self.arrays = EngineArrays(
+            engine=engine,
+            requests=self.requests,
+            queues=queues,
+            batch=np.zeros((2, slots), np.int64),
+            offered=self.offered,
+            **self.acceptance._asdict(),
+            curve=self.times.curve,
+            padding=self.times.padding,
+            totals=self.totals,
+            gaps=self.gaps,
+        )
         for name in ("draft_before_emit", "parallel_drafter", "batch_drafter", "first_pass_every_step"):
             setattr(self, name, bool(engine[name][0]))
         self.max_draft = int(engine["max_draft"][0])
 
     def begin_measuring(self, now: float) -> bool:
-        """Make the requests that are measured known, as of now; False where that was done.
+        """Let the clients send the measured requests from `now` on, and reset the totals.
 
-        What was counted of the warm-up is forgotten.
+        Returns:
+            False, with nothing changed, where measuring has begun, the warm-up is not over, or nothing is measured.
         """
         engine, warmup = self.engine, int(self.engine["first_measured"][0])
         measured = self.offered[warmup:]
@@ -87,5 +89,5 @@ class EngineState:
             engine["sent"] = warmup + min(self.concurrency, len(measured))
             measured["sent"][self.concurrency :] = math.inf
         self.totals[:] = np.zeros(1, TOTALS)
-        engine["preemptions"] = engine["marks"] = engine["mark_seconds"] = engine["next_mark"] = 0
+        engine["preemptions"] = engine["snapshots"] = engine["snapshot_seconds"] = engine["next_snapshot"] = 0
         return True

@@ -23,26 +23,7 @@ import numpy as np
 from turbospec.interface import FloatArray, IntArray
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.randomness import normal
-from turbospec_sim.records import Records
-
-TIMES = np.dtype(
-    [
-        ("host", "f8"),
-        ("host_request", "f8"),
-        ("decision", "f8"),
-        ("kv_token", "f8"),
-        ("attention_pair", "f8"),
-        ("sampled_token", "f8"),
-        ("draft_start", "f8"),
-        ("draft_pass", "f8"),
-        ("draft_row", "f8"),
-        ("draft_kv_token", "f8"),
-        ("catch_up_token", "f8"),
-        ("cold_draft", "f8"),
-        ("noise", "f8"),
-    ],
-    align=True,
-)
+from turbospec_sim.records import TIMES, Record, Records
 
 NOISE_STREAM = np.uint64(0x7E57)
 
@@ -78,7 +59,7 @@ class StepTimes:
 
     @property
     def record(self) -> Records:
-        """(1,) `TIMES` record."""
+        """(1,) `records.TIMES` record."""
         record = np.zeros(1, TIMES)
         for name in TIMES.names or ():
             record[name] = getattr(self, name)
@@ -126,9 +107,9 @@ def pass_seconds(curve: FloatArray, tokens: int) -> float:
 
 
 @compiled
-def noise(times: Records, seed: int, step: int, part: int) -> float:
+def noise(times: Record, seed: int, step: int, part: int) -> float:
     """A factor of mean 1 for a part of a step."""
-    sigma = times[0].noise
+    sigma = times.noise
     if sigma == 0.0:
         return 1.0
     stream = NOISE_STREAM + np.uint64(seed) * np.uint64(2) + np.uint64(part)

@@ -1,180 +1,205 @@
-"""The compiled parts of a step between two words with the controller, for both orders of drafting and emitting.
+"""The compiled parts of a step between two calls of the controller, for both orders of drafting and emitting.
 
-A call from Python costs about as much as the work of a small batch: each part is therefore one call.
+Calling compiled code from Python takes about as long as the work on a small batch. Each part is therefore one call. It
+takes the engine's arrays loose (see `arrays.EngineArrays`) and returns a plain tuple in the order of a NamedTuple's
+fields, because numba makes a NamedTuple twice as slowly as Python does.
 """
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from turbospec.interface import FloatArray, IntArray
+from turbospec.interface import IntArray
 from turbospec.runtime.kernels import compiled
-from turbospec_sim.drafting import draft, first_pass_seconds, is_prefilling
+from turbospec_sim.arrays import EngineArrays
+from turbospec_sim.drafting import DrafterPasses, draft, first_pass_seconds, is_prefilling
 from turbospec_sim.emission import emit
-from turbospec_sim.records import VIEW_SLOT, Records
-from turbospec_sim.scheduling import drop_finished, hold, next_arrival, receive, schedule
+from turbospec_sim.records import Records
+from turbospec_sim.scheduling import allocate, drop_finished, next_arrival, receive, schedule
 from turbospec_sim.step_time import noise
-from turbospec_sim.timeline import mark
-from turbospec_sim.verification import target_seconds, verify
-from turbospec_sim.views import outcome_columns, view_columns, waiting
+from turbospec_sim.timeline import take_snapshot
+from turbospec_sim.verification import target_pass, verify
+from turbospec_sim.views import VIEW_SLOT, outcome_columns, view_columns, waiting
 
-__all__ = ["draft_and_emit", "draft_and_verify", "next_arrival", "open_step", "schedule_step", "verify_batch"]
+__all__ = ["draft_and_emit", "draft_and_verify", "next_arrival", "open_step", "verify_batch"]
 
 TARGET, DRAFTER = 0, 1
-"""Parts of a step whose noise is drawn apart."""
+"""Parts of a step whose noise is drawn separately."""
 
 
-@compiled
-def schedule_step(
-    now: float,
-    engine: Records,
-    requests: Records,
-    queues: IntArray,
-    offered: Records,
-    classes: Records,
-    batch: IntArray,
-) -> int:
-    """Take in what has arrived and fill the batch; the requests in it."""
-    receive(engine, offered, now)
-    return schedule(engine, requests, queues, offered, classes, batch)
+class OpenedStep(NamedTuple):
+    """A scheduled step that drafts first, and what its view says."""
+
+    size: int
+    """Requests in the batch; with 0 there is no step."""
+    columns: IntArray
+    """As `views.view_columns` returns them."""
+    prefill_tokens: int
+    waiting_requests: int
+    waiting_seconds: float
 
 
-@compiled
-def open_step(
-    size: int, now: float, engine: Records, requests: Records, queues: IntArray, offered: Records, batch: IntArray
-) -> tuple[IntArray, int, int, float]:
-    """Columns of the view of a step that drafts first, its prompt tokens, and who waits for how long."""
-    columns, prefill_tokens = view_columns(engine, requests, batch, size)
-    number, seconds = waiting(engine, requests, queues, offered, now)
-    return columns, prefill_tokens, number, seconds
+class FinishedStep(NamedTuple):
+    """What a step that drafts first did, by the names of `StepOutcome` where it has one."""
+
+    now: float
+    """Clock at its end, seconds."""
+    judged: IntArray
+    """As `views.outcome_columns` returns them."""
+    draft_rows: IntArray
+    draft_context_tokens: int
+    catch_up_tokens: int
+    tokens_batched: int
+    padded_tokens: int
+    context_tokens: int
+    draft_seconds: float
+    verify_seconds: float
+    step_seconds: float
 
 
-@compiled
-def draft_and_verify(
-    size: int,
-    slots: IntArray,
-    lengths: IntArray,
-    now: float,
-    engine: Records,
-    totals: Records,
-    times: Records,
-    curve: FloatArray,
-    padding: IntArray,
-    gaps: IntArray,
-    requests: Records,
-    queues: IntArray,
-    offered: Records,
-    classes: Records,
-    rates: FloatArray,
-    lines: IntArray,
-    values: FloatArray,
-    batch: IntArray,
-) -> tuple[float, IntArray, IntArray, float, int, int, float, float, int, int, int]:
-    """Carry a plan out. The clock after it, outcome columns, and the outcome's figures in the order of its fields."""
-    lengths = _reserved(engine, requests, slots, lengths)
-    # Prompts are not in a drafter's pass that runs before the target has seen them.
-    decoding = np.array([slot for slot in slots if not is_prefilling(requests[slot])], np.int64)
-    first_seconds = first_pass_seconds(engine, times, requests, decoding)
-    draft_seconds, rows, draft_context, catch_up = draft(engine, times, requests, slots, lengths)
-    target, prompts, tokens, with_padding, prefill, context = target_seconds(
-        times, curve, padding, requests, batch, size
-    )
-    seed, step = engine[0].seed, engine[0].step
-    draft_seconds *= noise(times, seed, step, DRAFTER)
-    varied = noise(times, seed, step, TARGET)
-    verify_seconds = (target + first_seconds) * varied
-    host_seconds = times[0].host + times[0].host_request * size + times[0].decision
-    step_seconds = host_seconds + draft_seconds + verify_seconds
-    verify(engine, totals, requests, classes, rates, lines, values, batch, size)
-    outcome = outcome_columns(requests, slots, step)
-    _account(engine, totals, size, prefill, host_seconds, draft_seconds, verify_seconds, prompts * varied)
-    _close(engine, totals, gaps, requests, queues, offered, batch, size, now + step_seconds)
-    return (
-        now + step_seconds, outcome, rows, draft_seconds, draft_context, catch_up,
-        verify_seconds, step_seconds, tokens, with_padding, context,
-    )  # fmt: skip
+class VerifiedBatch(NamedTuple):
+    """The first half of a step that drafts last: its verification, and what the view for its drafts says."""
+
+    size: int
+    """Requests in the batch; with 0 there is no step."""
+    judged: IntArray
+    """Drafts of the step before, as `views.outcome_columns` returns them."""
+    tokens_batched: int
+    padded_tokens: int
+    prefill_tokens: int
+    context_tokens: int
+    verify_seconds: float
+    host_seconds: float
+    columns: IntArray
+    """Of the view, as `views.view_columns` returns them."""
+    next_prefill_tokens: int
+    """Of the view: prompt tokens that the next step can compute."""
+    waiting_requests: int
+    waiting_seconds: float
 
 
-@compiled
-def verify_batch(
-    size: int,
-    drafted_slots: IntArray,
-    now: float,
-    engine: Records,
-    totals: Records,
-    times: Records,
-    curve: FloatArray,
-    padding: IntArray,
-    gaps: IntArray,
-    requests: Records,
-    queues: IntArray,
-    offered: Records,
-    classes: Records,
-    rates: FloatArray,
-    lines: IntArray,
-    values: FloatArray,
-    batch: IntArray,
-) -> tuple[IntArray, int, int, float, IntArray, float, float, int, int, int, int]:
-    """The first half of a step that drafts last: verify what the step before drafted.
+class Spent(NamedTuple):
+    """Seconds that a step, or a part of it, took."""
 
-    Returns:
-        For the next plan: columns of its view, prompt tokens that it announces, who waits for how long. For the outcome
-        of the last one, whose requests `drafted_slots` are: its columns, seconds of the target's pass and of the host,
-        tokens, padded, of prompts, and KV tokens.
+    host: float
+    draft: float
+    verify: float
+    prefill: float
+    """Of `verify`, what prompts added to the target's pass."""
+
+
+def open_step(arrays: EngineArrays, now: float) -> OpenedStep:
+    """Receive requests and schedule the next step, which drafts first."""
+    return OpenedStep(*_open_step(now, *arrays))
+
+
+def draft_and_verify(arrays: EngineArrays, size: int, slots: IntArray, lengths: IntArray, now: float) -> FinishedStep:
+    """Execute a plan: draft `lengths[i]` tokens for batch slot `slots[i]`, verify the `size` requests, emit."""
+    return FinishedStep(*_draft_and_verify(size, slots, lengths, now, *arrays))
+
+
+def verify_batch(arrays: EngineArrays, drafted_slots: IntArray, now: float) -> VerifiedBatch:
+    """Receive requests, schedule a step that drafts last, and verify what the step before drafted for `drafted_slots`.
+
+    This is the step's first half; `draft_and_emit` is the second.
     """
-    target, prompts, tokens, with_padding, prefill, context = target_seconds(
-        times, curve, padding, requests, batch, size
+    return VerifiedBatch(*_verify_batch(drafted_slots, now, *arrays))
+
+
+def draft_and_emit(arrays: EngineArrays, size: int, slots: IntArray, lengths: IntArray, now: float) -> DrafterPasses:
+    """The second half: draft `lengths[i]` tokens for batch slot `slots[i]`, for the next step, then emit.
+
+    The drafter's seconds include their noise.
+    """
+    return DrafterPasses(*_draft_and_emit(size, slots, lengths, now, *arrays))
+
+
+@compiled
+def _open_step(now: float, *loose: Records) -> tuple[Any, ...]:
+    arrays = EngineArrays(*loose)
+    engine, requests, offered = arrays.engine, arrays.requests, arrays.offered
+    receive(engine, offered, now)
+    size = schedule(arrays)
+    columns, prefill_tokens = view_columns(engine, requests, arrays.batch, size)
+    number, seconds = waiting(engine, requests, arrays.queues, offered, now)
+    return size, columns, prefill_tokens, number, seconds
+
+
+@compiled
+def _draft_and_verify(size: int, slots: IntArray, lengths: IntArray, now: float, *loose: Records) -> tuple[Any, ...]:
+    arrays = EngineArrays(*loose)
+    engine, requests, totals = arrays.engine, arrays.requests, arrays.totals
+    lengths = _reserved(engine, requests, slots, lengths)
+    # A pass that drafts before the target has computed a prompt cannot include that prompt.
+    decoding = np.array([slot for slot in slots if not is_prefilling(requests[slot])], np.int64)
+    first_seconds = first_pass_seconds(engine, requests, decoding)
+    drafter = draft(engine, requests, slots, lengths)
+    target = target_pass(arrays, size)
+    times, seed, step = engine[0].times, engine[0].seed, engine[0].step
+    draft_seconds = drafter.seconds * noise(times, seed, step, DRAFTER)
+    target_noise = noise(times, seed, step, TARGET)
+    verify_seconds = (target.seconds + first_seconds) * target_noise
+    host_seconds = times.host + times.host_request * size + times.decision
+    step_seconds = host_seconds + draft_seconds + verify_seconds
+    verify(arrays, size)
+    judged = outcome_columns(requests, slots, step)
+    totals[0].prefill_tokens += target.prefill_tokens
+    _account(
+        engine, totals, size, Spent(host_seconds, draft_seconds, verify_seconds, target.prefill_seconds * target_noise)
     )
-    seed, step = engine[0].seed, engine[0].step
-    verify(engine, totals, requests, classes, rates, lines, values, batch, size)
-    outcome = outcome_columns(requests, drafted_slots, step)
-    columns, announced = view_columns(engine, requests, batch, size)
-    first_seconds = first_pass_seconds(engine, times, requests, columns[VIEW_SLOT])
-    varied = noise(times, seed, step, TARGET)
-    verify_seconds = (target + first_seconds) * varied
-    host_seconds = times[0].host + times[0].host_request * size
-    if columns.shape[1]:
-        host_seconds += times[0].decision
-    number, seconds = waiting(engine, requests, queues, offered, now)
-    _account(engine, totals, size, prefill, host_seconds, 0.0, verify_seconds, prompts * varied)
+    _close(arrays, size, now + step_seconds)
     return (
-        columns, announced, number, seconds, outcome,
-        verify_seconds, host_seconds, tokens, with_padding, prefill, context,
+        now + step_seconds, judged, drafter.rows, drafter.context_tokens, drafter.catch_up_tokens,
+        target.tokens, target.padded_tokens, target.context_tokens, draft_seconds, verify_seconds, step_seconds,
     )  # fmt: skip
 
 
 @compiled
-def draft_and_emit(
-    size: int,
-    slots: IntArray,
-    lengths: IntArray,
-    now: float,
-    engine: Records,
-    totals: Records,
-    times: Records,
-    curve: FloatArray,
-    padding: IntArray,
-    gaps: IntArray,
-    requests: Records,
-    queues: IntArray,
-    offered: Records,
-    classes: Records,
-    rates: FloatArray,
-    lines: IntArray,
-    values: FloatArray,
-    batch: IntArray,
-) -> tuple[float, IntArray, float, int, int]:
-    """The second half: draft for the next step, then emit. The clock after it, and what was drafted."""
-    draft_seconds, rows, draft_context, catch_up = draft(engine, times, requests, slots, lengths)
-    draft_seconds *= noise(times, engine[0].seed, engine[0].step, DRAFTER)
-    _account(engine, totals, size, 0, 0.0, draft_seconds, 0.0, 0.0)
-    _close(engine, totals, gaps, requests, queues, offered, batch, size, now + draft_seconds)
-    return now + draft_seconds, rows, draft_seconds, draft_context, catch_up
+def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple[Any, ...]:
+    arrays = EngineArrays(*loose)
+    engine, requests, offered = arrays.engine, arrays.requests, arrays.offered
+    totals = arrays.totals
+    receive(engine, offered, now)
+    size = schedule(arrays)
+    if size == 0:
+        columns, _ = view_columns(engine, requests, arrays.batch, 0)
+        return 0, np.zeros((4, 0), np.int64), 0, 0, 0, 0, 0.0, 0.0, columns, 0, 0, 0.0
+    target = target_pass(arrays, size)
+    times, seed, step = engine[0].times, engine[0].seed, engine[0].step
+    verify(arrays, size)
+    judged = outcome_columns(requests, drafted_slots, step)
+    columns, next_prefill_tokens = view_columns(engine, requests, arrays.batch, size)
+    first_seconds = first_pass_seconds(engine, requests, columns[VIEW_SLOT])
+    target_noise = noise(times, seed, step, TARGET)
+    verify_seconds = (target.seconds + first_seconds) * target_noise
+    host_seconds = times.host + times.host_request * size
+    if columns.shape[1]:
+        host_seconds += times.decision
+    number, seconds = waiting(engine, requests, arrays.queues, offered, now)
+    totals[0].prefill_tokens += target.prefill_tokens
+    _account(engine, totals, size, Spent(host_seconds, 0.0, verify_seconds, target.prefill_seconds * target_noise))
+    return (
+        size, judged, target.tokens, target.padded_tokens, target.prefill_tokens, target.context_tokens,
+        verify_seconds, host_seconds, columns, next_prefill_tokens, number, seconds,
+    )  # fmt: skip
+
+
+@compiled
+def _draft_and_emit(size: int, slots: IntArray, lengths: IntArray, now: float, *loose: Records) -> tuple[Any, ...]:
+    arrays = EngineArrays(*loose)
+    engine, totals = arrays.engine, arrays.totals
+    drafter = draft(engine, arrays.requests, slots, lengths)
+    seconds = drafter.seconds * noise(engine[0].times, engine[0].seed, engine[0].step, DRAFTER)
+    _account(engine, totals, size, Spent(0.0, seconds, 0.0, 0.0))
+    _close(arrays, size, now + seconds)
+    return seconds, drafter.rows, drafter.context_tokens, drafter.catch_up_tokens
 
 
 @compiled
 def _reserved(engine: Records, requests: Records, slots: IntArray, lengths: IntArray) -> IntArray:
-    """Find blocks for drafts, oldest request first, and shorten those that find none."""
+    """Allocate KV blocks for drafts, oldest request first, and shorten the drafts that find too few."""
     state = engine[0]
     lengths = lengths.copy()
     for i in range(len(slots)):
@@ -184,49 +209,31 @@ def _reserved(engine: Records, requests: Records, slots: IntArray, lengths: IntA
         known = request.prompt_tokens + request.emitted
         room = (request.blocks + state.free_blocks) * state.block_size + request.shared_tokens - known
         lengths[i] = min(lengths[i], room)
-        hold(engine, request, known + lengths[i])
+        allocate(engine, request, known + lengths[i])
     return lengths
 
 
 @compiled
-def _close(
-    engine: Records,
-    totals: Records,
-    gaps: IntArray,
-    requests: Records,
-    queues: IntArray,
-    offered: Records,
-    batch: IntArray,
-    size: int,
-    now: float,
-) -> None:
+def _close(arrays: EngineArrays, size: int, now: float) -> None:
+    """End a step at `now`: emit its tokens and drop the requests that are finished."""
+    engine, totals = arrays.engine, arrays.totals
     finished = engine[0].finished
-    emit(engine, totals, gaps, requests, offered, batch, size, now)
+    emit(arrays, size, now)
     if engine[0].finished > finished:
-        drop_finished(engine, requests, queues)
+        drop_finished(engine, arrays.requests, arrays.queues)
     engine[0].step += 1
     totals[0].steps += 1
-    mark(engine, totals, now)
+    take_snapshot(engine, totals, now)
 
 
 @compiled
-def _account(
-    engine: Records,
-    totals: Records,
-    size: int,
-    prefill_tokens: int,
-    host_seconds: float,
-    draft_seconds: float,
-    verify_seconds: float,
-    prefill_seconds: float,
-) -> None:
-    """Add what a step, or a part of it, took, and how many ran and waited meanwhile."""
+def _account(engine: Records, totals: Records, size: int, spent: Spent) -> None:
+    """Add to the totals what a step of `size` requests, or a part of it, took, and how many waited meanwhile."""
     state, sums = engine[0], totals[0]
-    seconds = host_seconds + draft_seconds + verify_seconds
-    sums.prefill_tokens += prefill_tokens
-    sums.host_seconds += host_seconds
-    sums.draft_seconds += draft_seconds
-    sums.verify_seconds += verify_seconds
-    sums.prefill_seconds += prefill_seconds
+    seconds = spent.host + spent.draft + spent.verify
+    sums.host_seconds += spent.host
+    sums.draft_seconds += spent.draft
+    sums.verify_seconds += spent.verify
+    sums.prefill_seconds += spent.prefill
     sums.running_seconds += size * seconds
     sums.waiting_seconds += (state.preempted + state.tail - state.head) * seconds

@@ -61,7 +61,7 @@ def run_all(runs: Sequence[Run], jobs: int | None = None, backend: Backend = "lo
         yield from rows
 
 
-def concluded(rows: Sequence[Row]) -> list[Row]:
+def with_regret(rows: Sequence[Row]) -> list[Row]:
     """The rows with `best_static` chosen and with every policy's regret.
 
     Regret is the part of a yardstick's goodput, the output tokens a second of requests within the SLO, that a policy

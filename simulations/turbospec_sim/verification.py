@@ -1,32 +1,41 @@
-"""The target's pass: its time, which drafts it accepts, and what its requests emit."""
+"""The target's pass: how long it takes, which draft tokens it accepts, and what its requests emit."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from turbospec.interface import FloatArray, IntArray
 from turbospec.runtime.kernels import compiled
+from turbospec_sim.acceptance import AcceptanceTables, advance_acceptance, draft_acceptance
+from turbospec_sim.arrays import EngineArrays
 from turbospec_sim.drafting import is_prefilling
 from turbospec_sim.randomness import uniform
-from turbospec_sim.records import SLOT, TOKENS, Records
+from turbospec_sim.records import SLOT, TOKENS
 from turbospec_sim.step_time import padded, pass_seconds
-from turbospec_sim.text import acceptance, advance_text
+
+
+class TargetPass(NamedTuple):
+    """One pass of the target over the batch and its drafts. Seconds are without noise."""
+
+    seconds: float
+    prefill_seconds: float
+    """Of these, what the pass would not have taken without its prompt tokens."""
+    tokens: int
+    padded_tokens: int
+    prefill_tokens: int
+    context_tokens: int
+    """KV tokens read, summed over requests."""
 
 
 @compiled
-def target_seconds(
-    times: Records, curve: FloatArray, padding: IntArray, requests: Records, batch: IntArray, size: int
-) -> tuple[float, float, int, int, int, int]:
-    """A pass over the batch and its drafts.
-
-    Returns:
-        Its seconds, and of these what it would not have taken without its prompts, noise not included; its tokens,
-        padded, of prompts, and KV tokens read.
-    """
-    cost = times[0]
+def target_pass(arrays: EngineArrays, size: int) -> TargetPass:
+    """The target's pass over a batch of `size` requests."""
+    requests, batch = arrays.requests, arrays.batch
+    cost, curve, padding = arrays.engine[0].times, arrays.curve, arrays.padding
     tokens, prefill, context, prefill_context, pairs = 0, 0, 0, 0, 0.0
-    for place in range(size):
-        request, own = requests[batch[SLOT, place]], batch[TOKENS, place]
+    for row in range(size):
+        request, own = requests[batch[SLOT, row]], batch[TOKENS, row]
         tokens += own + request.drafts
         context += request.computed + own + request.drafts
         if is_prefilling(request):
@@ -42,33 +51,24 @@ def target_seconds(
     elif prefill > 0:
         without = pass_seconds(curve, padded(tokens - prefill, padding)) + cost.kv_token * (context - prefill_context)
         prefill_seconds = seconds - without - cost.sampled_token * (tokens - prefill)
-    return seconds, prefill_seconds, tokens, with_padding, prefill, context
+    return TargetPass(seconds, prefill_seconds, tokens, with_padding, prefill, context)
 
 
 @compiled
-def verify(
-    engine: Records,
-    totals: Records,
-    requests: Records,
-    classes: Records,
-    rates: FloatArray,
-    lines: IntArray,
-    values: FloatArray,
-    batch: IntArray,
-    size: int,
-) -> None:
-    """Accept drafts and note what every request of the batch emits; its record says so until the next step."""
-    state, sums = engine[0], totals[0]
+def verify(arrays: EngineArrays, size: int) -> None:
+    """Accept drafts and determine what each request of the batch emits; the requests' `step_…` fields keep it."""
+    requests, batch, classes = arrays.requests, arrays.batch, arrays.classes
+    state, sums = arrays.engine[0], arrays.totals[0]
+    tables = AcceptanceTables(classes, arrays.rates, arrays.lines, arrays.values)
     chances = np.zeros(state.max_draft)
-    for place in range(size):
-        request = requests[batch[SLOT, place]]
+    for row in range(size):
+        request, own = requests[batch[SLOT, row]], batch[TOKENS, row]
         decoding = not is_prefilling(request)
         drafts, accepted, emitted = request.drafts, 0, 0
         known = request.prompt_tokens + request.emitted
-        request.computed += batch[TOKENS, place]
+        request.computed += own
         if decoding:
-            kind = classes[request.class_id]
-            acceptance(request, kind, rates, lines, values, drafts, chances)
+            draft_acceptance(request, tables, drafts, chances)
             while accepted < drafts and uniform(request.key, request.emitted + accepted) < chances[accepted]:
                 accepted += 1
             sums.decode_rows += 1
@@ -82,7 +82,7 @@ def verify(
             emitted = min(accepted + 1, request.output_tokens - request.emitted)
             request.emitted += emitted
             if decoding:
-                advance_text(request, classes[request.class_id], request.emitted)
-        request.step, request.step_tokens = state.step, batch[TOKENS, place] + accepted
+                advance_acceptance(request, classes[request.class_id], request.emitted)
+        request.step, request.step_tokens = state.step, own + accepted
         request.step_drafted, request.step_accepted, request.step_emitted = drafts, accepted, emitted
         request.drafts = 0

@@ -1,4 +1,4 @@
-"""A simulated batch in the controller's terms."""
+"""The columns of a `StepView` and of a `StepOutcome`, from the simulated engine's records."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from turbospec_sim.records import PREEMPTED, SLOT, TOKENS, Records
 PREFILL, FIRST_DECODE, DECODE = Phase.PREFILL.value, Phase.FIRST_DECODE.value, Phase.DECODE.value
 
 COLUMNS = 9
-"""Row number in the engine, then as in `StepView`: ids, phase, context, emitted, left, stale, class, draft limit."""
+"""Batch slot, then as in `StepView`: request id, phase, context, emitted, left, drafter KV lag, class, draft limit."""
+VIEW_SLOT = 0
+"""Row of a view's columns that holds the requests' batch slots."""
 
 
 @compiled
 def view_columns(engine: Records, requests: Records, batch: IntArray, size: int) -> tuple[IntArray, int]:
-    """(COLUMNS, n) what a view says of the unfinished requests of a batch, and the prompt tokens that it announces.
+    """(COLUMNS, n) the view's rows for the unfinished requests of a batch, and the view's prefill tokens.
 
-    Before a step that drafts first, these are the step's own. Where a step has just been verified and drafts are made
-    for the next, it is what that step can take of the prompts begun.
+    Where a step drafts first, these are its own prefill tokens. Where a step has just been verified and drafts are made
+    for the next one, these are the prompt tokens of begun prefills that the next step can compute.
     """
     state = engine[0]
     columns = np.empty((COLUMNS, size), np.int64)
-    rows, prompt_tokens = 0, 0
+    rows, prefill_tokens = 0, 0
     free = state.free_blocks * state.block_size
     for place in range(size):
         slot = batch[SLOT, place]
@@ -35,12 +37,12 @@ def view_columns(engine: Records, requests: Records, batch: IntArray, size: int)
         phase, limit = PREFILL, 0
         if is_prefilling(request):
             missing = request.prompt_tokens + request.emitted - request.computed
-            prompt_tokens += missing if state.draft_before_emit else batch[TOKENS, place]
+            prefill_tokens += missing if state.draft_before_emit else batch[TOKENS, place]
         else:
             phase = DECODE if request.decode_steps else FIRST_DECODE
             limit = min(state.max_draft, left - 1)
             if not state.draft_before_emit:
-                # No draft is longer than what room there is now; the drafts of several together may be.
+                # Each draft alone fits in the free KV blocks; several drafts together may not.
                 held = request.blocks * state.block_size + request.shared_tokens
                 room = held + free - request.prompt_tokens - request.emitted
                 limit = min(limit, room)
@@ -55,13 +57,13 @@ def view_columns(engine: Records, requests: Records, batch: IntArray, size: int)
         columns[8, rows] = max(limit, 0)
         rows += 1
     if state.draft_before_emit:
-        prompt_tokens = min(prompt_tokens, state.max_num_batched_tokens)
-    return columns[:, :rows], prompt_tokens
+        prefill_tokens = min(prefill_tokens, state.max_num_batched_tokens)
+    return columns[:, :rows], prefill_tokens
 
 
 @compiled
 def waiting(engine: Records, requests: Records, queues: IntArray, offered: Records, now: float) -> tuple[int, float]:
-    """Requests that wait, and for how long the first of them has."""
+    """Number of waiting requests, and for how many seconds the first of them has waited."""
     state = engine[0]
     number = state.preempted + state.tail - state.head
     if number == 0:
@@ -76,7 +78,7 @@ def waiting(engine: Records, requests: Records, queues: IntArray, offered: Recor
 def outcome_columns(requests: Records, slots: IntArray, step: int) -> IntArray:
     """(4, n) drafted, accepted, emitted and truncated for the rows of a view that a step has verified.
 
-    Rows of zeros for requests that were not in the step: preempted, or out of its token budget.
+    Zeros for requests that were not in the step: preempted, or beyond its token budget.
     """
     columns = np.zeros((4, len(slots)), np.int64)
     for i in range(len(slots)):
@@ -85,6 +87,6 @@ def outcome_columns(requests: Records, slots: IntArray, step: int) -> IntArray:
             columns[0, i] = request.step_drafted
             columns[1, i] = min(request.step_accepted, request.step_emitted)
             columns[2, i] = request.step_emitted
-            # Whatever ended the output at an accepted draft token kept the tokens after it from being judged.
+            # The output ended at an accepted draft token: the draft tokens after it were not judged.
             columns[3, i] = request.step_emitted > 0 and request.step_emitted <= request.step_accepted
     return columns

@@ -139,6 +139,7 @@ def test_engines_share_models(llama: Pair) -> None:
     config = llama.config()
     models = Models.load(config)
     first, second = (Engine(config, RandomPlans(seed), models=models) for seed in range(2))
+    assert first.target.model is second.target.model
     params = SamplingParams(max_tokens=10)
     assert first.generate(["the"], params)[0].token_ids == second.generate(["the"], params)[0].token_ids
 
@@ -150,6 +151,8 @@ def test_profile(llama: Pair) -> None:
     profile = measure(engine, lambda done, total: ticks.append((done, total)), max_seconds=20)
     assert engine.controller is controller
     assert not engine.has_work()
+    assert [done for done, _ in ticks] == list(range(1, len(ticks) + 1))
+    assert len({total for _, total in ticks}) == 1
     assert ticks[-1][0] <= ticks[-1][1]
     assert any(sample.catch_up_tokens for sample in profile.samples)
     assert any(sample.prefill_tokens for sample in profile.samples)
@@ -200,7 +203,7 @@ def refused(message: str) -> None:
         ([1] * 256, {}, "shorten"),
         ([100_000], {}, "outside"),
         ([1], {"allowed_token_ids": (100_000,)}, "outside"),
-        ([1], {"max_draft": 7}, "beyond the engine's 6"),
+        ([1], {"max_draft": 7}, "above the engine's 6"),
     ],
 )
 def test_bad_requests(prompt: list[int], params: dict, match: str, engine: Engine) -> None:

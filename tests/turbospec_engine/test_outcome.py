@@ -67,8 +67,11 @@ def test_every_field(emit: str, llama: Pair, monkeypatch: pytest.MonkeyPatch) ->
         assert 0 < outcome.verify_seconds < outcome.step_seconds
         assert outcome.draft_seconds + outcome.verify_seconds <= outcome.step_seconds
     late = 0 if emit == "before_draft" else len(prompts)
-    emitted = sum(int(outcome.emitted.sum()) for outcome in plans.outcomes)
-    assert sum(len(output.token_ids) for output in outputs) - late <= emitted
+    unreported = sum(len(output.token_ids) for output in outputs) - sum(
+        int(outcome.emitted.sum()) for outcome in plans.outcomes
+    )
+    # Only the first token of a request that was admitted after the plan is in no outcome.
+    assert 0 <= unreported <= late
     assert len(drafter.passes) == sum(len(outcome.draft_rows) for outcome in plans.outcomes)
 
 
@@ -218,6 +221,10 @@ def test_truncated_by_eos_shows_no_failure(llama: Pair) -> None:
 
 def test_drafts_shorten_before_anyone_is_preempted(llama: Pair) -> None:
     plans = FixedPlans(longest=6)
-    engine = Engine(llama.config(num_blocks=6, block_size=8), plans)
-    engine.generate([[1] * 14, [2] * 14], SamplingParams(max_tokens=9, ignore_eos=True))
+    engine = Engine(llama.config(num_blocks=7, block_size=8), plans)
+    # After the prefills one KV block is free: the first request's draft takes it. The third request finishes then.
+    params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in (9, 9, 2)]
+    engine.generate([[1] * 14, [2] * 14, [3] * 14], params)
+    assert plans.plans[1].draft_lengths.tolist() == [6, 6, 0]
+    assert plans.outcomes[1].drafted.tolist() == [6, 1, 0]
     assert engine.scheduler.num_preemptions == 0

@@ -11,10 +11,10 @@ import numpy as np
 
 from turbospec.controller import Controller, GuardConfig
 from turbospec.interface import Policy, StepOutcome, StepPlan, StepView
+from turbospec_sim.acceptance import acceptance_tables
 from turbospec_sim.engine import SimulatedEngine
 from turbospec_sim.scenario import Scenario
 from turbospec_sim.state import EngineState
-from turbospec_sim.text import Texts
 from turbospec_sim.workload.offered import offered_requests
 
 BASE: dict[str, Any] = {
@@ -76,7 +76,7 @@ def state_of(made: Scenario, seed: int = 0) -> EngineState:
     return EngineState(
         engine=made.engine(seed),
         offered=offered_requests(made.workload, made.rates[0] if made.rates else None, seed),
-        texts=Texts.of(made.workload.classes),
+        acceptance=acceptance_tables(made.workload.classes),
         times=made.latency.step_times(),
         concurrency=made.workload.concurrency,
     )

@@ -39,7 +39,7 @@ class Invariants:
         held = state.requests["blocks"]
         assert (held >= 0).all()
         assert held.sum() + engine["free_blocks"] == engine["num_blocks"]
-        assert engine["running"] + engine["preempted"] + engine["free_rows"] == engine["max_num_seqs"]
+        assert engine["running"] + engine["preempted"] + engine["free_slots"] == engine["max_num_seqs"]
         assert len(set(view.request_ids.tolist())) == view.size <= engine["max_num_seqs"]
         # A step's drafts are part of its budget where they are made before it is scheduled.
         drafts = 0 if engine["draft_before_emit"] else int(outcome.drafted.sum())
@@ -96,7 +96,7 @@ def test_every_request_is_served_whole_whatever_the_policy(
     engine, offered = state.engine[0], state.offered
     assert (engine["finished"], engine["failed"]) == (len(offered), 0)
     assert engine["free_blocks"] == engine["num_blocks"]
-    assert engine["free_rows"] == places
+    assert engine["free_slots"] == places
     assert np.isfinite(offered["latency"]).all()
     assert (offered["ttft"] > 0.0).all()
     assert (offered["latency"] >= offered["ttft"]).all()
@@ -188,10 +188,10 @@ def test_prompts_slow_down_the_requests_that_decode_beside_them() -> None:
     assert longest_gap() > longest_gap(server__long_prefill_token_threshold=32) + 10.0
 
 
-def test_the_first_pass_of_a_constant_drafter_is_paid_without_drafts() -> None:
+def test_a_first_pass_in_every_step_takes_time_without_drafts() -> None:
     plain = simulate(Run("s", closed(4), "off", None, 0))
-    constant = simulate(Run("s", closed(4, drafter__constant_first_pass=True), "off", None, 0))
-    added = constant["mean_tpot_ms"] - plain["mean_tpot_ms"]
+    every_step = simulate(Run("s", closed(4, drafter__first_pass_every_step=True), "off", None, 0))
+    added = every_step["mean_tpot_ms"] - plain["mean_tpot_ms"]
     assert added == pytest.approx(2.0, abs=0.25)
 
 

@@ -41,11 +41,11 @@ def test_graphs_pad_up_to_their_largest_size() -> None:
 
 
 def test_noise_changes_no_mean() -> None:
-    record = StepTimes(np.zeros((2, 2)), noise=0.2).record
+    record = StepTimes(np.zeros((2, 2)), noise=0.2).record[0]
     factors = np.array([noise(record, 0, step, 0) for step in range(20_000)])
     assert factors.mean() == pytest.approx(1.0, abs=0.01)
     assert np.log(factors).std() == pytest.approx(0.2, abs=0.005)
-    assert noise(StepTimes(np.zeros((2, 2))).record, 0, 3, 0) == 1.0
+    assert noise(StepTimes(np.zeros((2, 2))).record[0], 0, 3, 0) == 1.0
 
 
 def test_models_have_as_many_weights_as_their_names_say() -> None:

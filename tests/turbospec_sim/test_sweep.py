@@ -6,7 +6,7 @@ import pytest
 
 from tests.turbospec_sim.scenarios import closed, scenario
 from turbospec_sim.run import Run, simulate
-from turbospec_sim.sweep import Sweep, concluded, run_all
+from turbospec_sim.sweep import Sweep, run_all, with_regret
 
 
 def row(policy: str, goodput: float, **fields: Any) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def test_a_sweep_without_a_choice_is_the_scenarios_own_run() -> None:
 
 
 def test_best_static_is_chosen_by_goodput_and_then_by_speed() -> None:
-    rows = concluded(
+    rows = with_regret(
         [
             row("off", 90.0),
             row("best_static", 80.0, draft_length=0),
@@ -44,7 +44,7 @@ def test_best_static_is_chosen_by_goodput_and_then_by_speed() -> None:
 
 
 def test_regret_is_none_without_its_yardstick() -> None:
-    (alone,) = concluded([row("off", 90.0)])
+    (alone,) = with_regret([row("off", 90.0)])
     assert (alone["regret_vs_oracle"], alone["regret_vs_best_static"]) == (None, None)
 
 

@@ -11,7 +11,7 @@ from turbospec.interface import Phase
 from turbospec.policy.static import StaticPolicy
 from turbospec_sim.records import ENGINE, TOTALS
 from turbospec_sim.run import Run, simulate
-from turbospec_sim.timeline import MARKS, timeline
+from turbospec_sim.timeline import MAX_SNAPSHOTS, timeline
 
 ORDERS = ("before_draft", "after_draft")
 
@@ -22,7 +22,7 @@ def test_a_short_run_has_a_point_for_every_step() -> None:
         Steps(),
     )
     serve(state, StaticPolicy(3), steps)
-    assert len(steps.seen) <= MARKS
+    assert len(steps.seen) <= MAX_SNAPSHOTS
     series = timeline(state.engine, state.totals)
     views, outcomes = [view for view, _, _ in steps.seen], [outcome for _, _, outcome in steps.seen]
     decoding = np.array([(view.phase != Phase.PREFILL).sum() for view in views], float)
@@ -46,10 +46,10 @@ def test_a_short_run_has_a_point_for_every_step() -> None:
 def test_a_long_run_has_few_points_that_leave_nothing_out(order: str) -> None:
     state, steps = state_of(closed(3, server__emit=order, workload__requests=400)), Steps()
     engine = serve(state, StaticPolicy(3), steps)
-    assert len(steps.seen) > 4 * MARKS
+    assert len(steps.seen) > 4 * MAX_SNAPSHOTS
     series = timeline(state.engine, state.totals)
     points = len(series["seconds"])
-    assert MARKS // 2 <= points <= MARKS + 1
+    assert MAX_SNAPSHOTS // 2 <= points <= MAX_SNAPSHOTS + 1
     spans = np.diff([*series["seconds"], engine.now])
     assert (spans > 0).all()
     assert spans.max() < 4 * engine.now / points
@@ -80,4 +80,4 @@ def test_what_nobody_drafted_has_no_acceptance() -> None:
 
 
 def test_without_steps_there_is_none() -> None:
-    assert timeline(np.zeros(1, ENGINE), np.zeros(1 + MARKS, TOTALS)) == {}
+    assert timeline(np.zeros(1, ENGINE), np.zeros(1 + MAX_SNAPSHOTS, TOTALS)) == {}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
 from turbospec.cli.outputs import check_outputs
 from turbospec.errors import UserError
@@ -71,6 +72,7 @@ def calibrate(
     cases = _cases(measured, figure or (), runs, read)
     coefficients = [_coefficient(text, read) for text in fit or ()]
     _check_number(coefficients, cases)
+    say_when_compiling(jobs)
     with progress() as bar:
         task = bar.add_task("points", total=None)
 

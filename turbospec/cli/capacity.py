@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
 from turbospec.cli.outputs import check_outputs
 from turbospec.cli.scenario_options import Policies, Settings, checked_policies
@@ -42,6 +43,7 @@ def capacity(
     read = named_scenarios(scenarios, settings or ())
     policies = checked_policies(policy or (), read)
     runs = Sweep(read, policies, [FIRST_GUESS]).runs()
+    say_when_compiling(jobs)
     with progress() as bar:
         task = bar.add_task("searches", total=len(runs) * seeds)
         found = capacities(runs, seeds=seeds, jobs=jobs, tolerance=tolerance, done=lambda: bar.advance(task))

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import print_json, stderr, stdout
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
@@ -55,6 +56,7 @@ def generate(
     if not text.strip():
         raise UserError("the prompt is empty; give some text, or - to read it from stdin")
     measured = Profile.load(profile) if profile else None
+    say_when_compiling()
     with stderr.status("Loading the policy"):
         controller = load_controller(policy, profile=measured, seed=seed)
     if isinstance(controller.policy, StaticPolicy) and controller.policy.draft_length > max_draft:

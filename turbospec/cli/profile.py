@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import print_json, progress, stdout, table
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
@@ -39,6 +40,7 @@ def profile(
     """
     if plot is not None and plot.suffix not in PLOT_FORMATS:
         raise UserError(f"{plot}: no picture format that is known; end the name in {', '.join(PLOT_FORMATS)}")
+    say_when_compiling()
     measured = _measure(target, drafter, device, dtype, temperature, top_p)
     try:
         measured.save(output)

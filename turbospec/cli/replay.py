@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
 from turbospec.cli.outputs import check_outputs
 from turbospec.cli.trace_files import steps_of
@@ -37,7 +38,7 @@ def replay(
     profile: Annotated[
         Path | None, typer.Option(help="Step times by `turbospec profile`; else those of the trace itself.")
     ] = None,
-    same_at_any_place: Annotated[
+    same_at_any_position: Annotated[
         bool,
         typer.Option(
             "--same-at-any-place",
@@ -59,7 +60,8 @@ def replay(
     measured = None if profile is None else Profile.load(profile)
     broken: list[str] = []
     steps = list(steps_of(trace, broken))
-    recorded = Replay(steps, profile=measured, same_at_any_place=same_at_any_place, concurrency=concurrency)
+    say_when_compiling()
+    recorded = Replay(steps, profile=measured, same_at_any_position=same_at_any_position, concurrency=concurrency)
     rows = [recorded.recorded, recorded.as_recorded()]
     with progress() as bar:
         task = bar.add_task("policies", total=len(configs))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
 from turbospec.cli.outputs import check_outputs
 from turbospec.cli.scenario_options import Policies, Rates, Settings, checked_policies, checked_rates
@@ -52,7 +53,7 @@ def simulate(
     """Simulate a server under a policy: the real controller, requests, clock and models by a scenario file."""
     from turbospec.files.results_file import save
     from turbospec_sim.scenario_file import named_scenarios
-    from turbospec_sim.sweep import Sweep, concluded, run_all
+    from turbospec_sim.sweep import Sweep, run_all, with_regret
 
     check_outputs(json, report)
     if report is not None:
@@ -62,12 +63,13 @@ def simulate(
     policies = checked_policies(policy or (), read)
     runs = Sweep(read, policies, checked_rates(rates or (), read), seeds).runs()
     rows: list[dict[str, Any]] = []
+    say_when_compiling(jobs or 1)
     with progress() as bar:
         task = bar.add_task("runs", total=len(runs))
         for row in run_all(runs, jobs, backend):
             rows.append(row)
             bar.update(task, advance=1, description=f"{row['scenario']} {row['policy']}")
-    rows = concluded(rows)
+    rows = with_regret(rows)
     _show(rows)
     meta = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

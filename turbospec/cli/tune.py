@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
 from turbospec.cli.outputs import check_outputs
 from turbospec.cli.scenario_options import Rates, Settings, checked_rates
@@ -55,6 +56,7 @@ def tune(
     chosen = checked_rates(rates or (), read)
     training = Trials(read, chosen, objective, seeds, jobs=jobs)
     others = Trials(read, chosen, objective, held_out, skipped_seeds=seeds, jobs=jobs)
+    say_when_compiling(jobs)
     with progress() as bar:
         total = training.runs * (trials + 1) + others.runs * 2
         task = bar.add_task("runs", total=total)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from numba import njit
+from numba.core import event
 
 PACKAGE = Path(__file__).parent.parent
 """Folder of the `turbospec` package."""
@@ -43,6 +44,31 @@ def drop_stale_kernels(package: Path, *used: Path) -> None:
 
 
 drop_stale_kernels(PACKAGE)
+
+
+def kernels_are_cached(package: Path) -> bool:
+    """Whether a package has compiled kernels on disk. False too where numba keeps them elsewhere."""
+    return any(package.rglob("__pycache__/*.nbi"))
+
+
+class _FirstCompilation(event.Listener):
+    def __init__(self, say: Callable[[], None]) -> None:
+        self._say: Callable[[], None] | None = say
+
+    def on_start(self, event: object) -> None:
+        say, self._say = self._say, None
+        if say is not None:
+            say()
+
+    def on_end(self, event: object) -> None:
+        pass
+
+
+def on_first_compilation(say: Callable[[], None]) -> None:
+    """Call `say` once, when this process begins to compile a kernel that it found in no cache."""
+    register = cast(Callable[[str, event.Listener], None], event.register)  # pyright: ignore[reportUnknownMemberType]
+    register("numba:compile", _FirstCompilation(say))
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Values = TypeVar("Values", bound=tuple[Any, ...])

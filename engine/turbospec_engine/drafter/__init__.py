@@ -1,4 +1,4 @@
-"""Drafters: where draft tokens come from."""
+"""Drafters; `base` holds the interface and the rules for a new one. Public: `__all__`."""
 
 from turbospec_engine.drafter.base import Drafter
 from turbospec_engine.drafter.build import build_drafter

@@ -1,4 +1,19 @@
-"""What the engine asks of a drafter."""
+"""The interface of a drafter: all that an author of one must know.
+
+To add a drafter, write a class with the members of `Drafter` in a module of this package and return it from
+`build.build_drafter` for the configuration that names it. `ngram.NGramDrafter` is the shortest example.
+
+Correctness rests on three rules; tests/turbospec_engine/test_sampling.py shows how to test them.
+
+1. The distribution that is returned is the one that was drawn from. A drafted token x is accepted with probability
+   min(1, p(x)/q(x)). Where tokens are drawn, return q for each in `Draft.distributions`; where they follow
+   deterministically from the request's tokens, return None, which stands for q(x) = 1.
+2. No other randomness than `draws`: `draws[i, j]` decides on draft token j of request i, and nothing else.
+3. Non-anticipation: whether draft token j is proposed or verified may depend on earlier tokens and on distributions,
+   token j's own included, but never on the value of a drawn token j, on its probability, or on later tokens. Otherwise
+   the output no longer has the target's distribution. `Draft.confidence` and a gate's input are therefore the largest
+   probability of the distribution, not the probability of the drawn token.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +27,23 @@ from turbospec_engine.request import Request
 
 
 class Drafter(Protocol):
-    """Proposes tokens. It is called only in steps where some request drafts."""
+    """Proposes draft tokens. The engine calls `propose` only in steps where some request drafts."""
 
     @property
     def parallel(self) -> bool:
-        """True where all of a draft's positions come at the price of one pass."""
+        """True where one pass makes all tokens of a draft, so that its cost hardly depends on the draft length."""
         ...
 
     @property
     def max_model_len(self) -> int | None:
-        """Longest context the drafter can read; None where nothing limits it."""
+        """Longest context in tokens, drafts included, that the drafter can process; None: no limit."""
         ...
 
     def lag_tokens(self, request: Request) -> int:
-        """Tokens that the drafter's cache lacks beyond those that any step feeds it."""
+        """Drafter KV lag in tokens: those that the drafter's KV cache lacks beyond the ones that every draft computes.
+
+        0 without a KV cache. The controller prices the catching up with it.
+        """
         ...
 
     def propose(
@@ -33,10 +51,20 @@ class Drafter(Protocol):
     ) -> Draft:
         """Draft for the requests whose length is above 0.
 
+        A drafter with a KV cache stores it under the KV blocks `request.block_ids`, which hold `request.num_tokens` +
+        `lengths[i]` tokens, and sets `request.draft_computed` to the number of tokens that its cache then holds; the
+        engine takes rejected tokens off, and sets it to 0 when the request is preempted. Nothing else of a request may
+        be changed.
+
         Args:
-            requests: the n scheduled requests; their blocks hold room for the drafts.
-            lengths: (n,) tokens to draft for each.
-            draws: (n, longest) uniforms in [0, 1), one for each draft token that is sampled.
-            gate: ends drafts early; rows are numbered as in `requests`.
+            requests: the n scheduled requests. `request.tokens[:request.num_tokens]` are the prompt and the output.
+            lengths: (n,) planned draft lengths, at least one of them above 0. Fewer tokens may be proposed.
+            draws: (n, longest length) uniforms in [0, 1) for the requests that sample; zeros for greedy ones.
+            gate: asked after each sequential pass which drafts go on; rows are indices of `requests`. None, or ignored
+                by a parallel drafter.
+
+        Returns:
+            The drafts, with one row for each of the n requests, and the drafter's work: rows of each pass, KV tokens
+            read, KV lag caught up.
         """
         ...

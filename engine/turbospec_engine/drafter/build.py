@@ -11,7 +11,7 @@ from turbospec_engine.models import Models
 
 
 def build_drafter(config: EngineConfig, models: Models, num_blocks: int) -> Drafter | None:
-    """A drafter for one engine, whose KV cache has `num_blocks` blocks; None where the engine shall not draft.
+    """The drafter of one engine, whose KV cache has `num_blocks` blocks; None without speculation.
 
     Raises:
         UserError: the models were loaded without the draft model.
@@ -21,5 +21,5 @@ def build_drafter(config: EngineConfig, models: Models, num_blocks: int) -> Draf
     if str(config.drafter) == NGRAM:
         return NGramDrafter()
     if models.drafter is None:
-        raise UserError(f"drafter={str(config.drafter)!r}, but the models were loaded without one; load them with it")
+        raise UserError(f"drafter={str(config.drafter)!r}, but the models have no draft model; load them with it")
     return DraftModel(models.drafter, num_blocks, config.block_size, models.vocab_size)

@@ -1,4 +1,4 @@
-"""A small model that drafts token by token."""
+"""Drafting with a small model, token by token."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from turbospec_engine.runner import ModelRunner, block_table
 from turbospec_engine.sampler import SamplingBatch, draw
 
 ORDINARY_TOKENS = 2
-"""Most tokens that a draft's first pass feeds a drafter that drafted in the step before: the target's own token, and
-the last draft token if it was accepted."""
+"""Most tokens that a draft's first pass computes for a request that drafted in the step before: the target's own token,
+and the last draft token if it was accepted."""
 
 
 class DraftModel:
-    """Drafts with a model that keeps its own KV cache under the target's block ids.
+    """Drafts with a model that has its own KV cache, under the target's block ids.
 
-    The first pass is ragged: it feeds each request whatever its drafter cache lacks, be it one token or, after steps
-    without drafts, the whole prompt. Each later pass feeds one token to the requests that still draft.
+    The first pass is ragged: it computes the tokens that each request's drafter KV cache lacks: one token or two or,
+    after steps without drafts, the whole prompt. Each later pass computes one token for the requests that still draft.
     """
 
     parallel = False
@@ -90,16 +90,16 @@ class DraftModel:
 
         for request, proposed in zip(requests, draft.proposed.tolist(), strict=True):
             if proposed:
-                # The last token of a draft is never fed to the drafter.
+                # The last token of a draft is not computed by the drafter.
                 request.draft_computed = request.num_tokens + proposed - 1
         draft.distributions = torch.cat(distributions) if distributions else None
-        # A gate may have ended all drafts early.
+        # Narrower where a gate ended all drafts early.
         draft.confidence = confidences[:, : len(draft_rows)].copy()
         draft.draft_rows = np.array(draft_rows)
         return draft
 
     def _fit(self, logits: torch.Tensor) -> torch.Tensor:
-        """Match the target's vocabulary size: checkpoints of one tokenizer may pad their embeddings differently."""
+        """Match the target's vocabulary size: checkpoints with one tokenizer may pad their embeddings differently."""
         lacking = self.target_vocab_size - logits.shape[1]
         if lacking <= 0:
             return logits[:, : self.target_vocab_size]
@@ -109,7 +109,8 @@ class DraftModel:
 def _choose(
     logits: torch.Tensor, sampling: SamplingBatch, rows: IntArray, draws: FloatArray
 ) -> tuple[IntArray, FloatArray, torch.Tensor | None]:
-    """Next draft tokens (r,), their distributions' maxima (r,), and the sampled rows' distributions (s, vocab)."""
+    """Next draft tokens (r,), largest probabilities of their distributions (r,), and distributions of sampled rows
+    (s, vocab)."""
     greedy = sampling.greedy[rows]
     if greedy.all():
         best, tokens = logits.max(-1)

@@ -1,4 +1,4 @@
-"""Prompt look-up: what followed the last tokens when they occurred before."""
+"""Prompt look-up: proposes what followed the last tokens where they occurred earlier in the request."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from turbospec_engine.request import Request
 
 
 class NGramDrafter:
-    """Finds the latest earlier occurrence of the request's longest suffix and proposes what came after it.
+    """Finds the latest earlier occurrence of the request's longest suffix and proposes the tokens after it.
 
-    Costs no model pass and keeps no cache; proposes fewer tokens than asked, or none, where nothing matches.
+    It runs no model and has no KV cache. It proposes fewer tokens than planned, or none, where the match is short or
+    nothing matches.
     """
 
     parallel = True
@@ -31,7 +32,7 @@ class NGramDrafter:
     def propose(
         self, requests: Sequence[Request], lengths: IntArray, draws: FloatArray, gate: DraftGate | None
     ) -> Draft:
-        draft = Draft.none(len(requests))
+        draft = Draft.empty(len(requests))
         draft.tokens = np.zeros((len(requests), int(lengths.max())), np.int64)
         rows = np.flatnonzero(lengths).tolist()
         for row in rows:
@@ -43,7 +44,7 @@ class NGramDrafter:
         return draft
 
     def continuation(self, tokens: IntArray, length: int) -> IntArray:
-        """Up to `length` tokens that followed the suffix of `tokens`, shape (t,), where it occurred before."""
+        """Up to `length` tokens that followed the suffix of `tokens`, shape (t,), where it occurred earlier."""
         for size in range(min(self.max_ngram, len(tokens) - 1), self.min_ngram - 1, -1):
             suffix = tokens[-size:]
             matches = tokens[size - 1 : -1] == suffix[-1]

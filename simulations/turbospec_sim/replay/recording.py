@@ -14,7 +14,7 @@ from turbospec.interface import FloatArray, IntArray, Phase
 from turbospec.models.logistic import MAX_CLASSES
 from turbospec.models.profile import LatencySample
 from turbospec.observability.trace import TraceStep
-from turbospec_sim.replay.queueing import arrivals, seconds_between
+from turbospec_sim.replay.arrivals import arrivals, seconds_between
 from turbospec_sim.replay.tokens import Draft, KnownTokens
 
 

@@ -15,6 +15,7 @@ from turbospec.models.logistic import MAX_CLASSES
 from turbospec.models.profile import Profile
 from turbospec.observability.trace import TraceStep
 from turbospec.policy import PolicyConfig
+from turbospec_sim.acceptance import AcceptanceTables
 from turbospec_sim.profile_fit import fitted_coefficients, predicted_seconds
 from turbospec_sim.records import CLASS, OFFERED
 from turbospec_sim.replay.recording import Recording, record
@@ -25,7 +26,6 @@ from turbospec_sim.run import serve
 from turbospec_sim.scenario import Drafter, Server, engine_record
 from turbospec_sim.state import EngineState
 from turbospec_sim.step_time import StepTimes
-from turbospec_sim.text import Texts
 from turbospec_sim.workload.acceptance import MAX_POSITIONS
 
 PESSIMISTIC, OPTIMISTIC = "pessimistic", "optimistic"
@@ -72,10 +72,7 @@ class _Bounds:
 
     def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
         tokens = self._tokens
-        judged, drafted = count_judged(
-            tokens.lines, tokens.outputs, tokens.certain, tokens.possible,
-            view.request_ids, view.emitted_tokens, outcome.drafted,
-        )  # fmt: skip
+        judged, drafted = count_judged(view.request_ids, view.emitted_tokens, outcome.drafted, *tokens)
         self.judged += judged
         self.drafted += drafted
         self.emitted += int(outcome.emitted.sum())
@@ -90,7 +87,7 @@ class Replay:
     Args:
         steps: of the trace, of one run.
         profile: step times measured on the engine, for the replay and its policies; None to fit the trace's own.
-        same_at_any_place: whether a token is guessed or not wherever it stands in a draft; see `tokens`.
+        same_at_any_position: whether a token is guessed or not wherever it stands in a draft; see `tokens`.
         concurrency: clients of a closed loop that sends the requests; None to have them arrive when they did.
 
     Raises:
@@ -102,14 +99,14 @@ class Replay:
         steps: Sequence[TraceStep],
         *,
         profile: Profile | None = None,
-        same_at_any_place: bool = False,
+        same_at_any_position: bool = False,
         concurrency: int | None = None,
     ) -> None:
         steps = with_reused_plan_steps(steps)
         self.recording: Recording = record(steps)
         self.server: Server = server_of(steps, self.recording)
         self.drafter: Drafter = drafter_of(steps)
-        self.tokens = self.recording.tokens.same_at_any_place() if same_at_any_place else self.recording.tokens
+        self.tokens = self.recording.tokens.same_at_any_position() if same_at_any_position else self.recording.tokens
         self.recorded: Row = _recorded(steps, self.recording)
         self._profile = profile
         self._concurrency = concurrency
@@ -144,8 +141,8 @@ class Replay:
             "guard_trips": guard_trips,
         }
 
-    def _state(self, places: IntArray) -> EngineState:
-        """An engine before the first arrival, whose drafter guesses each token at so many places of a draft."""
+    def _state(self, positions: IntArray) -> EngineState:
+        """An engine before the first arrival; each token is accepted at its first `positions` (tokens,) of a draft."""
         recording = self.recording
         offered = np.zeros(recording.size, OFFERED)
         offered["ttft"] = offered["latency"] = math.nan
@@ -161,8 +158,14 @@ class Replay:
         if np.mean(recording.max_tokens > recording.output_tokens) > 0.5:
             # Most texts end before they must, and the engine did not know where.
             classes["max_tokens"] = recording.max_tokens.max()
-        texts = Texts(classes, np.zeros((MAX_CLASSES, 2, MAX_POSITIONS)), self.tokens.lines, places.astype(np.float64))
-        return EngineState(engine_record(self.server, self.drafter), offered, texts, self._times, self._concurrency)
+        rates = np.zeros((MAX_CLASSES, 2, MAX_POSITIONS))
+        return EngineState(
+            engine=engine_record(self.server, self.drafter),
+            offered=offered,
+            acceptance=AcceptanceTables(classes, rates, self.tokens.lines, positions.astype(np.float64)),
+            times=self._times,
+            concurrency=self._concurrency,
+        )
 
 
 def _step_times(recording: Recording, drafter: Drafter, profile: Profile | None) -> tuple[StepTimes, StepTimeFit]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from turbospec.interface import Phase
 from turbospec.observability.trace import TraceStep
-from turbospec_sim.replay.queueing import LONGEST_STEP
+from turbospec_sim.replay.arrivals import LONGEST_STEP
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,1 +1,6 @@
-"""What is asked of the server: when requests arrive, how long they are, and which of their drafts are right."""
+"""Simulated workloads: arrivals, lengths and acceptance of requests. Public: `__all__`."""
+
+from turbospec_sim.workload.config import RequestClass, Workload
+from turbospec_sim.workload.offered import offered_requests
+
+__all__ = ["RequestClass", "Workload", "offered_requests"]

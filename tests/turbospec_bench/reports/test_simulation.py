@@ -14,7 +14,7 @@ from tests.turbospec_sim.scenarios import closed, scenario
 from turbospec.files.results_file import plain
 from turbospec_bench.reports.simulation import render, write_report
 from turbospec_sim.scenario import Scenario
-from turbospec_sim.sweep import Sweep, concluded, run_all
+from turbospec_sim.sweep import Sweep, run_all, with_regret
 
 VOID = {"meta"}
 SLO = {"p99_ttft_ms": 300.0, "p99_tpot_ms": 35.0}
@@ -40,7 +40,7 @@ class Tags(HTMLParser):
 
 def report(*scenarios: tuple[str, Scenario], policies: tuple[str, ...] = (), seeds: int = 1) -> str:
     """Simulate and render, through what a results file would hold."""
-    rows = concluded(list(run_all(Sweep(scenarios, policies, (), seeds).runs())))
+    rows = with_regret(list(run_all(Sweep(scenarios, policies, (), seeds).runs())))
     meta = {"turbospec": "1.2.3", "seeds": seeds, "scenarios": {name: made.model_dump() for name, made in scenarios}}
     return render(plain(meta), plain(rows))
 

@@ -11,7 +11,7 @@ from tests.turbospec_sim.scenarios import scenario, state_of
 from turbospec import UserError
 from turbospec.interface import Phase
 from turbospec.observability.trace import TraceStep
-from turbospec_sim.replay.queueing import arrivals
+from turbospec_sim.replay.arrivals import arrivals
 from turbospec_sim.replay.recording import record
 from turbospec_sim.replay.server import drafter_of, server_of
 

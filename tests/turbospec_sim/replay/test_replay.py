@@ -78,7 +78,7 @@ def test_tokens_alone_tell_more_where_acceptance_does_not_depend_on_the_place(tm
     truth = simulate(Run("s", made, "static-2", None, 0))["output_throughput"]
     gaps, judged = [], []
     for same in (False, True):
-        replay = Replay(steps, concurrency=4, same_at_any_place=same)
+        replay = Replay(steps, concurrency=4, same_at_any_position=same)
         low, high = replay.rows("static-2", policy("static-2"))
         assert low["output_throughput"] < 1.03 * truth
         assert high["output_throughput"] > 0.97 * truth

@@ -12,8 +12,7 @@ def known() -> KnownTokens:
 
 
 def judged(tokens: KnownTokens, position: int, length: int) -> tuple[int, int]:
-    arrays = (tokens.lines, tokens.outputs, tokens.certain, tokens.possible)
-    return count_judged(*arrays, np.array([0]), np.array([position]), np.array([length]))
+    return count_judged(np.array([0]), np.array([position]), np.array([length]), *tokens)
 
 
 def test_a_token_is_known_on_one_side_of_where_it_was_judged() -> None:
@@ -40,7 +39,7 @@ def test_drafts_are_judged_up_to_the_first_token_that_is_unknown() -> None:
 
 
 def test_a_drafter_that_sees_tokens_alone_is_known_at_every_place() -> None:
-    tokens = known().same_at_any_place()
+    tokens = known().same_at_any_position()
     assert judged(tokens, 2, 2) == (2, 2)
     assert judged(tokens, 4, 3) == (0, 3)
     assert (tokens.certain[[1, 2, 5]] == ANYWHERE).all()

@@ -12,8 +12,8 @@ import pytest
 from tests.turbospec_sim.scenarios import Steps, scenario, serve, state_of
 from turbospec import UserError
 from turbospec.policy.static import StaticPolicy
+from turbospec_sim.acceptance import acceptance_tables
 from turbospec_sim.randomness import key, normal, uniform
-from turbospec_sim.text import Texts
 from turbospec_sim.workload.config import RequestClass
 
 
@@ -98,7 +98,7 @@ def test_a_broken_recording_is_named(text: str, words: str, tmp_path: Path) -> N
     file.write_text(text)
     kind = RequestClass.model_validate({"name": "a", "acceptance": {"process": "trace", "file": file}})
     with pytest.raises(UserError, match=words):
-        Texts.of([kind])
+        acceptance_tables([kind])
 
 
 def test_counters_give_uniform_and_normal_numbers() -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a prompt and its parameters before they are served."""
+"""From a prompt and its parameters to a request."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from turbospec_engine.models import Models
 from turbospec_engine.request import Request, SamplingParams
 
 MAX_MASKS = 64
-"""Sets of allowed tokens whose masks, as wide as the vocabulary, are kept for the next request that brings the same."""
+"""Most masks of allowed tokens that are kept for later requests with the same tokens; each is (vocab,)."""
 
 
-class Admission:
-    """Checks what users ask for and makes requests of it.
+class InputProcessor:
+    """Validates prompts and sampling parameters and makes requests of them.
 
     Args:
         max_request_tokens: longest prompt and output together.
@@ -40,12 +40,12 @@ class Admission:
 
         self._allowed_mask = allowed_mask
 
-    def admit(self, prompt: str | Sequence[int], params: SamplingParams, request_id: str, row_id: int) -> Request:
-        """Make a request that arrives now.
+    def process(self, prompt: str | Sequence[int], params: SamplingParams, request_id: str, row_id: int) -> Request:
+        """A request that arrives now.
 
         Raises:
             UserError: the prompt is empty, too long or out of the vocabulary, a parameter is out of range, or there are
-                more service classes than the controller tells apart.
+                more service classes than the controller distinguishes.
         """
         tokenizer = self._models.tokenizer
         token_ids = tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else [int(token) for token in prompt]
@@ -69,8 +69,8 @@ class Admission:
             raise UserError("the prompt is empty; give at least one token")
         if len(token_ids) >= self.max_request_tokens:
             raise UserError(
-                f"the prompt's {len(token_ids)} tokens leave no room in the {self.max_request_tokens} that model and "
-                "KV cache hold; shorten it, or raise max_model_len or num_blocks"
+                f"the prompt has {len(token_ids)} tokens, but model and KV cache hold {self.max_request_tokens} of "
+                "prompt and output together; shorten it, or raise max_model_len or num_blocks"
             )
         self._check_vocabulary("prompt", token_ids)
 
@@ -78,19 +78,19 @@ class Admission:
         self._check_vocabulary("allowed_token_ids", params.allowed_token_ids or ())
         if params.max_draft is not None and params.max_draft > self._config.max_draft:
             raise UserError(
-                f"max_draft={params.max_draft} is beyond the engine's {self._config.max_draft}; lower it or build the "
+                f"max_draft={params.max_draft} is above the engine's {self._config.max_draft}; lower it, or build the "
                 "engine with a larger max_draft"
             )
 
     def _check_vocabulary(self, name: str, token_ids: Sequence[int]) -> None:
         vocab_size = self._models.vocab_size
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocab_size):
-            raise UserError(f"{name} holds a token outside 0 and {vocab_size - 1}; encode with the target's tokenizer")
+            raise UserError(f"{name} has a token id outside 0 to {vocab_size - 1}; encode with the target's tokenizer")
 
     def _class_id(self, service_class: str) -> int:
         if service_class not in self._class_ids and len(self._class_ids) == MAX_CLASSES:
             raise UserError(
-                f"service_class={service_class!r} would be one more than the {MAX_CLASSES} classes, 'default' among "
-                f"them, that are told apart; use one of {', '.join(self._class_ids)}"
+                f"service_class={service_class!r} is one more than the {MAX_CLASSES} classes that the controller "
+                f"distinguishes, 'default' included; use one of {', '.join(self._class_ids)}"
             )
         return self._class_ids.setdefault(service_class, len(self._class_ids))

@@ -1,4 +1,4 @@
-"""simulations/beside_vidur.py, as a user starts it; the comparison itself needs Vidur."""
+"""simulations/compare_with_vidur.py, as a user starts it; the comparison itself needs Vidur."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "simulations" / "beside_vidur.py"
+SCRIPT = Path(__file__).parents[2] / "simulations" / "compare_with_vidur.py"
 
 
 @pytest.mark.skipif(find_spec("vidur") is not None, reason="Vidur is installed")

@@ -1,10 +1,10 @@
-"""Time turbospec_sim beside Vidur (`pip install vidur`, in the same environment) on the same requests, in one run.
+"""Compare the speed of turbospec_sim and Vidur (`pip install vidur`, in the same environment) on the same requests.
 
-    python simulations/beside_vidur.py --rounds 5
+    python simulations/compare_with_vidur.py --rounds 5
 
-Vidur's profiles of GPUs are not in its package, and none are fetched: its predictor looks times up in tables, and here
-these hold the step times of beside_vidur.yaml. So both simulate the same server. What Vidur would predict itself, and
-how long its predictors train for that, is not measured.
+Vidur's package has no GPU profiles, and this script fetches none. Vidur's predictor looks times up in tables; here the
+tables hold the step times of compare_with_vidur.yaml, so that both simulate the same server. Vidur's own predictions,
+and the time that its predictors need for training, are not measured.
 """
 
 from __future__ import annotations
