@@ -34,10 +34,16 @@ LoadT = TypeVar("LoadT", contravariant=True)
 
 
 class Contender(Protocol[LoadT]):
-    @property
-    def variant(self) -> Variant: ...
+    """A policy in an engine, ready to serve loads. What the rounds of a benchmark compare."""
 
-    def serve(self, load: LoadT) -> Run: ...
+    @property
+    def variant(self) -> Variant:
+        """The policy and how its engine runs it."""
+        ...
+
+    def serve(self, load: LoadT) -> Run:
+        """Serve a load to its end."""
+        ...
 
 
 def client_figures(records: Sequence[RequestRecord], duration: float) -> Figures:

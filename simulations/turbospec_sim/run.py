@@ -22,8 +22,10 @@ from turbospec_sim.state import EngineState
 from turbospec_sim.timeline import timeline
 from turbospec_sim.workload.offered import offered_requests
 
-ORACLE, BEST_STATIC = "oracle", "best_static"
-"""Policies that only a simulation can have: one that knows what others learn, and one that is chosen in hindsight."""
+ORACLE = "oracle"
+"""The policy that plans with the true acceptance and the true costs."""
+BEST_STATIC = "best_static"
+"""The fixed K with the highest token goodput, chosen in hindsight from one run for each K."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,10 +171,11 @@ def docstring(package: ModuleType, name: str) -> str:
 
 
 def constant_docstring(module: ModuleType, name: str) -> str:
-    body = ast.parse(inspect.getsource(module)).body
-    for statement, following in zip(body, [*body[1:], None], strict=True):
-        if isinstance(statement, ast.ImportFrom) and name in {alias.name for alias in statement.names}:
-            return constant_docstring(import_module(str(statement.module)), name)
+    tree = ast.parse(inspect.getsource(module))
+    for node in ast.walk(tree):  # also below TYPE_CHECKING, where names are listed that are imported when they are used
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
+            return constant_docstring(import_module(str(node.module)), name)
+    for statement, following in zip(tree.body, [*tree.body[1:], None], strict=True):
         targets = getattr(statement, "targets", [getattr(statement, "target", None)])
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             value = following.value if isinstance(following, ast.Expr) else None
