@@ -143,7 +143,7 @@ def test_an_empty_prompt_is_refused(refused: Refused) -> None:
 
 
 def test_a_prompt_longer_than_the_cache_is_refused(refused: Refused) -> None:
-    assert "leave no room" in refused("generate", "-", stdin="word " * 5_000)
+    assert "hold 1024 of prompt and output" in refused("generate", "-", stdin="word " * 5_000)
 
 
 def test_a_drafter_of_another_vocabulary_is_refused(refused: Refused, other_tokenizer: Path) -> None:
