@@ -190,5 +190,5 @@ def test_a_ray_cluster_that_does_not_answer_is_one_line(
     monkeypatch.setenv("RAY_ADDRESS", "nowhere:6379")
     assert run(["drift", *QUICK, "--backend", "ray"], monkeypatch) == 2
     assert capsys.readouterr().err == (
-        "error: --backend ray: no cluster answers at nowhere:6379; start it, or mend RAY_ADDRESS\n"
+        "error: --backend ray: no cluster answers at nowhere:6379; start one, or correct RAY_ADDRESS\n"
     )
