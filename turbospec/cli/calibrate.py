@@ -160,7 +160,7 @@ def _check_number(coefficients: Sequence[Coefficient], cases: Sequence[Case]) ->
 
 
 def _rows(found: Calibration) -> list[dict[str, Any]]:
-    """One row per measured figure; the simulated one is the geometric mean over seeds, with its spread (NaN for one)."""
+    """One row per measured figure; simulated ones are geometric means over seeds, with their spread (NaN for one)."""
     mean = found.log_ratios.mean(axis=0)
     several = len(found.log_ratios) > 1
     spread = found.log_ratios.std(axis=0, ddof=1) if several else np.full(len(mean), math.nan)
