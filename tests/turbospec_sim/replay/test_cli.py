@@ -8,6 +8,7 @@ import pytest
 from tests.turbospec.command import assert_one_line, run_command
 from tests.turbospec_sim.replay.traces import written
 from tests.turbospec_sim.scenarios import closed
+from turbospec.cli.compilation import MESSAGE
 
 
 def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
