@@ -35,7 +35,7 @@ SCENARIO = Path(__file__).with_suffix(".yaml")
 LAYERS = 32
 """Of the model, Llama-3-8B."""
 CONTEXT_GRAIN, CHUNK_GRAIN = 256, 32
-"""Tokens to which Vidur rounds what it looks up of KV caches and of prompts' chunks."""
+"""Tokens to which Vidur rounds KV caches and prefill chunks before it looks them up."""
 BY_TOKENS = (
     *("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj", "mlp_act", "attn_rope", "attn_kv_cache_save"),
     *("input_layernorm", "post_attention_layernorm", "add", "all_reduce", "send_recv"),
@@ -45,19 +45,19 @@ BY_TOKENS = (
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One simulation. Seconds are of the processor's time, which other work on the machine falsifies least."""
+    """One simulation. Seconds are CPU time, which other work on the machine affects least."""
 
     seconds: float
-    """That it took, with all that it needs imported, compiled and tabulated."""
+    """Of the simulation, after imports, compilation and table building."""
     start_seconds: float
-    """That its process took before: imports; compiled code, made or read, and a first simulation; Vidur's tables."""
+    """Of its process before: imports; compiling or loading kernels, and a first simulation; building Vidur's tables."""
     steps: int
-    """Forward passes of the engine, those of each pipeline stage counted."""
+    """Forward passes of the engine, counted per pipeline stage."""
     simulated_seconds: float
 
 
 def time_turbospec() -> Timed:
-    """Simulate twice and time the second; the first waits for compiled code."""
+    """Simulate twice and time the second simulation; the first one compiles or loads kernels."""
     scenario = read_scenario(SCENARIO)
     run = Run(SCENARIO.stem, scenario, scenario.policy, scenario.rates[0], scenario.seed)
     simulate(run)
@@ -67,18 +67,18 @@ def time_turbospec() -> Timed:
 
 
 def time_vidur(*, metrics: bool = False, example: bool = False) -> Timed:
-    """Simulate once, which is all that Vidur can in one process: it counts its replicas on from run to run.
+    """Simulate once: Vidur supports one run in a process, because it numbers its replicas across runs.
 
     Args:
         metrics: whether Vidur collects its metrics. Its plots, which need a browser, and its traces are off.
-        example: the servers of `python -m vidur.main` (16 GPUs, two pipeline stages) in place of the scenario's one.
+        example: use the servers of `python -m vidur.main` (16 GPUs, two pipeline stages) in place of the scenario's.
     """
     logging.disable()
     scenario = read_scenario(SCENARIO)
     simulator = import_module("vidur.simulator")
     predictor = import_module("vidur.execution_time_predictor.sklearn_execution_time_predictor")
     found = tables(scenario)
-    # Vidur asks a hub for finished tables first, and trains its predictors where there are none.
+    # Vidur first tries to download tables, and trains its predictors where there are none.
     predictor.SklearnExecutionTimePredictor._load_predictions_from_hf = lambda self: found
     with tempfile.TemporaryDirectory() as folder:
         config = vidur_config(scenario, folder, metrics=metrics, example=example)
@@ -123,9 +123,9 @@ def vidur_config(scenario: Scenario, folder: str, *, metrics: bool, example: boo
 
 
 def tables(scenario: Scenario) -> dict[str, dict[tuple[int, ...], float]]:
-    """What Vidur's predictor looks up: milliseconds of a layer's parts, by tokens, and by batch or chunk and KV cache.
+    """The tables of Vidur's predictor: milliseconds of a layer's parts, by tokens, or by batch or chunk and KV cache.
 
-    A pass's time stands in the table of one part, and the others, which are looked up all the same, hold zeros.
+    The table of one part has the time of the whole pass; the tables of the other parts have zeros.
     """
     times, layer = scenario.latency.step_times(), 1000.0 / LAYERS
     most, requests = scenario.server.max_num_batched_tokens, scenario.server.max_num_seqs
@@ -149,7 +149,7 @@ def tables(scenario: Scenario) -> dict[str, dict[tuple[int, ...], float]]:
 
 
 def lengths(scenario: Scenario) -> tuple[int, int]:
-    """Tokens of each prompt and of each answer."""
+    """Tokens of each prompt and of each output."""
     (kind,) = scenario.workload.classes
     assert isinstance(kind.prompt_tokens, ConstantLength)
     assert isinstance(kind.output_tokens, ConstantLength)
@@ -158,7 +158,7 @@ def lengths(scenario: Scenario) -> tuple[int, int]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--rounds", type=int, default=3, help="times that each is timed, in turn (default 3)")
+    arguments.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default 3)")
     options = arguments.parse_args()
     if options.rounds < 1:
         arguments.error(f"--rounds {options.rounds}: at least one is needed")

@@ -1,9 +1,10 @@
-"""Split what table B's server lost between its two runs: the drafter, the cap, the longer answers, and the rest.
+"""Attribute the capacity difference of the two no-acceptance scenarios: drafter, batch slots, longer outputs, the rest.
 
     python simulations/lost_capacity.py --seeds 4 --jobs 2
 
-The two runs differ in four parts. Each is turned from the EAGLE-3 run's setting to the baseline's, alone and in all
-combinations, and for each of the sixteen servers the highest rate within the objectives is found.
+The scenarios no-acceptance-eagle3 and no-acceptance-baseline differ in four parts. Each part is changed from the first
+scenario's setting to the second's, alone and in all combinations. The capacities of these sixteen servers give the
+Shapley value of each part.
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ LOSER, WINNER = "no-acceptance-eagle3", "no-acceptance-baseline"
 
 
 def parts() -> dict[str, list[str]]:
-    """What makes the first run into the second, as settings of its scenario."""
+    """The settings that change the first scenario into the second, by part."""
     other = read_scenario(find_scenario(WINNER))
     server = other.server
     means = [f"workload.classes.{place}.output_tokens.mean" for place in range(len(other.workload.classes))]
-    answers = [f"{field}={number(other, field)}" for field in means]
+    outputs = [f"{field}={number(other, field)}" for field in means]
     return {
         "drafter": [f"policy={other.policy}"],
-        "cap": [f"server.max_num_seqs={server.max_num_seqs}"],
-        "answers": answers,
+        "batch slots": [f"server.max_num_seqs={server.max_num_seqs}"],
+        "outputs": outputs,
         "rest": [f"server.{name}={getattr(server, name)}" for name in ("max_num_batched_tokens", "kv_cache_tokens")],
     }
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--seeds", type=int, default=4, help="seeds of each server (default 4)")
-    arguments.add_argument("--jobs", type=int, default=1, help="processes to run them in (default 1)")
-    arguments.add_argument("--tolerance", type=float, default=0.01, help="where bisection ends (default 0.01)")
+    arguments.add_argument("--seeds", type=int, default=4, help="seeds of each search (default 4)")
+    arguments.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    arguments.add_argument(
+        "--tolerance", type=float, default=0.01, help="relative width at which bisection ends (default 0.01)"
+    )
     options = arguments.parse_args()
     settings, path = parts(), find_scenario(LOSER)
     ways = subsets(list(settings))
@@ -47,14 +50,14 @@ def main() -> None:
         runs.append(Run(LOSER, scenario, scenario.policy, None, scenario.seed))
     found = capacities(runs, seeds=options.seeds, jobs=options.jobs, tolerance=options.tolerance)
     values = dict(zip(ways, found, strict=True))
-    print("as in the baseline                 req/s  (standard error)")
+    print("set to the baseline's              req/s  (standard error)")
     for way, capacity in values.items():
         print(f"{' + '.join(sorted(way)) or 'nothing':32}  {capacity.mean:6.2f}  ({capacity.standard_error:.2f})")
     shares = shapley(list(settings), {way: capacity.mean for way, capacity in values.items()})
     whole = sum(shares.values())
-    print(f"\nlost: {whole:.2f} req/s, of which, averaged over all orders,")
+    print(f"\ndifference: {whole:.2f} req/s, of which (Shapley values)")
     for part, share in shares.items():
-        print(f"{part:10} {share:+.2f} req/s  {share / whole:6.1%}")
+        print(f"{part:12} {share:+.2f} req/s  {share / whole:6.1%}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Shapes of the two models. Both are plain Llama so that any loader of that architecture takes them."""
+"""Shapes of the two models. Both have the Llama architecture, which every loader supports."""
 
 from __future__ import annotations
 

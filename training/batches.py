@@ -11,7 +11,7 @@ import torch
 class Windows:
     """Non-overlapping windows of ``length + 1`` tokens over several streams, reshuffled every epoch.
 
-    A batch depends on nothing but ``(seed, step)``, so that a resumed run sees the batches it would have seen.
+    A batch depends only on ``(seed, step)``, so that a resumed run sees the same batches.
     """
 
     def __init__(self, streams: Sequence[np.ndarray], length: int, batch: int, seed: int) -> None:

@@ -50,7 +50,7 @@ class Document:
 
 @dataclass
 class ManifestRow:
-    """What one package contributed: documents and UTF-8 bytes seen in training, bytes held out."""
+    """Contribution of one package: documents and UTF-8 bytes of training text, bytes held out."""
 
     package: str
     version: str

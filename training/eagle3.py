@@ -1,10 +1,10 @@
-"""Train an EAGLE-3 head for the target, in the layout that serving engines read, and write its untrained twin.
+"""Train an EAGLE-3 head for the target, in the layout that serving engines read, and write an untrained copy.
 
 The head is one decoder layer (Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
 Training-Time Test", 2025). At position t it reads three hidden states of the target there and the embedding of the
-token that follows, and predicts the token after that. Further tokens it predicts from its own output in place of the
-target's hidden states, which is what the training-time test practises: `STEPS` predictions in a row, each one attending
-to the target's positions before its start and to the head's own since then.
+token that follows, and predicts the token after that. It predicts further tokens from its own output in place of the
+target's hidden states. The training-time test trains this: `STEPS` successive predictions, each of which attends to the
+target's positions up to its start and to the head's own positions after it.
 
     python -m training.eagle3 --target .cache/pair/target/final --generated .cache/pair/generated-both
 """
@@ -35,18 +35,18 @@ from training.train import with_generated
 DRAFT_VOCABULARY = 2048
 STEPS = 4
 STEP_WEIGHT = 0.8
-"""Weight of each further prediction's loss, beside the one before it."""
+"""Weight of each further prediction's loss, relative to the one before it."""
 ADAMW_RATE = 1.5e-3
 
 
 def target_layers(config: LlamaConfig) -> tuple[int, int, int]:
-    """Layers after which the head reads: an early, a middle and a late one, those that vLLM takes by default."""
+    """Layers whose outputs the head reads: an early, a middle and a late one; vLLM's default."""
     layers = config.num_hidden_layers
     return 2, layers // 2, layers - 3
 
 
 class Attention(nn.Module):
-    """Attention whose input is the embedding and the hidden state side by side."""
+    """Attention whose input is the concatenation of the embedding and the hidden state."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Eagle3Head(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, DRAFT_VOCABULARY, bias=False)
 
     def predictions(self, features: Tensor, embeddings: Tensor, rotary: LlamaRotaryEmbedding) -> Iterator[Tensor]:
-        """Logits of `STEPS` predictions in a row from each start.
+        """Logits of `STEPS` successive predictions from each start.
 
         Args:
             features: (batch, length, 3 · width) hidden states of the target.
@@ -131,7 +131,7 @@ def draft_vocabulary(streams: list[np.ndarray]) -> np.ndarray:
 def loss_on(
     head: Eagle3Head, target: LlamaForCausalLM, rotary: LlamaRotaryEmbedding, tokens: Tensor, drafted: Tensor
 ) -> tuple[Tensor, list[float]]:
-    """Loss in nats a token, and how often each prediction is the target's own first choice.
+    """Loss in nats per token, and how often each prediction is the target's most likely token.
 
     Args:
         tokens: (batch, length).

@@ -1,9 +1,9 @@
 """Measure the shipped models on held-out text: acceptance per position, repetition, loss.
 
 Acceptance is measured along text that the target itself generates from held-out prompts. At temperature 0 the
-drafter's chain is replayed exactly as in speculative decoding: propose K tokens, accept the longest agreeing
-prefix, take the target's own next token, start again behind it. One teacher-forced pass of the drafter is
-enough for that, because the position ``i`` of a chain only counts when the positions before it agreed.
+drafter's chain is replayed exactly as in speculative decoding: draft K tokens, accept the longest agreeing
+prefix, append the target's own next token, repeat after it. One teacher-forced pass of the drafter is enough,
+because position ``i`` of a chain only counts when all positions before it agreed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BATCH = 16
 
 
 def excerpts(path: Path, tokenizer: Any, length: int, count: int) -> torch.Tensor:
-    """Prompts of ``length`` tokens with the ``NEW_TOKENS`` that really follow, shape ``[count, length + new]``."""
+    """Prompts of ``length`` tokens with the ``NEW_TOKENS`` that follow in the text, shape ``[count, length + new]``."""
     texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
     total = length + NEW_TOKENS
     rows = [ids[:total] for ids in tokenizer(texts)["input_ids"] if len(ids) >= total]

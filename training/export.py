@@ -26,7 +26,7 @@ def permuted(model: LlamaForCausalLM, seed: int) -> LlamaForCausalLM:
 
 
 def write_tokenizer(source: Path, folder: Path) -> None:
-    """Copy the tokenizer and name the class that every version of the loader knows."""
+    """Copy the tokenizer and set the class name that every version of the loader supports."""
     shutil.copyfile(source / "tokenizer.json", folder / "tokenizer.json")
     settings = json.loads((source / "tokenizer_config.json").read_text())
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"

@@ -1,4 +1,4 @@
-"""The training loop: a budget, a schedule of learning rates, optimisers, and a state to go on from."""
+"""The training loop: budget, learning-rate schedule, optimisers, and a state file to resume from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATE_EVERY_SECONDS = 120.0
 
 @dataclass
 class Progressed:
-    """How far a run has come; the part of the state that is not tensors."""
+    """Progress of a run: the part of its state that is not tensors."""
 
     step: int = 0
     tokens: int = 0
@@ -28,28 +28,28 @@ class Progressed:
 
 @dataclass(frozen=True)
 class Budget:
-    """When a run ends."""
+    """Limits of a run; the first one that is reached ends it."""
 
     tokens: int
     seconds: float | None = None
-    """None for as long as the tokens take."""
+    """None: no limit."""
 
     def share(self, done: Progressed) -> float:
-        """How much of it is spent, by what there is least of."""
+        """Share of the budget that is spent, of the limit that will be reached first."""
         by_tokens = done.tokens / self.tokens
         return by_tokens if self.seconds is None else max(by_tokens, done.seconds / self.seconds)
 
 
 class Run:
-    """Trains a module step by step, and goes on from its state file where there is one.
+    """Trains a module step by step; resumes from its state file where there is one.
 
     Args:
-        module: what is trained.
-        vocabulary: in the name of its matrix over the vocabulary.
+        module: the module to train.
+        vocabulary: part of the name of its matrix over the vocabulary.
         adamw_rate: learning rate of that matrix and of the norms.
-        budget: of the whole run, what its state file has behind it included.
-        tokens_per_step: that each step sees.
-        state_file: written every two minutes, and in the end.
+        budget: of the whole run, the part before a resumption included.
+        tokens_per_step: tokens of a batch.
+        state_file: written every two minutes, and at the end.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Run:
     ) -> None:
         self.done = Progressed()
         self.rate_factor = 0.0
-        """Of the step that is made."""
+        """Learning-rate factor of the current step."""
         self._began = 0.0
-        """On the clock, had the run never been interrupted."""
+        """Time at which an uninterrupted run would have begun."""
         self._module = module
         self._optimizers = optimizers_for(module, vocabulary, adamw_rate)
         self._groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
@@ -81,7 +81,7 @@ class Run:
             self.done = Progressed(**state["done"])
 
     def steps(self) -> Iterator[int]:
-        """The number of each step that is left; for each, `learn` is to be called once."""
+        """Numbers of the remaining steps; call `learn` once for each."""
         self._module.train()
         self._began = time.monotonic() - self.done.seconds
         saved_at = time.monotonic()
@@ -96,7 +96,7 @@ class Run:
         self._save()
 
     def learn(self, loss: Tensor) -> None:
-        """Make a step down a loss."""
+        """Backward pass and optimiser step for a loss."""
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._module.parameters(), 1.0)
         for optimizer in self._optimizers:
@@ -134,7 +134,7 @@ def optimizers_for(model: nn.Module, vocabulary: str, adamw_rate: float) -> list
 
 
 def token_progress() -> Progress:
-    """A bar over thousands of tokens, with what is left of the time."""
+    """A progress bar over thousands of tokens, with an ETA."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

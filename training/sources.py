@@ -1,7 +1,7 @@
 """Which installed packages the corpus is built from, under which licence, and how much of each.
 
-Only permissively licensed text is listed: PSF-2.0, MIT, BSD, Apache-2.0. ``max_code_bytes`` keeps one
-large package from drowning the others; ``max_prose_bytes`` does the same for documentation strings.
+Only permissively licensed text is listed: PSF-2.0, MIT, BSD, Apache-2.0. ``max_code_bytes`` limits the
+share of a large package; ``max_prose_bytes`` does the same for documentation strings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much of a difference between two set-ups each of their differing parts makes."""
+"""Attribution of the difference between two configurations to their differing parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations
 
 Changes = frozenset[str]
-"""The parts that are changed from the first set-up to the second."""
+"""The parts that are changed from the first configuration to the second."""
 
 
 def subsets(parts: Sequence[str]) -> list[Changes]:
@@ -15,12 +15,12 @@ def subsets(parts: Sequence[str]) -> list[Changes]:
 
 
 def shapley(parts: Sequence[str], values: Mapping[Changes, float]) -> dict[str, float]:
-    """What each part adds, averaged over all orders in which they can be changed (Shapley, "A value for n-person
-    games", 1953). The parts' shares add up to the whole difference.
+    """Shapley values of the parts: what each adds, averaged over all orders in which the parts can be changed (Shapley,
+    "A value for n-person games", 1953). They add up to the whole difference.
 
     Args:
-        parts: what is changed; time grows with the factorial of their number.
-        values: of each of `subsets(parts)`.
+        parts: what is changed; computing time grows with the factorial of their number.
+        values: the figure of each of `subsets(parts)`.
     """
     shares = dict.fromkeys(parts, 0.0)
     orders = list(permutations(parts))

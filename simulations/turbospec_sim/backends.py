@@ -1,4 +1,4 @@
-"""Who runs a sweep's parts: processes of this machine, or a Ray cluster."""
+"""Backends that run the parts of a sweep: processes of this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ Result = TypeVar("Result")
 
 
 class Workers(Protocol):
-    """What runs parts independently of one another."""
+    """Runs the parts of a sweep in parallel."""
 
     count: int
-    """How many parts run at once."""
+    """Parts that run in parallel."""
 
     def map(self, function: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[Result]:
-        """Results in the order of the parts, each as soon as those before it are there.
+        """Results in the order of the parts, each yielded as soon as those before it are.
 
-        What the function raises is raised as it is.
+        Exceptions of the function are raised unchanged.
         """
         ...
 
 
 def workers(backend: Backend, jobs: int | None) -> Workers:
-    """Those of a backend.
+    """The workers of a backend.
 
     Args:
-        backend: where they are.
-        jobs: how many; None for one on this machine and all of a cluster.
+        backend: this machine or a Ray cluster.
+        jobs: number of workers; None for one on this machine and for all CPUs of a cluster.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
-        UserError: no cluster answers, or it was told how many.
+        UserError: no cluster answers, or `jobs` is given for one.
     """
     if backend == "local":
         return LocalProcesses(jobs or 1)
     if jobs is not None:
         raise UserError(
-            "--jobs: Ray runs one for each CPU of its cluster; leave it out (`ray start --num-cpus` limits it)"
+            "--jobs: the ray backend uses every CPU of its cluster; leave it out (`ray start --num-cpus` sets a limit)"
         )
     return RayCluster()
 
@@ -65,21 +65,22 @@ class LocalProcesses:
 class RayCluster:
     """Tasks of a Ray cluster, which schedules them itself.
 
-    It is the cluster that `RAY_ADDRESS` names, else one that runs on this machine, else one that is started here and
-    ends with this process. Ray has a backend for joblib too; that one gives nothing back before all is done.
+    The cluster is the one that `RAY_ADDRESS` names, else one that runs on this machine, else one that is started here
+    and ends with this process. Ray's own backend for joblib is not used, because it returns no result before all are
+    done.
     """
 
     def __init__(self) -> None:
-        # Heavy, and an extra of its own, which type checkers need not have.
+        # An optional and slow import, which type checkers need not have.
         self._ray: Any = import_module("ray")
         ray = self._ray
         if not ray.is_initialized():
             try:
                 ray.init(logging_level=logging.ERROR)
-            except (ConnectionError, ValueError) as error:  # nobody there, or no address
+            except (ConnectionError, ValueError) as error:  # no cluster there, or not an address
                 where = os.environ.get("RAY_ADDRESS", "this machine")
                 raise UserError(
-                    f"--backend ray: no cluster answers at {where}; start it, or mend RAY_ADDRESS"
+                    f"--backend ray: no cluster answers at {where}; start one, or correct RAY_ADDRESS"
                 ) from error
         self.count = max(1, int(ray.cluster_resources().get("CPU", 1)))
 

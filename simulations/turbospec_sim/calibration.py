@@ -1,9 +1,9 @@
-"""Fits unknown coefficients of scenarios to measured runs, jointly, and says how well the measurements know them.
+"""Fits unknown coefficients of scenarios to measured runs, jointly, and estimates how well the data identify them.
 
-Residuals are logarithms of simulated over measured figures, averaged over seeds. All points of a fit are simulated with
-the same seeds (common random numbers), so that a small change of a coefficient shows above the noise. A figure counts
-the less the more it varies from seed to seed, because what was measured is one run and not a mean: its weight is the
-inverse of that variance and of `MODEL_ERROR`'s together.
+A residual is the logarithm of a simulated over a measured figure, averaged over seeds. All points of a fit are
+simulated with the same seeds (common random numbers), so that the effect of a small change of a coefficient exceeds the
+noise. A measured figure is one run, not a mean: its weight is the inverse of its variance from seed to seed plus that
+of `MODEL_ERROR`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from turbospec_sim.scenario_fields import number, upper_limit, with_numbers
 from turbospec_sim.sweep import run_all
 
 MODEL_ERROR = 0.05
-"""Relative error that no coefficient mends: what a simulation leaves out."""
+"""Relative error of the simulation itself, which no coefficient can correct."""
 DIFFERENCE = 0.05
-"""Step of the derivatives, in the logarithm of a coefficient: wide enough to pass over counts that jump."""
+"""Step of the numerical derivatives, in the logarithm of a coefficient; large, because some figures are counts."""
 LARGEST_CHANGE = math.log(30.0)
-"""How far from its start a coefficient may go, in its logarithm."""
+"""Largest change of a coefficient from its start, in its logarithm."""
 ROUNDS = 2
-"""Fits, each weighted by how figures vary where the last one ended."""
+"""Fits; each takes its weights from the variances at the end of the one before."""
 NO_FIGURE = 5.0
-"""Logarithm that stands for a figure that a simulated run did not have, because nothing was served."""
-OPEN = 0.5
-"""Standard error of a combination of coefficients, in the logarithm, from which the data do not tell it."""
-PART_OF = 0.3
-"""Share of a combination from which a coefficient is named as part of it."""
+"""Log ratio of a figure that a simulated run lacks, because it served nothing."""
+UNIDENTIFIED_ERROR = 0.5
+"""Standard error, in the logarithm, from which a combination of coefficients counts as not identified."""
+NAMED_SHARE = 0.3
+"""Least weight in such a combination with which a coefficient is named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A measured run and the scenario that stands for it."""
+    """A measured run and the scenario that simulates it."""
 
     scenario: str
     measured: Measurement
@@ -48,29 +48,29 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Coefficient:
-    """One unknown number, which may be the value of several fields."""
+    """One unknown number, the value of one or several fields."""
 
     name: str
-    """What the user calls it."""
+    """As the user wrote it."""
     fields: tuple[str, ...]
     scenarios: tuple[str, ...]
     start: float
     limit: float | None = None
-    """What it cannot reach; None for no limit."""
+    """Exclusive upper limit; None for none."""
 
     @classmethod
     def of(cls, name: str, fields: Sequence[str], scenarios: Mapping[str, Scenario]) -> Coefficient:
         """Raises:
-        UserError: a scenario has no such field, or it is not a real number above 0.
+        UserError: a scenario has no such field, or the field is not a real number above 0.
         """
         starts = [number(scenario, field) for scenario in scenarios.values() for field in fields]
         limit = upper_limit(next(iter(scenarios.values())), fields[0])
-        # At its limit a coefficient's logarithm is infinite, and no step leads away from there.
+        # At the limit the log-odds are infinite, and no step leads away from there.
         start = starts[0] if limit is None else min(starts[0], 0.99 * limit)
         return cls(name, tuple(fields), tuple(scenarios), start, limit)
 
     def value(self, change: float) -> float:
-        """The number at a change of its logarithm from the start; of its log-odds, where it has a limit."""
+        """The number after a change of its logarithm from the start (of its log-odds, where it has a limit)."""
         if self.limit is None:
             return self.start * math.exp(change)
         odds = self.start / (self.limit - self.start) * math.exp(change)
@@ -79,21 +79,21 @@ class Coefficient:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What was fitted."""
+    """Result of a fit."""
 
     coefficients: Sequence[Coefficient]
     scenarios: dict[str, Scenario]
-    """With the fitted values."""
+    """The scenarios with the fitted values."""
     changes: FloatArray
-    """(n,) from the start, in the logarithm (log-odds)."""
+    """(n,) changes of the coefficients from their starts, in the logarithm (log-odds)."""
     errors: FloatArray
-    """(n,) standard errors of these; huge where the data say nothing."""
+    """(n,) standard errors of the changes; huge where the data identify nothing."""
     unidentified: list[tuple[str, ...]]
-    """Names of coefficients that the data do not tell, or do not tell from each other."""
-    cells: list[tuple[Case, str]]
-    """Measured runs and figures, one for each of:"""
+    """Names of coefficients that the data do not identify, or do not tell apart."""
+    figures: list[tuple[Case, str]]
+    """The measured figures, each with its run."""
     log_ratios: FloatArray
-    """(seeds, figures) of simulated over measured, at the fitted values."""
+    """(seeds, figures) log of simulated over measured, at the fitted values."""
 
     def interval(self, place: int) -> tuple[float, float]:
         """95 % interval of a coefficient."""
@@ -103,14 +103,14 @@ class Calibration:
 
 
 class Simulations:
-    """The runs of a fit, at any values of its coefficients.
+    """Simulates the runs of a fit at given values of its coefficients.
 
     Args:
         scenarios: by name.
         cases: measured runs.
-        coefficients: what varies.
-        seeds: how many of each run.
-        jobs: processes to run them in.
+        coefficients: the fitted ones.
+        seeds: simulations of each run.
+        jobs: processes.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Simulations:
     ) -> None:
         self._given, self._cases, self._coefficients = scenarios, cases, coefficients
         self._seeds, self._jobs = seeds, jobs
-        self.cells = [(case, figure) for case in cases for figure in case.measured.figures]
+        self.figures = [(case, figure) for case in cases for figure in case.measured.figures]
 
     def scenarios(self, changes: FloatArray) -> dict[str, Scenario]:
         """The scenarios at (n,) changes of the coefficients."""
@@ -134,7 +134,7 @@ class Simulations:
         return {name: with_numbers(scenario, values[name]) for name, scenario in self._given.items()}
 
     def log_ratios(self, points: Sequence[FloatArray]) -> FloatArray:
-        """(points, seeds, figures) logarithms of simulated over measured figures."""
+        """(points, seeds, figures) log of simulated over measured figures."""
         runs: list[Run] = []
         for point in points:
             scenarios = self.scenarios(point)
@@ -144,7 +144,7 @@ class Simulations:
                 seeds = range(scenario.seed, scenario.seed + self._seeds)
                 runs += [Run(case.scenario, scenario, policy, measured.rate, seed) for seed in seeds]
         rows = run_all(runs, self._jobs)
-        ratios = np.empty((len(points), self._seeds, len(self.cells)))
+        ratios = np.empty((len(points), self._seeds, len(self.figures)))
         for point in range(len(points)):
             place = 0
             for case in self._cases:
@@ -171,23 +171,23 @@ def calibrate(
     """Fit coefficients to measurements by non-linear least squares.
 
     Args:
-        scenarios: by name; their values are where the fit begins.
-        cases: what was measured.
-        coefficients: what is unknown.
-        seeds: simulated runs of each measured one; a weight by variance needs two.
-        jobs: processes to run them in.
-        evaluations: most points that a round tries; 1: none but the start, whose intervals are found.
-        progress: is told the root mean square of the logarithms after each point.
+        scenarios: by name; the fit begins at their values.
+        cases: the measured runs.
+        coefficients: the unknowns.
+        seeds: simulations of each measured run; weights by variance need at least two.
+        jobs: processes.
+        evaluations: most points that a fit tries; 1: only the intervals at the start.
+        progress: called after each point with the root mean square of the log ratios.
     """
     simulations = Simulations(scenarios, cases, coefficients, seeds, jobs)
     changes = np.zeros(len(coefficients))
     ratios = simulations.log_ratios([changes])[0]
     if not coefficients:
-        return Calibration((), dict(scenarios), changes, changes, [], simulations.cells, ratios)
-    jacobian, variance = np.zeros((len(simulations.cells), len(coefficients))), 1.0
-    freedom = max(1, len(simulations.cells) - len(coefficients))
+        return Calibration((), dict(scenarios), changes, changes, [], simulations.figures, ratios)
+    jacobian, variance = np.zeros((len(simulations.figures), len(coefficients))), 1.0
+    freedom = max(1, len(simulations.figures) - len(coefficients))
     for _ in range(ROUNDS if evaluations > 1 else 1):
-        spread = ratios.std(axis=0, ddof=1) if seeds > 1 else np.zeros(len(simulations.cells))
+        spread = ratios.std(axis=0, ddof=1) if seeds > 1 else np.zeros(len(simulations.figures))
         weights = 1.0 / np.hypot(spread, MODEL_ERROR)
 
         def residuals(point: FloatArray, weights: FloatArray = weights) -> FloatArray:
@@ -211,17 +211,17 @@ def calibrate(
             max_nfev=evaluations,
         )
         changes, jacobian = fit.x, np.asarray(fit.jac)
-        # Residuals that are larger than their weights foresee widen the errors; smaller ones may be so by chance.
+        # Residuals above what their weights predict widen the errors; residuals below may be due to chance.
         variance = max(1.0, 2.0 * float(fit.cost) / freedom)
         ratios = simulations.log_ratios([changes])[0]
     errors, unidentified = identified(jacobian, variance, [one.name for one in coefficients])
     return Calibration(
-        coefficients, simulations.scenarios(changes), changes, errors, unidentified, simulations.cells, ratios
+        coefficients, simulations.scenarios(changes), changes, errors, unidentified, simulations.figures, ratios
     )
 
 
 def identified(jacobian: FloatArray, variance: float, names: Sequence[str]) -> tuple[FloatArray, list[tuple[str, ...]]]:
-    """How well residuals tell what they were fitted by.
+    """Standard errors of a fit, and what it does not identify.
 
     The covariance of a least-squares estimate is variance · (JᵀJ)⁻¹; its axes are the right singular vectors of J, and
     its standard errors along them the inverses of the singular values (Bates, Watts: "Nonlinear Regression Analysis",
@@ -233,7 +233,7 @@ def identified(jacobian: FloatArray, variance: float, names: Sequence[str]) -> t
         names: n names of the coefficients.
 
     Returns:
-        (n,) standard errors, and for each direction that the residuals do not tell the coefficients that make it up.
+        (n,) standard errors, and for each direction that is not identified, the coefficients that make it up.
     """
     _, sizes, axes = np.linalg.svd(jacobian)
     sizes = np.concatenate([sizes, np.zeros(len(names) - len(sizes))])
@@ -241,7 +241,7 @@ def identified(jacobian: FloatArray, variance: float, names: Sequence[str]) -> t
     errors = np.sqrt(((axes * along[:, None]) ** 2).sum(axis=0))
     unknown: list[tuple[str, ...]] = []
     for axis, error in zip(axes, along, strict=True):
-        if error > OPEN:
+        if error > UNIDENTIFIED_ERROR:
             shares = sorted(zip(np.abs(axis).tolist(), names, strict=True), reverse=True)
-            unknown.append(tuple(name for share, name in shares if share >= PART_OF))
+            unknown.append(tuple(name for share, name in shares if share >= NAMED_SHARE))
     return errors, unknown

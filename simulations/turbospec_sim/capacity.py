@@ -1,4 +1,4 @@
-"""The highest rate at which a server stays within its objectives, found by bisection."""
+"""Capacity: the highest request rate at which a server meets its SLO, found by bisection."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from turbospec_sim.ratio import Ratio
 from turbospec_sim.run import Run, simulate
 
 TOLERANCE = 0.01
-"""Where bisection ends, as a part of the rate."""
+"""Relative width at which bisection ends."""
 FINEST = 1e-6
-"""Least tolerance; a search without one would not end."""
+"""Least tolerance; below, floating point ends the progress of the search."""
 LOWEST, HIGHEST = 1e-3, 1e5
-"""Requests a second between which a capacity is looked for; below the first it counts as 0."""
+"""Range of the search, requests/s; a capacity below it counts as 0."""
 FIRST_GUESS = 1.0
 
 
@@ -28,7 +28,7 @@ class Capacity:
     """The capacity of one run, over seeds."""
 
     rates: tuple[float, ...]
-    """Requests a second, one for each seed; 0 where no rate is within the objectives."""
+    """Requests/s, one for each seed; 0 where no rate meets the SLO."""
 
     @property
     def mean(self) -> float:
@@ -41,39 +41,39 @@ class Capacity:
         return float(np.std(self.rates, ddof=1)) / math.sqrt(number) if number > 1 else math.nan
 
     def over(self, other: Capacity) -> Ratio | None:
-        """This capacity over another one with the same seeds; None where either server can take nothing."""
+        """This capacity over another one with the same seeds; None where one of them is 0."""
         if min(*self.rates, *other.rates) <= 0.0:
             return None
         return Ratio.of(np.log(self.rates) - np.log(other.rates))
 
 
 def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
-    """Highest rate at which one run stays within its scenario's objectives.
+    """Highest rate at which one run meets its scenario's SLO.
 
-    A seed's requests and texts are the same at every rate, and only come closer together, so that more load is hardly
-    ever better and bisection finds the one place where the objectives begin to be missed.
+    A seed's requests and their acceptance are the same at every rate and only arrive closer together. The SLO is
+    therefore missed above one rate and met below it, nearly always, and bisection finds that rate.
 
     Args:
-        run: what is simulated; its rate, where it has one, is where the search begins.
-        tolerance: the result is at most this part below the lowest rate that was found to miss the objectives; at
+        run: what is simulated; the search begins at its rate, where it has one.
+        tolerance: relative distance of the result to the lowest rate that was found to miss the SLO, at most; at
             least `FINEST`.
 
     Returns:
-        Requests a second; 0 where even `LOWEST` misses the objectives, `HIGHEST` where nothing up to it does.
+        Requests/s; 0 where even `LOWEST` misses the SLO, `HIGHEST` where no rate up to it does.
 
     Raises:
-        UserError: the scenario has no objectives, or its load does not go by a rate, or the tolerance is too fine.
+        UserError: the scenario has no SLO, its arrivals have no rate, or the tolerance is too fine.
     """
     if tolerance < FINEST:
-        raise UserError(f"tolerance {tolerance:g} is too fine; give at least {FINEST:g}, as a part of the rate")
+        raise UserError(f"tolerance {tolerance:g} is too fine; use at least {FINEST:g} (of the rate)")
     if run.scenario.slo is None:
-        raise UserError(f"scenario `{run.name}` has no `slo`; without objectives there is no capacity")
+        raise UserError(f"scenario `{run.name}` has no `slo`, which defines its capacity; add one")
     if not run.scenario.workload.has_rates:
-        raise UserError(f"scenario `{run.name}` does not go by rates; capacity needs Poisson or other open arrivals")
+        raise UserError(f"scenario `{run.name}` has no request rate; capacity needs Poisson or other open arrivals")
     low, high = _bracket(run, run.rate or FIRST_GUESS)
     while low >= LOWEST and high <= HIGHEST and high > low * (1.0 + tolerance):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if _within(run, middle) else (low, middle)
+        low, high = (middle, high) if _meets_slo(run, middle) else (low, middle)
     return min(low, HIGHEST) if low >= LOWEST else 0.0
 
 
@@ -91,10 +91,10 @@ def capacities(
 
     Args:
         runs: what is simulated; seeds count up from each run's own.
-        seeds: how many of each.
-        jobs: processes to run them in.
+        seeds: searches of each run.
+        jobs: processes.
         tolerance: as in `capacity`.
-        done: is called after each run and seed.
+        done: called after each search.
     """
     seeded = [replace(run, seed=run.seed + seed) for run in runs for seed in range(seeds)]
     found: list[float] = []
@@ -105,18 +105,18 @@ def capacities(
 
 
 def _bracket(run: Run, guess: float) -> tuple[float, float]:
-    """A rate within the objectives and its double, which is not; out of bounds where there is none."""
+    """A rate that meets the SLO, and its double, which does not; out of range where there is none."""
     low = guess
-    if _within(run, low):
-        while low <= HIGHEST and _within(run, 2.0 * low):
+    if _meets_slo(run, low):
+        while low <= HIGHEST and _meets_slo(run, 2.0 * low):
             low *= 2.0
         return low, 2.0 * low
     while low >= LOWEST:
         low /= 2.0
-        if _within(run, low):
+        if _meets_slo(run, low):
             break
     return low, 2.0 * low
 
 
-def _within(run: Run, rate: float) -> bool:
+def _meets_slo(run: Run, rate: float) -> bool:
     return bool(simulate(replace(run, rate=rate))["slo_met"])

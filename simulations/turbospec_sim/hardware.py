@@ -1,4 +1,4 @@
-"""Public figures of GPUs and models, for step times by the roofline model."""
+"""Published figures of GPUs and models, for step times by the roofline model."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Gpu(Settings):
     """One GPU's peak rates."""
 
     bandwidth_gb_s: float = Field(gt=0)
-    """Memory, in 10⁹ bytes a second."""
+    """Memory bandwidth, 10⁹ bytes/s."""
     tflops_16bit: float = Field(gt=0)
-    """Dense tensor-core rate in float16 or bfloat16."""
+    """Dense tensor-core rate in float16 or bfloat16, 10¹² operations/s."""
     tflops_8bit: float | None = Field(default=None, gt=0)
-    """In FP8 or INT8; none: weights of 8 bits are computed with in 16."""
+    """The same in FP8 or INT8; None: 8-bit weights are computed in 16 bits."""
 
 
 class ModelShape(Settings):
-    """What a decoder's time depends on, by the names of its configuration."""
+    """Shape of a decoder, by the names of Hugging Face configurations."""
 
     layers: Count
     hidden_size: Count
@@ -31,10 +31,10 @@ class ModelShape(Settings):
     head_dim: Count
     intermediate_size: Count
     vocab_size: Count
-    """Rows of the output head; of an EAGLE-3 head, its draft vocabulary."""
+    """Rows of the output head; for an EAGLE-3 head, its draft vocabulary."""
     eagle3_target_hidden_size: Count | None = None
-    """Hidden size of the target where this is an EAGLE-3 head: it fuses three of the target's hidden states, and its
-    attention reads the token's embedding beside them."""
+    """For an EAGLE-3 head, the target's hidden size: the head fuses three hidden states of the target, and its
+    attention reads them together with the token's embedding."""
 
     @property
     def layer_parameters(self) -> int:
@@ -50,12 +50,12 @@ class ModelShape(Settings):
 
     @property
     def fusion_parameters(self) -> int:
-        """Weights that an EAGLE-3 head's first pass alone needs."""
+        """Weights that only an EAGLE-3 head's first pass reads."""
         return 3 * (self.eagle3_target_hidden_size or 0) * self.hidden_size
 
     @property
     def kv_values(self) -> int:
-        """Numbers that a token leaves in the KV cache."""
+        """Values that a token occupies in the KV cache."""
         return 2 * self.layers * self.kv_heads * self.head_dim
 
 

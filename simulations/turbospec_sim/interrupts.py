@@ -1,4 +1,4 @@
-"""Ctrl-C at a moment that suits."""
+"""Ctrl-C between two steps."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def deferred_interrupts() -> Iterator[list[int]]:
-    """Collect interrupts in the list that is given, for its owner to act on between two steps.
+    """Collect SIGINT in the list that is yielded; the caller checks it between two steps.
 
-    Compiled code that is interrupted fails with an error of another kind, which the controller's guard would take for
-    the policy's. Outside the main thread, where no signals arrive, this does nothing.
+    Interrupted compiled code raises another exception, which the controller's guard would count as a fault of the
+    policy. Outside the main thread, which alone receives signals, this does nothing.
     """
     arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():

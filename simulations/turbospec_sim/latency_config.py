@@ -1,4 +1,4 @@
-"""Where a scenario's step times come from: given, fitted to a profile, or derived from a roofline."""
+"""Sources of a scenario's step times: given coefficients, a measured profile, or a roofline model."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from turbospec.files.suggestions import nearest
 from turbospec.interface import FloatArray
 from turbospec.models.profile import Profile
 from turbospec_sim.hardware import GIGA, GPUS, MODELS, TERA, Gpu, ModelShape
-from turbospec_sim.limits import MOST, Count
+from turbospec_sim.limits import MAX_COUNT, Count
 from turbospec_sim.profile_fit import fitted_coefficients
 from turbospec_sim.step_time import StepTimes, floor_and_slope
 from turbospec_sim.workload.files import InputFile
 
 Seconds = Annotated[float, Field(ge=0)]
-CurvePoint = tuple[Annotated[int, Field(ge=0, le=MOST)], Seconds]
+CurvePoint = tuple[Annotated[int, Field(ge=0, le=MAX_COUNT)], Seconds]
 Dtype = Literal["float32", "float16", "bfloat16", "fp8", "int8", "int4"]
 BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 
 
 class _Latency(Settings):
-    """What every source has in common. A coefficient that is given goes before what the source says of it."""
+    """What all sources have in common. A given coefficient overrides the derived value."""
 
     host_seconds: Seconds | None = None
-    """A step's work outside the models."""
+    """Host time of a step."""
     host_request_seconds: Seconds | None = None
-    """The same for each request of the step."""
+    """Host time for each request of the step."""
     kv_token_seconds: Seconds | None = None
-    """Each token of KV cache that the target's pass reads."""
+    """For each KV token that the target's pass reads."""
     attention_pair_seconds: Seconds | None = None
-    """Each pair of a prompt's token and one that it attends to."""
+    """For each pair of a prompt token and a token that it attends to."""
     sampled_token_seconds: Seconds | None = None
-    """Each token of the target's pass after which the next one is chosen: those of decoding requests, drafts too."""
+    """For each token of the target's pass that a token is sampled after: those of decoding requests, drafts too."""
     draft_start_seconds: Seconds | None = None
     draft_pass_seconds: Seconds | None = None
     draft_row_seconds: Seconds | None = None
     draft_kv_token_seconds: Seconds | None = None
     catch_up_token_seconds: Seconds | None = None
-    """Each token of a prompt, or of output that it has missed, that the drafter computes."""
+    """For each prompt token, or token of drafter KV lag, that the drafter computes."""
     decision_seconds: Seconds = 0.0
-    """Each decision of the controller."""
+    """For each plan of the controller."""
     cold_draft_seconds: Seconds = 0.0
-    """Once, when the drafter drafts for the first time: what is compiled, allocated or loaded then."""
+    """Once, at the first draft: compilation, allocation and loading."""
     noise: float = Field(default=0.0, ge=0, le=10)
-    """Standard deviation of the logarithm of the target's and of the drafter's time in a step."""
+    """Standard deviation of the logarithm of the target's and of the drafter's time in a step (log-normal noise)."""
     graph_sizes: tuple[Count, ...] = ()
-    """Tokens to which CUDA graphs pad the target's pass; none for no padding."""
+    """Tokens to which CUDA graphs pad the target's pass; empty for no padding."""
 
     @model_validator(mode="after")
     def _rising(self) -> _Latency:
@@ -74,16 +74,16 @@ class _Latency(Settings):
 
 
 class GivenLatency(_Latency):
-    """Coefficients as they are given; those left out are 0."""
+    """Given coefficients; those left out are 0."""
 
     source: Literal["coefficients"]
     verify_floor_seconds: Seconds | None = None
-    """Reading the target's weights."""
+    """Time to read the target's weights."""
     verify_token_seconds: Seconds | None = None
-    """Computing one token in the target."""
+    """Time to compute one token in the target."""
     verify_combined: Literal["max", "plus"] = "max"
-    """Whether the longer of the two hides the other."""
-    verify_curve: tuple[tuple[Annotated[int, Field(ge=0, le=MOST)], Seconds], ...] | None = Field(
+    """Whether the two overlap ("max") or add up ("plus")."""
+    verify_curve: tuple[tuple[Annotated[int, Field(ge=0, le=MAX_COUNT)], Seconds], ...] | None = Field(
         default=None, min_length=2
     )
     """[tokens, seconds] points of the target's pass in place of floor and slope, rising from 0 tokens."""
@@ -112,7 +112,7 @@ class GivenLatency(_Latency):
 
 
 class ProfiledLatency(_Latency):
-    """Fitted to what `turbospec profile` measured; policies are given the same profile."""
+    """Fitted to a profile by `turbospec profile`, which the policies get too."""
 
     source: Literal["profile"]
     file: InputFile
@@ -133,7 +133,7 @@ def _preset(known: dict[str, Any], what: str) -> BeforeValidator:
         if not isinstance(value, str):
             return value
         if value not in known:
-            raise ValueError(f"no {what} is called `{value}`; {nearest(value, known)} (or give its figures)")
+            raise ValueError(f"no {what} is called `{value}`; {nearest(value, known)} (or write its figures)")
         return known[value]
 
     return BeforeValidator(look_up)
@@ -144,11 +144,11 @@ ModelChoice = Annotated[ModelShape, _preset(MODELS, "model")]
 
 
 class RooflineLatency(_Latency):
-    """Derived from the models' shapes and the GPU's rates.
+    """Derived from the models' shapes and the GPU's rates by the roofline model.
 
-    A pass reads all weights and computes two operations a weight and token; it takes the longer of both (Williams,
-    Waterman, Patterson, CACM 52(4), 2009). What kernels' launches and communication take comes on top: `host_seconds`
-    for a step, `draft_overhead_seconds` for each of the drafter's passes.
+    A pass reads all weights and computes two operations for each weight and token; it takes the longer of the two times
+    (Williams, Waterman, Patterson, CACM 52(4), 2009). Kernel launches and communication come on top: `host_seconds` for
+    a step, `draft_overhead_seconds` for each drafter pass.
     """
 
     source: Literal["roofline"]
@@ -156,14 +156,14 @@ class RooflineLatency(_Latency):
     gpus: Count = 1
     """GPUs that share the target and the drafter evenly (tensor parallelism)."""
     bandwidth_efficiency: float = Field(default=0.8, gt=0, le=1)
-    """Part of the peak bandwidth that is reached."""
+    """Share of the peak bandwidth that is reached."""
     flops_efficiency: float = Field(default=0.6, gt=0, le=1)
-    """Part of the peak rate of computing that is reached."""
+    """Share of the peak rate of operations that is reached."""
     target: ModelChoice
     target_dtype: Dtype = "bfloat16"
     kv_dtype: Dtype = "bfloat16"
     drafter: ModelChoice | None = None
-    """None: drafts cost nothing, as prompt look-up's nearly do."""
+    """None: drafting takes no time (prompt look-up)."""
     drafter_dtype: Dtype = "bfloat16"
     draft_overhead_seconds: Seconds = 0.0
 
@@ -172,7 +172,7 @@ class RooflineLatency(_Latency):
         target, bandwidth = self.target, self.gpu.bandwidth_gb_s * GIGA * self.bandwidth_efficiency * self.gpus
         weights = target.layers * target.layer_parameters
         floor = (weights + target.head_parameters) * BYTES[self.target_dtype] / bandwidth
-        # The head runs for the tokens that are sampled from; of a prompt that is one.
+        # The output head runs only for tokens that are sampled after: one of a prompt. It is left out here.
         token = 2.0 * weights / self._flops(self.target_dtype)
         derived = {
             "kv_token": target.kv_values * BYTES[self.kv_dtype] / bandwidth,

@@ -1,4 +1,4 @@
-"""Numbers that a scenario may give: plausible ones, and none that the simulator's arrays cannot hold."""
+"""Upper limits of a scenario's numbers: plausible values that the simulator's arrays can hold."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-MOST = 10**9
-"""Tokens of a text or of a step, and whatever else is counted."""
-MOST_CACHED = 10**12
+MAX_COUNT = 10**9
+"""Tokens of a request or of a step, and other counts."""
+MAX_CACHE_TOKENS = 10**12
 """Tokens of a KV cache."""
-MOST_REQUESTS = 10**8
-"""Of a run; each takes 40 bytes while it lasts."""
-MOST_PLACES = 10**6
-"""Requests served at once."""
-MOST_SEED = 2**53
+MAX_REQUESTS = 10**8
+"""Requests of a run; each takes 40 bytes of memory."""
+MAX_BATCH_SLOTS = 10**6
+"""Requests that run at once."""
+MAX_SEED = 2**53
 
-Count = Annotated[int, Field(ge=1, le=MOST)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]

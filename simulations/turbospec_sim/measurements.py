@@ -1,4 +1,4 @@
-"""Tables of measured runs: a CSV with one run a line, or what `vllm bench serve --save-result` wrote."""
+"""Tables of measured runs: a CSV with one run per line, or results of `vllm bench serve --save-result`."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ FIGURES = (
     "total_token_throughput",
     "max_concurrent_requests",
 )
-"""What can be compared: figures of a simulated run, which has the names of `vllm bench serve`."""
+"""Figures that can be compared: those of a simulated run, by the names of `vllm bench serve`."""
 
 USUAL = (
     "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "output_throughput", "max_concurrent_requests",
 )  # fmt: skip
-"""Of the many figures that a JSON result has, those that are compared unless others are asked for."""
+"""Figures of a JSON result that are compared by default."""
 
 ALIASES = {
     "rate_rps": "request_rate",
     "output_tok_s": "output_throughput",
     "max_concurrent": "max_concurrent_requests",
 } | {f"{latency}_{statistic}_ms": f"{statistic}_{latency}_ms" for statistic in _STATISTICS for latency in _LATENCIES}
-"""Other names that columns go by."""
+"""Alternative names of columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class Measurement:
     """One measured run."""
 
     run: str
-    """The name that its table gives it; the file's, for a JSON result without one."""
+    """Its name in the table; the file's name, for a JSON result without one."""
     rate: float | None
-    """Requests a second; None for a closed loop."""
+    """Requests/s; None for a closed loop."""
     policy: str | None
-    """Of the simulated run that it is compared with; None for the scenario's own."""
+    """Policy of the simulated run that it is compared with; None: the scenario's own."""
     figures: dict[str, float]
     """By the names of `FIGURES`."""
 
@@ -55,17 +55,17 @@ def read_measurements(path: Path, figures: Sequence[str] = ()) -> list[Measureme
     """Read a table of measurements.
 
     Args:
-        path: `.csv`, with the columns `run`, `request_rate` (or `rate_rps`) for open loops, `policy` where runs differ
-            by it, and any of `FIGURES` (or `ttft_p99_ms` for `p99_ttft_ms`, and so on); otherwise JSON as `vllm bench
-            serve` saves and appends it, or rows of `turbospec simulate`.
-        figures: those to read; none: all of a CSV, `USUAL` of JSON.
+        path: a `.csv` with the columns `run`, `request_rate` (or `rate_rps`) for open loops, optionally `policy`, and
+            any of `FIGURES` (also as `ttft_p99_ms` for `p99_ttft_ms`, and so on); else JSON that `vllm bench serve`
+            saved or appended, or rows of `turbospec simulate`.
+        figures: the figures to read; empty: all of a CSV, `USUAL` of JSON.
 
     Raises:
         UserError: the file cannot be read or is empty, a column is missing, or a figure is not a number above 0.
     """
     for name in figures:
         if name not in FIGURES:
-            raise UserError(f"--figure {name}: not a figure that is simulated; {nearest(name, FIGURES)}")
+            raise UserError(f"--figure {name}: not a simulated figure; {nearest(name, FIGURES)}")
     if not path.is_file():
         raise UserError(f"{path}: no such file of measurements")
     if path.suffix == ".csv":
@@ -80,7 +80,7 @@ def read_measurements(path: Path, figures: Sequence[str] = ()) -> list[Measureme
 
 
 def _results(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Places and fields of a file's results: one, a list, rows of ours, or one a line."""
+    """Locations and fields of a file's results: one, a list, rows of `turbospec simulate`, or JSON lines."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
@@ -99,10 +99,10 @@ def _measurement(where: str, fields: dict[str, Any], wanted: Sequence[str], run:
     named = {ALIASES.get(name, name): value for name, value in fields.items()}
     run = named.get("run") or named.get("scenario") or run
     if run is None:
-        raise UserError(f"{where}: column `run` is missing; name the measured run there")
+        raise UserError(f"{where}: column `run` is missing; it names the measured run")
     found = {name: _number(where, name, named[name]) for name in wanted if named.get(name) is not None}
     if not found:
-        raise UserError(f"{where}: none of the figures that are compared is there; known: {', '.join(wanted)}")
+        raise UserError(f"{where}: no figure that can be compared; known: {', '.join(wanted)}")
     rate = named.get("request_rate")
     open_loop = rate is not None and str(rate) != "inf"
     return Measurement(

@@ -1,4 +1,4 @@
-"""A run's figures, defined and named as `vllm bench serve` does."""
+"""Figures of a run, with the definitions and names of `vllm bench serve`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PERCENTILES = (50, 95, 99)
 def summarise(state: EngineState, duration: float) -> dict[str, Any]:
     """Figures of the measured requests of a run that took `duration` seconds.
 
-    Time per output token is a request's latency after its first token over its remaining tokens; inter-token latency
-    is the time between a request's emissions, so a step that emits several tokens at once counts as one.
+    TPOT is a request's latency after its first token, divided by its remaining tokens. ITL is the time between a
+    request's emissions: several tokens that a step emits at once count as one emission.
     """
     offered = state.offered[int(state.engine["first_measured"][0]) :]
     done = offered[np.isfinite(offered["latency"])]
@@ -47,29 +47,29 @@ def summarise(state: EngineState, duration: float) -> dict[str, Any]:
 
 
 def time_per_output_token(done: Records) -> FloatArray:
-    """(n,) seconds for each token after the first; NaN for requests that emitted one only."""
+    """(n,) TPOT in seconds; NaN for requests that emitted only one token."""
     following = (done["output_tokens"] - 1).astype(np.float64)
     following[following == 0] = math.nan
     return (done["latency"] - done["ttft"]) / following
 
 
 def max_concurrent_requests(sent: FloatArray, latency: FloatArray) -> int:
-    """Most requests in flight within one second of the clock that starts with the first, as vLLM's client counts.
+    """Most requests in flight in one second, as vLLM's client counts; seconds start with the first request.
 
-    A request counts in every second that it touches, so that requests which follow each other within a second count as
+    A request counts in every second that it overlaps, so that requests which follow each other within a second count as
     concurrent.
     """
     if not len(sent):
         return 0
     first = np.sort(np.floor(sent - sent.min()))
     last = np.sort(np.floor(sent + latency - sent.min()))
-    # It is highest in a second in which a request begins; a table of all seconds would grow with the run's length.
+    # The maximum is in a second in which a request begins; a table of all seconds would grow with the run's length.
     begun, over = np.searchsorted(first, first, side="right"), np.searchsorted(last, first, side="left")
     return int((begun - over).max())
 
 
 def within_slo(done: Records, slo: Slo) -> FloatArray:
-    """(n,) 1 for each request within the limits itself, else 0."""
+    """(n,) 1 for each request that is within the SLO's limits, else 0."""
     within = np.ones(len(done))
     if slo.p99_ttft_ms is not None:
         within[done["ttft"] * 1e3 >= slo.p99_ttft_ms] = 0.0
@@ -79,10 +79,10 @@ def within_slo(done: Records, slo: Slo) -> FloatArray:
 
 
 def judged(state: EngineState, figures: dict[str, Any], slo: Slo | None) -> dict[str, Any]:
-    """Whether the objectives were met, and what was served within them.
+    """Whether the SLO was met, and goodput.
 
-    `request_goodput` is `vllm bench serve`'s; `token_goodput` counts these requests' output tokens. Where there are no
-    objectives, everything served counts and `slo_met` is None.
+    `request_goodput` is that of `vllm bench serve`; `token_goodput` counts the output tokens of the same requests.
+    Without an SLO, every request counts and `slo_met` is None.
     """
     offered = state.offered[int(state.engine["first_measured"][0]) :]
     done = offered[np.isfinite(offered["latency"])]
@@ -114,9 +114,11 @@ def _gaps(state: EngineState) -> dict[str, float]:
 
 
 def _steps(state: EngineState) -> dict[str, Any]:
-    """Accepted length as vLLM counts it (1 + accepted tokens a draft), draft length over all decoding requests.
+    """Figures of the steps. Accepted length as vLLM counts it: 1 + accepted tokens per draft. Draft length K: mean over
+    all decoding requests.
 
-    Prefill is what prompts added to the target's pass, a part of verify's share; the other three make up the whole.
+    The shares of draft, verify and host add up to 1. That of prefill, what prompts added to the target's pass, is part
+    of verify's share.
     """
     sums = {name: state.totals[name][0].item() for name in state.totals.dtype.names or ()}
     busy = sums["host_seconds"] + sums["draft_seconds"] + sums["verify_seconds"]

@@ -1,4 +1,4 @@
-"""The policy that knows what others must learn; possible in simulation only."""
+"""The oracle: a policy that knows acceptance and step times, possible in simulation only."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from turbospec_sim.step_time import padded, pass_seconds
 class OraclePolicy:
     """Plans each step exactly under the true acceptance of every draft token and the true cost of the step.
 
-    It does not know which tokens will be accepted, only how probable that is (where acceptance is recorded as 0 and 1,
-    these are the same), and nothing of requests to come. A second is worth the tokens that decoding brings in one;
-    a first token that waits does not make it dearer, as this is a yardstick for throughput.
+    It knows the probability that a token is accepted, not the result (with acceptance recorded as 0 and 1, these are
+    the same), and nothing about future requests. Its price of time λ is the decode rate; waiting first tokens do not
+    raise it, because the oracle is the yardstick of throughput.
     """
 
     def __init__(self, state: EngineState) -> None:
@@ -46,7 +46,7 @@ class OraclePolicy:
         charges: FloatArray | None = None
         if batch.drafter_lag_tokens:
             catch_up = view.drafter_lag_tokens.astype(np.float64) * state.times.catch_up_token
-            # Each step earns its share of what catching up is good for: all that the request still has to emit.
+            # The cost of catching up, spread over all tokens that the request can still emit.
             charges = catch_up * (1.0 + conditional[:, 0]) / np.maximum(view.tokens_left, 1)
         rate = self._price.rate(batch.decoding)
         if rate is None:
@@ -59,7 +59,7 @@ class OraclePolicy:
         decoding = self._decoding.pop(outcome.step, 0)
         if not decoding:
             return
-        # Prompts are owed whatever is drafted. What they added to the step is known here, and is no time of decoding.
+        # Prefill does not depend on drafting. Its part of the step is known here and does not count as decoding.
         curve, without = self._state.times.curve, outcome.padded_tokens - outcome.prefill_tokens
         prompts = pass_seconds(curve, outcome.padded_tokens) - pass_seconds(curve, without)
         self._price.add(decoding, int(outcome.emitted.sum()), outcome.step_seconds - prompts)

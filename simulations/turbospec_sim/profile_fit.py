@@ -1,8 +1,8 @@
-"""A simulated step's coefficients from measured steps.
+"""Coefficients of simulated step times, fitted to measured steps.
 
-The controller's latency model prices all tokens of the target's pass alike, because it decides on drafts only. Here
-those of prompts matter too: only for the others is the next token chosen, which under top-p takes longer than to
-compute them.
+The controller's latency model has one cost for all tokens of the target's pass, because it decides about drafts only. A
+simulation also needs the cost of prompt tokens, which is lower: no token is sampled after them, and under top-p
+sampling takes longer than computing a token.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ HOST = ("host", "host_request")
 
 
 def fitted_coefficients(samples: Sequence[LatencySample]) -> tuple[FloatArray, dict[str, float]]:
-    """Fit a step's parts to measured steps.
+    """Fit the parts of a step's time to measured steps.
 
-    Each part is a non-negative least squares fit of relative errors, which lies below the mean of times that vary, and
-    is then raised to it: what runs take goes by the mean.
+    Each part is fitted by non-negative least squares of relative errors. With noise such a fit lies below the mean; it
+    is scaled to the mean, because the duration of a run depends on the mean.
 
     Args:
         samples: at least one.
@@ -55,7 +55,7 @@ def fitted_coefficients(samples: Sequence[LatencySample]) -> tuple[FloatArray, d
 def predicted_seconds(
     samples: Sequence[LatencySample], curve: FloatArray, coefficients: dict[str, float]
 ) -> FloatArray:
-    """(n,) what n measured steps should have taken."""
+    """(n,) predicted seconds of n measured steps."""
     tokens = column(samples, "tokens_batched")
     slope = (curve[1, -1] - curve[1, -2]) / (curve[0, -1] - curve[0, -2])
     seconds = np.interp(tokens, *curve) + slope * np.maximum(tokens - curve[0, -1], 0.0)
@@ -69,13 +69,13 @@ def predicted_seconds(
 def _verify(samples: Sequence[LatencySample]) -> tuple[FloatArray, dict[str, float]]:
     tokens, seconds = column(samples, "tokens_batched"), column(samples, "verify_seconds")
     prompts = column(samples, "prefill_tokens")
-    # Where there is no prompt, nothing tells choosing from computing.
+    # Without prompts, the costs of sampling and of computing a token cannot be told apart.
     sampled = tokens - prompts if prompts.any() else np.zeros(len(samples))
     features = np.column_stack([verify_features(tokens, column(samples, "context_tokens")), sampled])
     weight = relative_weights(seconds)
     fitted, _ = nnls(features * weight[:, None], seconds * weight)
     fitted *= _to_mean(features @ fitted, seconds)
-    # Columns that no sample excites keep the latency model's first guess: 0 would promise free tokens there.
+    # Columns that are 0 in all samples keep the latency model's prior: a coefficient of 0 would make those tokens free.
     guess = np.append(LatencyModel().verify.weights, 0.0)
     floor, kv_token, *slopes, sampled_token = np.where(np.abs(features).max(axis=0) > 0.0, fitted, guess).tolist()
     knots = np.array([0.0, *VERIFY_KNOTS[:-1], 2.0 * VERIFY_KNOTS[-2]])

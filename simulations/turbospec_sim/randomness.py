@@ -1,4 +1,4 @@
-"""Random numbers by counter: each is a function of what it is for, not of how many were drawn before it.
+"""Counter-based random numbers: each is a function of its key and counter, not of how many were drawn before it.
 
 SplitMix64's output function over a key and a counter (Steele, Lea, Flood: "Fast splittable pseudorandom number
 generators", OOPSLA 2014).
@@ -41,6 +41,6 @@ def uniform(stream: np.uint64, counter: int) -> float:
 
 @compiled
 def normal(stream: np.uint64, counter: int) -> float:
-    """A standard normal number (Box and Muller, 1958); takes two counters' worth of the stream."""
+    """A standard normal number (Box and Muller, 1958); uses two counters of the stream."""
     radius = math.sqrt(-2.0 * math.log(1.0 - uniform(stream, 2 * counter)))
     return radius * math.cos(2.0 * math.pi * uniform(stream, 2 * counter + 1))

@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone, and what their figures are together."""
+"""Replications: runs that differ only in their seed, and their mean figures."""
 
 from __future__ import annotations
 
@@ -13,24 +13,32 @@ from scipy.special import stdtrit
 from turbospec.interface import FloatArray
 
 Row = Mapping[str, Any]
-"""A row of results, as it was simulated or as it was read from a file (null where a figure is not finite)."""
+"""A row of results, simulated or read from a file (null where a figure is not finite)."""
 
 LEVEL = 0.95
-"""Of confidence intervals."""
+"""Level of confidence intervals."""
+
+
+def half_width(values: FloatArray) -> float:
+    """Half of the 95 % confidence interval of the mean of (n,) values, by Student's t; NaN with fewer than two."""
+    if len(values) < 2:
+        return math.nan
+    quantile = float(stdtrit(len(values) - 1, 0.5 + LEVEL / 2))
+    return quantile * float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
 @dataclass(frozen=True, slots=True)
 class Replications:
-    """A policy under one load: its rows, one a seed."""
+    """A policy under one load: its rows, one per seed."""
 
     policy: str
     rate: float | str
-    """Requests a second, or "inf" where requests do not come by a rate."""
+    """Requests/s, or "inf" where the workload has no rate."""
     rows: Sequence[Row]
 
     @property
     def load(self) -> str:
-        """The rate, or the clients of a closed loop, in words."""
+        """The rate, or the number of clients of a closed loop."""
         if isinstance(self.rate, float):
             return f"{self.rate:g}"
         clients = self.rows[0]["concurrency"]
@@ -43,13 +51,13 @@ class Replications:
 
     @property
     def label(self) -> str:
-        """The policy, and which K where that was chosen in hindsight."""
+        """The policy, and K where it was chosen in hindsight."""
         lengths = sorted({row["draft_length"] for row in self.rows if row["draft_length"] is not None})
         return f"{self.policy} ({', '.join(f'K={length}' for length in lengths)})" if lengths else self.policy
 
     @property
     def slo_met_share(self) -> float | None:
-        """Part of the runs that met the SLO; None where there is none."""
+        """Share of the runs that met the SLO; None without an SLO."""
         verdicts = [row["slo_met"] for row in self.rows if row["slo_met"] is not None]
         return sum(verdicts) / len(verdicts) if verdicts else None
 
@@ -64,20 +72,16 @@ class Replications:
         return f"met in {round(share * number)} of {number}"
 
     def mean(self, field: str) -> float:
-        """Mean of a figure over the seeds that have it; NaN where none has."""
+        """Mean of a figure over the seeds that have it; NaN where none does."""
         values = self._values(field)
         return float(values.mean()) if len(values) else math.nan
 
     def half_width(self, field: str) -> float:
-        """Half of the 95 % confidence interval of the mean, by Student's t; NaN with fewer than two seeds."""
-        values = self._values(field)
-        if len(values) < 2:
-            return math.nan
-        quantile = float(stdtrit(len(values) - 1, 0.5 + LEVEL / 2))
-        return quantile * float(values.std(ddof=1)) / math.sqrt(len(values))
+        """Half of the 95 % confidence interval of a figure's mean; NaN with fewer than two seeds."""
+        return half_width(self._values(field))
 
     def words(self, field: str, form: str) -> str:
-        """Mean and, of several seeds, half of its interval; – where there is no figure."""
+        """Mean and, with several seeds, ± half of its interval; – without a figure."""
         mean, half = self.mean(field), self.half_width(field)
         if math.isnan(mean):
             return "–"
@@ -89,7 +93,7 @@ class Replications:
 
 
 def replications(rows: Sequence[Row]) -> dict[str, list[Replications]]:
-    """Rows put together over their seeds, by scenario, in the order of their first rows."""
+    """Rows grouped over seeds, by scenario, in the order of their first rows."""
     groups: dict[tuple[str, str, Any], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["scenario"], row["policy"], row["request_rate"]), []).append(row)

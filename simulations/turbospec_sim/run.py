@@ -1,4 +1,4 @@
-"""One run: a scenario under a policy, a rate and a seed, and the row of figures that it gives."""
+"""One run: a scenario under a policy at a rate with a seed, and its row of figures."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ BEST_STATIC = "best_static"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is simulated at once."""
+    """What one simulation runs."""
 
     name: str
     """The scenario's name."""
     scenario: Scenario
     policy: str
-    """Name or file of a policy, or `oracle`, or `best_static` with the draft length that is tried."""
+    """Name or file of a policy; `oracle`; or `best_static`, with `draft_length`."""
     rate: float | None
-    """Requests a second; None where the scenario has no rates."""
+    """Requests/s; None where the workload has no rate."""
     seed: int
     draft_length: int | None = None
     settings: PolicyConfig | None = None
-    """In place of those in the policy's file."""
+    """Settings in place of those of the policy's file."""
 
 
 def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
 
     Args:
         run: what to simulate.
-        listeners: see every step, as with any engine; traces and timelines are such.
+        listeners: are called with every step, as with any engine; a decision trace is one.
 
     Returns:
         A row of results. All but `wall_seconds` is a function of `run` alone.
@@ -90,9 +90,9 @@ def serve(
     """Serve all requests of a state.
 
     Returns:
-        The figures of `metrics.summarise`, and how often the guard stood in for the policy.
+        The figures of `metrics.summarise`, and the number of fallbacks by the guard.
     """
-    # The simulated clock does not see how long a decision takes, and a decision must not depend on this machine.
+    # Decision time is not part of simulated time, and a result must not depend on the speed of this machine.
     guard = guard.model_copy(update={"max_decision_seconds": math.inf})
     controller = Controller(policy, guard=guard, listeners=listeners)
     engine = SimulatedEngine(state, controller)
@@ -118,7 +118,7 @@ def _policy(run: Run, state: EngineState) -> tuple[Policy, GuardConfig]:
 
 
 def _shown_rate(run: Run, state: EngineState) -> float | str:
-    """As `vllm bench serve` has it; of a trace, its mean."""
+    """The rate as `vllm bench serve` reports it; for a trace, its mean."""
     if run.rate is not None:
         return run.rate
     if run.scenario.workload.concurrency is not None:

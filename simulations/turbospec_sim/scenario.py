@@ -1,4 +1,4 @@
-"""What a scenario file says."""
+"""The schema of a scenario file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
 from turbospec_sim.latency_config import Latency
-from turbospec_sim.limits import MOST, MOST_CACHED, MOST_PLACES, MOST_SEED, Count
+from turbospec_sim.limits import MAX_BATCH_SLOTS, MAX_CACHE_TOKENS, MAX_COUNT, MAX_SEED, Count
 from turbospec_sim.records import ENGINE, Records
 from turbospec_sim.workload.acceptance import MAX_POSITIONS
 from turbospec_sim.workload.arrivals import ClosedLoop
@@ -21,29 +21,29 @@ NO_THRESHOLD = np.iinfo(np.int64).max
 
 
 class Slo(Settings):
-    """The objectives that a run is judged by; each is a limit that must not be reached."""
+    """Service-level objectives of a run; a figure that equals its limit misses it."""
 
     p99_ttft_ms: float | None = Field(default=None, gt=0)
     p99_tpot_ms: float | None = Field(default=None, gt=0)
 
 
 class Server(Settings):
-    """The engine's settings, by vLLM's names where it has one."""
+    """The engine's settings, by vLLM's names where vLLM has them."""
 
-    max_num_seqs: int = Field(default=256, ge=1, le=MOST_PLACES)
-    """Most requests served at once."""
+    max_num_seqs: int = Field(default=256, ge=1, le=MAX_BATCH_SLOTS)
+    """Batch slots: most requests that run at once."""
     max_num_batched_tokens: Count = 8192
-    """Most tokens of a step, prompts included; drafts too, where they were made in the step before (`after_draft`)."""
-    long_prefill_token_threshold: int = Field(default=0, ge=0, le=MOST)
-    """Most tokens of one prompt in a step; 0 for no limit of its own."""
-    kv_cache_tokens: int = Field(ge=1, le=MOST_CACHED)
-    """What the KV cache holds, over all requests."""
+    """Most tokens of a step: decode tokens and prefill chunks, and draft tokens with `emit: after_draft`."""
+    long_prefill_token_threshold: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Most tokens of a prefill chunk; 0: no limit besides the token budget."""
+    kv_cache_tokens: int = Field(ge=1, le=MAX_CACHE_TOKENS)
+    """Capacity of the KV cache, all requests together."""
     block_size: Count = 16
     """Tokens in a KV block."""
     frontend_seconds: float = Field(default=0.0, ge=0)
-    """From when a client sends a request until the scheduler has it."""
+    """Time from a client sending a request to its arrival in the waiting queue."""
     emit: Literal["before_draft", "after_draft"] = "after_draft"
-    """Whether a step's tokens leave before the next drafts are made, or after, as vLLM's do."""
+    """Whether a step's tokens are emitted before the drafting for the next step, or after it, as vLLM does."""
 
     @model_validator(mode="after")
     def _holds_a_block(self) -> Server:
@@ -53,32 +53,32 @@ class Server(Settings):
 
 
 class Drafter(Settings):
-    """How drafts are made; what that takes is in `latency`."""
+    """How drafts are made; `latency` has the times."""
 
     max_draft: int = Field(ge=0, le=MAX_POSITIONS)
-    """The engine's K, which no policy exceeds; 0 for an engine without a drafter."""
+    """Largest K of the engine, which no policy exceeds; 0 for an engine without a drafter."""
     kind: Literal["sequential", "parallel"] = "sequential"
-    """Whether each token of a draft takes a pass, or one pass makes them all."""
+    """Whether a draft takes one pass per token, or one pass makes all tokens."""
     batch: bool = True
-    """Whether each pass runs over the whole batch, up to the longest draft, as vLLM's does."""
+    """Whether each pass runs over the whole batch, up to the longest draft, as in vLLM."""
     first_pass_every_step: bool = False
-    """Whether the first pass runs in every step, drafts or not, as vLLM's does without TurboSpec's scheduler."""
+    """Whether the first pass runs in every step, with drafts or without, as in vLLM without TurboSpec's scheduler."""
 
 
 class Scenario(Settings):
-    """A server, what is asked of it, and the run of it that the file describes."""
+    """A server, its workload, and a run."""
 
     version: Literal[1]
     """Version of the scenario file format."""
     description: str = ""
-    """For people; the simulator ignores it."""
+    """For readers; the simulator ignores it."""
     policy: NameOrFile
-    """Name or file of the policy of this run; `oracle` and `best_static` are known too."""
+    """Name or file of the run's policy; or `oracle` or `best_static`."""
     rates: tuple[Rate, ...] = ()
-    """Requests a second, one run each; none for closed loops and traces."""
+    """Requests/s, one run each; none for closed loops and traces."""
     slo: Slo | None = None
-    seed: int = Field(default=0, ge=0, le=MOST_SEED)
-    """Of the first run; further seeds count up from it."""
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
+    """Seed of the first run; further seeds count up from it."""
     server: Server
     drafter: Drafter
     latency: Latency
@@ -91,7 +91,7 @@ class Scenario(Settings):
         if self.rates and not self.workload.has_rates:
             instead = "`concurrency`" if isinstance(self.workload.arrivals, ClosedLoop) else "its file's times"
             raise ValueError(
-                f"`rates` has no meaning for {self.workload.arrivals.process} arrivals, which go by {instead}"
+                f"`rates` has no meaning for {self.workload.arrivals.process} arrivals, which use {instead}"
             )
         return self
 
@@ -103,7 +103,7 @@ class Scenario(Settings):
 
 
 def engine_record(server: Server, drafter: Drafter, seed: int = 0) -> Records:
-    """(1,) `ENGINE` record with an engine's settings, all of whose requests are measured."""
+    """(1,) `ENGINE` record with an engine's settings, without warm-up requests."""
     engine = np.zeros(1, ENGINE)
     for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "frontend_seconds"):
         engine[name] = getattr(server, name)

@@ -1,4 +1,4 @@
-"""Puts numbers into the text of a scenario file and leaves all else, comments included, as it is."""
+"""Replaces numbers in the text of a scenario file; everything else, comments included, is kept."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ def with_values(text: str, values: Mapping[str, float]) -> str:
 
     Args:
         text: a valid scenario file.
-        values: by dotted field name; a field that is not in the file is added to the mapping that it belongs to, which
-            has to be there.
+        values: by dotted field name; a field that is not in the file is added to its mapping, which must exist.
     """
     yaml = YAML(typ="safe", pure=True)
     for field, value in values.items():
@@ -25,7 +24,7 @@ def with_values(text: str, values: Mapping[str, float]) -> str:
 
 
 def _change(node: Any, parts: list[str], value: str) -> tuple[int, int, str]:
-    """First and last character that a value takes the place of, and what is written there."""
+    """Begin and end of the text to replace, and the replacement."""
     part, *rest = parts
     if isinstance(node, SequenceNode):
         child = node.value[int(part)]

@@ -1,4 +1,4 @@
-"""Numbers of a scenario by their dotted names, as in `--set`, and scenarios with others in their place."""
+"""Reads and replaces numbers of a scenario by their dotted names, as in `--set`."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from turbospec.files.suggestions import nearest
 from turbospec_sim.scenario import Scenario
 
 DERIVED = "latency."
-"""Fields that may be left out, because the latency's source says what they are."""
+"""Prefix of fields that may be left out, because the source of the latency derives them."""
 BEYOND = 1e9
-"""A number above every upper limit that a field has."""
+"""A number above the upper limit of every field."""
 
 
 def number(scenario: Scenario, field: str) -> float:
-    """What a field is, or what the latency's source derives for it.
+    """Value of a field, given or derived by the source of the latency.
 
     Raises:
-        UserError: there is no such field, or it is no real number above 0.
+        UserError: there is no such field, or it is not a real number above 0.
     """
     node, last = _place(scenario.model_dump(mode="json"), field)
     value = node[last]
     if value is None and field.startswith(DERIVED):
         value = getattr(scenario.latency.step_times(), str(last).removesuffix("_seconds"), None)
     if not isinstance(value, float):
-        raise UserError(f"{field}: only real numbers can be fitted, and this is {_shown(value)}")
+        raise UserError(f"{field}: only real numbers can be fitted, but this is {_shown(value)}")
     if value <= 0.0:
-        raise UserError(f"{field}: it is {value:g}; a fit begins at a value above 0, so give it one in the scenario")
+        raise UserError(f"{field}: it is {value:g}, but a fit needs a start above 0; set one in the scenario")
     return value
 
 
 def upper_limit(scenario: Scenario, field: str) -> float | None:
-    """The number that a field may not exceed, by its own definition; None where there is none."""
+    """Upper limit of a field by its schema; None for none."""
     try:
         with_numbers(scenario, {field: BEYOND})
     except ValidationError as error:
@@ -49,7 +49,7 @@ def with_numbers(scenario: Scenario, values: Mapping[str, float]) -> Scenario:
 
     Raises:
         UserError: there is no such field.
-        ValidationError: a number is not allowed there.
+        ValidationError: the schema does not allow a number.
     """
     document = scenario.model_dump(mode="json")
     for field, value in values.items():
@@ -59,7 +59,7 @@ def with_numbers(scenario: Scenario, values: Mapping[str, float]) -> Scenario:
 
 
 def _place(document: Any, field: str) -> tuple[Any, Any]:
-    """Where a field's value is: what holds it, and its name or number there."""
+    """The mapping or list that holds a field, and the field's key there."""
     node: Any = {"": document}
     last: Any = ""
     for part in field.split("."):

@@ -1,4 +1,4 @@
-"""Finds and reads scenario files. What is wrong with one is said in one line: file, line, field, and how to mend it."""
+"""Finds and reads scenario files. An error is one line: file, line, field, and the correction."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def find_scenario(source: str) -> Path:
 
 
 def named_scenarios(sources: Sequence[str], settings: Sequence[str] = ()) -> list[tuple[str, Scenario]]:
-    """Scenarios with their files' names, as results go by.
+    """Scenarios with the names of their files, which results are listed under.
 
     Raises:
         UserError: one of them cannot be found or read, or two have the same name.
     """
     paths = [find_scenario(source) for source in sources]
     if len({path.stem for path in paths}) < len(paths):
-        raise UserError("two of the scenarios have the same name; results go by the names of files, give one another")
+        raise UserError("two of the scenarios have the same file name, which results are listed under; rename one")
     return [(path.stem, read_scenario(path, settings)) for path in paths]
 
 
@@ -52,21 +52,20 @@ def read_scenario(path: Path, settings: Sequence[str] = ()) -> Scenario:
 
     Args:
         path: the file.
-        settings: `field.field=value` for fields that are to have another value than the file gives; values as in
-            JSON, or text.
+        settings: `field.field=value`, values to use in place of the file's; each is JSON, or text.
 
     Raises:
-        UserError: one line that names the file, the line and the field, or the setting, and says how to mend it.
+        UserError: one line with the file, the line and the field, or the setting, and the correction.
     """
     source = YamlSource(path, "scenario")
     document = source.data
     given = [_set(document, setting) for setting in settings]
     try:
-        # Through JSON, because only there is pydantic strict about scalars while it still takes a list for a tuple.
+        # Through JSON: only then is pydantic strict about scalars and still accepts a list for a tuple.
         text = json.dumps(document, default=str)
         return Scenario.model_validate_json(text, strict=True, context={"folder": path.parent})
     except ValidationError as error:
-        # Of several problems say the first, but what is missing last: it may be there, misspelt or refused itself.
+        # Report the first problem, but a missing field last: it may be there, misspelt or invalid itself.
         problems = sorted(error.errors(), key=lambda problem: problem["type"] in _MISSING)
         location, message = _explain(document, problems[0])
         field = ".".join(map(str, location))
@@ -78,7 +77,7 @@ def read_scenario(path: Path, settings: Sequence[str] = ()) -> Scenario:
 
 
 def _set(document: Any, setting: str) -> tuple[Location, str]:
-    """Give a field another value, in place; where it is, and the setting."""
+    """Set a field of the document in place; its location, and the setting."""
     field, equals, text = setting.partition("=")
     if not equals or not all(field.split(".")):
         raise UserError(f"--set {setting}: write it as field=value, with dots between nested fields")
@@ -99,19 +98,19 @@ def _set(document: Any, setting: str) -> tuple[Location, str]:
 
 
 def _key(node: Any, part: str, setting: str, place: Location) -> str | int:
-    """A field's name, or a number in a list."""
+    """A field's name, or an index of a list."""
     if isinstance(node, dict):
         return part
     where = ".".join(map(str, place))
     if not isinstance(node, list):
         raise UserError(f"--set {setting}: `{where}` is a single value and has no field `{part}`")
     if not part.isdecimal() or int(part) >= len(node):
-        raise UserError(f"--set {setting}: `{where}` has {len(node)} entries; name one from 0 to {len(node) - 1}")
+        raise UserError(f"--set {setting}: `{where}` has {len(node)} entries; use an index from 0 to {len(node) - 1}")
     return int(part)
 
 
 def _explain(document: Any, problem: ErrorDetails) -> tuple[Location, str]:
-    """Where a validation error is, and its words."""
+    """Location and message of a validation error."""
     context = problem.get("ctx", {})
     location, fields = _walk(document, problem["loc"])
     match problem["type"]:
@@ -138,7 +137,7 @@ def _explain(document: Any, problem: ErrorDetails) -> tuple[Location, str]:
 
 
 def _walk(document: Any, places: Sequence[str | int]) -> tuple[Location, dict[str, Any]]:
-    """An error's location without the names of union members, and the fields known at its innermost mapping."""
+    """An error's location without the names of union members, and the known fields of its innermost mapping."""
     schema = Scenario.model_json_schema()
     node, location, fields = _resolved(schema, schema), Location(), {}
     for part in places:
@@ -159,7 +158,7 @@ def _walk(document: Any, places: Sequence[str | int]) -> tuple[Location, dict[st
 
 
 def _resolved(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
-    """A schema's node with its reference followed, and `null` taken out of what it may be."""
+    """A node of the schema with its reference resolved and `null` removed from its alternatives."""
     if "anyOf" in node:
         node = next((member for member in node["anyOf"] if member.get("type") != "null"), node)
     if "$ref" in node:

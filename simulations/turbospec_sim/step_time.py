@@ -1,15 +1,14 @@
-"""What a simulated step takes.
+"""Time of a simulated step.
 
     step    = host + target's pass + drafting
     host    = fixed + per request
     target  = curve(tokens, padded to a CUDA graph's size) + per KV token read + per pair of a prompt's attention
-              + per token after which the next is chosen
-    draft   = start + Σ over passes (fixed + per row + per KV token) + per token that the drafter catches up,
-              and once what its first drafting takes more
+              + per token that a next token is sampled after
+    draft   = start + Σ over passes (fixed + per row + per KV token) + per token of catch-up,
+              and a fixed time once, at the first draft
 
-The curve is piecewise linear: max(floor, tokens · slope), floor + tokens · slope, and measured ones are all of that
-kind. Drafting has the form that the planner assumes; the target's pass is free to differ from what the controller's
-latency model can express.
+The curve is piecewise linear: max(floor, tokens · slope), floor + tokens · slope, or measured points. Drafting has the
+form that the planner assumes; the target's pass may differ from what the controller's latency model can express.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ class StepTimes:
     """Coefficients of a step's time, in seconds."""
 
     curve: FloatArray
-    """(2, knots) tokens of the target's pass, rising from 0, and its seconds there; past the last the slope goes on."""
+    """(2, knots) tokens of the target's pass, rising from 0, and its seconds; the last slope continues past the end."""
     host: float = 0.0
     host_request: float = 0.0
     decision: float = 0.0
-    """Each of the controller's decisions."""
+    """For each plan of the controller."""
     kv_token: float = 0.0
-    """Each KV token that the target's pass reads."""
+    """For each KV token that the target's pass reads."""
     attention_pair: float = 0.0
-    """Each pair of a prompt's token and one that it attends to: the part of a prefill that grows with its square."""
+    """For each pair of a prompt token and a token that it attends to: the quadratic part of a prefill."""
     sampled_token: float = 0.0
-    """Each token of the target's pass after which the next one is chosen: those of decoding requests, drafts too."""
+    """For each token of the target's pass that a token is sampled after: those of decoding requests, drafts too."""
     draft_start: float = 0.0
     draft_pass: float = 0.0
     draft_row: float = 0.0
     draft_kv_token: float = 0.0
     catch_up_token: float = 0.0
-    """Each token beyond one or two a request that the drafter's first pass computes, prompts included."""
+    """For each token that the drafter's first pass computes beyond one or two a request, prompt tokens included."""
     cold_draft: float = 0.0
-    """The drafter's first work, beyond what it takes later."""
+    """Additional time of the first draft of a run."""
     noise: float = 0.0
-    """Standard deviation of the logarithm of the target's and the drafter's time; their means stay as they are."""
+    """Standard deviation of the logarithm of the target's and the drafter's time; the means do not change."""
     graph_sizes: Sequence[int] = field(default=())
     """Tokens to which CUDA graphs pad a pass, rising; a larger pass is not padded."""
 
@@ -71,13 +70,13 @@ class StepTimes:
 
 
 def floor_and_slope(floor: float, token: float, *, combined: str) -> FloatArray:
-    """(2, knots) the curve of a pass with a memory-bound floor and a compute-bound slope.
+    """(2, knots) curve of a pass with a memory-bound floor and a compute-bound slope.
 
     Args:
         floor: seconds to read the weights.
         token: seconds to compute a token.
         combined: "max", as in the roofline model (Williams, Waterman, Patterson, CACM 52(4), 2009), or "plus", where
-            nothing of one is hidden behind the other.
+            the two do not overlap.
     """
     if combined == "plus" or token <= 0.0:
         return np.array([[0.0, 1.0], [floor, floor + token]])
@@ -87,7 +86,7 @@ def floor_and_slope(floor: float, token: float, *, combined: str) -> FloatArray:
 
 @compiled
 def padded(tokens: int, sizes: IntArray) -> int:
-    """What graph padding makes of a pass's tokens."""
+    """Tokens of a pass after padding to a CUDA graph's size."""
     for size in sizes:
         if size >= tokens:
             return size
@@ -96,7 +95,7 @@ def padded(tokens: int, sizes: IntArray) -> int:
 
 @compiled
 def pass_seconds(curve: FloatArray, tokens: int) -> float:
-    """Seconds of a target's pass over so many tokens, without what it reads of the KV cache."""
+    """Seconds of a target's pass over `tokens` tokens, without reading the KV cache."""
     last = curve.shape[1] - 1
     upper = 1
     while upper < last and curve[0, upper] < tokens:
@@ -108,7 +107,7 @@ def pass_seconds(curve: FloatArray, tokens: int) -> float:
 
 @compiled
 def noise(times: Record, seed: int, step: int, part: int) -> float:
-    """A factor of mean 1 for a part of a step."""
+    """Log-normal factor of mean 1 on the time of a part of a step."""
     sigma = times.noise
     if sigma == 0.0:
         return 1.0

@@ -12,21 +12,21 @@ from turbospec_sim.run import BEST_STATIC, ORACLE, Run, simulate
 from turbospec_sim.scenario import Scenario
 
 CHUNKS_PER_JOB = 4
-"""Parts that each worker's share is cut into: large enough to hide what sending takes, small enough to even out."""
+"""Chunks per worker: large enough to amortise the transfer, small enough to balance the load."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What to run."""
+    """The runs of all combinations of scenarios, policies, rates and seeds."""
 
     scenarios: Sequence[tuple[str, Scenario]]
     """Names and scenarios."""
     policies: Sequence[str] = ()
-    """None: each scenario's own."""
+    """Empty: each scenario's own."""
     rates: Sequence[float] = ()
-    """None: each scenario's own."""
+    """Empty: each scenario's own."""
     seeds: int = 1
     """Seeds of each run, counting up from the scenario's."""
 
@@ -44,29 +44,29 @@ class Sweep:
 
 
 def run_all(runs: Sequence[Run], jobs: int | None = None, backend: Backend = "local") -> Iterator[Row]:
-    """Rows of the runs, in their order, as they are finished.
+    """Rows of the runs, in their order, yielded as they are finished.
 
     Args:
-        runs: independent of one another.
-        jobs: processes to run them in; None for one, or all CPUs of a cluster.
-        backend: where these are.
+        runs: what to simulate.
+        jobs: processes; None for one, or for all CPUs of a cluster.
+        backend: this machine or a Ray cluster.
 
     Raises:
         UserError: a run's policy or files cannot be read, or the backend cannot be reached.
     """
-    hands = workers(backend, jobs)
-    size = 1 if hands.count == 1 else -(-len(runs) // (CHUNKS_PER_JOB * hands.count))
+    pool = workers(backend, jobs)
+    size = 1 if pool.count == 1 else -(-len(runs) // (CHUNKS_PER_JOB * pool.count))
     chunks = [runs[place : place + size] for place in range(0, len(runs), size)]
-    for rows in hands.map(_simulate_all, chunks):
+    for rows in pool.map(_simulate_all, chunks):
         yield from rows
 
 
 def with_regret(rows: Sequence[Row]) -> list[Row]:
-    """The rows with `best_static` chosen and with every policy's regret.
+    """The rows with the best K for `best_static`, and with every policy's regret.
 
-    Regret is the part of a yardstick's goodput, the output tokens a second of requests within the SLO, that a policy
-    did not reach in the same scenario at the same rate with the same seed; below 0 where it did better. None where the
-    yardstick was not run.
+    Regret is 1 - goodput / goodput of a yardstick (`oracle`, `best_static`) in the same scenario at the same rate with
+    the same seed, where goodput is the output tokens/s of requests within the SLO. It is below 0 where the policy did
+    better, and None where the yardstick was not run.
     """
     finished: list[Row] = []
     for _, group in groupby(rows, key=lambda row: (row["scenario"], row["request_rate"], row["seed"])):
@@ -84,7 +84,8 @@ def _simulate_all(runs: Sequence[Run]) -> list[Row]:
 
 
 def _with_best_static(rows: list[Row]) -> list[Row]:
-    """One row in place of all that `best_static` tried: that of the highest goodput, and of these the fastest."""
+    """One row for all K that `best_static` tried: that of the highest goodput, and among equals of the lowest E2E
+    latency."""
     tried = [row for row in rows if row["policy"] == BEST_STATIC]
     if not tried:
         return rows

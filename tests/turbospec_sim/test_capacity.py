@@ -62,5 +62,5 @@ def test_without_objectives_rates_or_a_tolerance_there_is_none() -> None:
         capacity(Run("s", scenario(), "off", 1.0, 0))
     with pytest.raises(UserError, match="tolerance 0 is too fine"):
         capacity(RUN, tolerance=0.0)
-    with pytest.raises(UserError, match="does not go by rates"):
+    with pytest.raises(UserError, match="has no request rate"):
         capacity(Run("s", closed(2, slo=SLO), "off", None, 0))

@@ -69,15 +69,15 @@ def test_without_options_the_scenarios_own_run_is_simulated(
         (["drfit"], "no scenario is called `drfit`; did you mean `drift`?"),
         (["drift", "--policy", "adaptiv"], "no policy is called `adaptiv`; did you mean `adaptive`?"),
         (["drift", "--set", "policy=adaptiv"], "scenario `drift`: no policy is called `adaptiv`; did you mean"),
-        (["drift", "--rates", "0"], "--rates 0: a rate is a number of requests a second, above 0"),
+        (["drift", "--rates", "0"], "--rates 0: not a rate; give requests/s, above 0"),
         (["drift", "--rates", "1,-2"], "--rates -2: "),
         (["drift", "--rates", "fast"], "--rates fast: "),
-        (["ttft-k15", "--rates", "1"], "no scenario given here has rates"),
+        (["ttft-k15", "--rates", "1"], "none of these scenarios has rates"),
         (["drift", "--set", "server.nonsense=1"], "--set server.nonsense=1: server.nonsense: unknown field"),
         (["drift", "--seeds", "0"], "--seeds"),
-        (["drift", "drift"], "two of the scenarios have the same name"),
+        (["drift", "drift"], "two of the scenarios have the same file name"),
         (["drift", "--backend", "slurm"], "'slurm' is not one of 'local', 'ray'"),
-        (["drift", "--backend", "ray", "--jobs", "2"], "--jobs: Ray runs one for each CPU of its cluster"),
+        (["drift", "--backend", "ray", "--jobs", "2"], "--jobs: the ray backend uses every CPU of its cluster"),
         (["drift", "--set", "seed=100000000000000000000"], "seed: input should be less than or equal to"),
         (["drift", "--set", "server.max_num_seqs=1000000000"], "server.max_num_seqs: input should be less than"),
         (["drift", "--set", "latency.host_seconds=Infinity"], "latency.host_seconds: input should be a finite number"),
@@ -196,5 +196,5 @@ def test_a_ray_cluster_that_does_not_answer_is_one_line(
     monkeypatch.setenv("RAY_ADDRESS", "nowhere:6379")
     assert run(["drift", *QUICK, "--backend", "ray"], monkeypatch) == 2
     assert capsys.readouterr().err == (
-        "error: --backend ray: no cluster answers at nowhere:6379; start it, or mend RAY_ADDRESS\n"
+        "error: --backend ray: no cluster answers at nowhere:6379; start one, or correct RAY_ADDRESS\n"
     )

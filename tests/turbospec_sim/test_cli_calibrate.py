@@ -66,8 +66,8 @@ def test_without_a_field_figures_are_only_compared(
         (["--fit", "other:latency.host_seconds"], "other is not one of the scenarios"),
         (["--fit", "server.max_num_seqs"], "only real numbers can be fitted"),
         (["--fit", FLOOR, "--fit", f"mine:{FLOOR}"], "fitted already"),
-        (["--figure", "speed"], "--figure speed: not a figure that is simulated"),
-        (["--set", "seed=3", "--write", "x"], "--write keeps to the scenario files"),
+        (["--figure", "speed"], "--figure speed: not a simulated figure"),
+        (["--set", "seed=3", "--write", "x"], "--write edits the scenario files"),
         (["--json", "."], ".: cannot be written; name another file"),
         (["--write", "/dev/null/fitted"], "/dev/null/fitted/mine.yaml: its folder cannot be made"),
         (["--measured", "none.csv"], "none.csv: no such file of measurements"),
@@ -88,9 +88,9 @@ def test_mistakes_are_one_line(
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("mine.yaml", "no measured run is called `mine`; say which one is mine's with mine=RUN (measured: a, else)"),
+        ("mine.yaml", "no measured run is called `mine`; name that of mine with mine=RUN (measured: a, else)"),
         ("mine.yaml=b", "no measured run is called `b`"),
-        ("ttft-k15=a", "run `a` has a request rate, and ttft-k15 does not go by rates"),
+        ("ttft-k15=a", "run `a` has a request rate, but ttft-k15 has no rates"),
     ],
 )
 def test_a_run_that_does_not_match_is_named(

@@ -47,7 +47,10 @@ def test_the_scenarios_own_policy_is_taken_where_none_is_named(
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({}, "no `slo`"), ({"workload__arrivals": {"process": "closed", "concurrency": 2}, "rates": None}, "by rates")],
+    [
+        ({}, "no `slo`"),
+        ({"workload__arrivals": {"process": "closed", "concurrency": 2}, "rates": None}, "has no request rate"),
+    ],
 )
 def test_a_scenario_without_objectives_or_rates_has_no_capacity(
     changes: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -51,7 +51,7 @@ def test_a_result_may_name_its_run_and_go_by_no_rate(tmp_path: Path) -> None:
     ("name", "text", "words"),
     [
         ("t.csv", "rate_rps,ttft_p99_ms\n1,2\n", "t.csv:2: column `run` is missing"),
-        ("t.csv", "run,rate_rps,ttft\na,1,2\n", "t.csv:2: none of the figures that are compared is there"),
+        ("t.csv", "run,rate_rps,ttft\na,1,2\n", "t.csv:2: no figure that can be compared"),
         ("t.csv", "run,rate_rps,ttft_p99_ms\na,1,2\na,1,soon\n", "t.csv:3: `p99_ttft_ms` must be a number above 0"),
         ("t.csv", "run,rate_rps,ttft_p99_ms\na,-1,2\n", "`request_rate` must be a number above 0"),
         ("t.csv", "run,rate_rps,ttft_p99_ms\n", "t.csv: no measured run in it"),

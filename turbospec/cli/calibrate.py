@@ -1,4 +1,4 @@
-"""`turbospec calibrate`: fit what is unknown of a simulated server to measurements of the real one."""
+"""`turbospec calibrate`: fit unknown coefficients of simulated servers to measurements of real ones."""
 
 from __future__ import annotations
 
@@ -26,39 +26,47 @@ def calibrate(
     scenarios: Annotated[
         list[str],
         typer.Argument(
-            help="Names or files of scenarios, each with =RUN where its run is called otherwise.",
+            help="Names or files of scenarios; =RUN names the measured run where its name differs.",
             metavar="SCENARIO[=RUN]...",
         ),
     ],
-    measured: Annotated[list[Path], typer.Option(help="A CSV, or JSON that vllm bench serve saved; repeatable.")],
+    measured: Annotated[list[Path], typer.Option(help="A CSV, or JSON of vllm bench serve; repeatable.")],
     fit: Annotated[
         list[str] | None,
         typer.Option(
-            help="A field to fit, shared by all scenarios, or of one alone: SCENARIO:field. Commas join "
-            "fields that have one value. Repeatable; none: only compare."
+            help="A field to fit in all scenarios, or in one: SCENARIO:field. Fields joined by commas share one "
+            "value. Repeatable; without it, measured and simulated figures are only compared."
         ),
     ] = None,
     figure: Annotated[
-        list[str] | None, typer.Option(help="A figure to compare; repeatable. Else all, or the usual.")
+        list[str] | None,
+        typer.Option(help="A figure to compare; repeatable. Default: all of a CSV, common ones of JSON."),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="field=value in place of the scenarios', before the fit.")
+        list[str] | None,
+        typer.Option("--set", help="field=value, used in place of the scenarios' value before the fit; repeatable."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Simulated runs of each measured one.")] = 4,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes to run them in.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Simulations of each measured run.")] = 4,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
     evaluations: Annotated[
-        int, typer.Option(min=1, help="Points that are tried at most; 1: only the intervals at the given values.")
+        int, typer.Option(min=1, help="Most points to try; 1: only the intervals at the given values.")
     ] = 8,
-    json: Annotated[Path | None, typer.Option(help="Coefficients, their errors and all figures, as JSON.")] = None,
-    write: Annotated[Path | None, typer.Option(help="Folder for the scenario files with the fitted values.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write coefficients, their errors and all figures to this JSON file.")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Write scenario files with the fitted values to this folder.")
+    ] = None,
 ) -> None:
-    """Fit fields of scenarios to measured runs, all at once, and say which of them the measurements do not tell."""
+    """Fit fields of scenarios to measured runs, jointly, and report which fields the measurements do not identify."""
     from turbospec.files.results_file import save
     from turbospec_sim import calibration
     from turbospec_sim.scenario_file import find_scenario, read_scenario
 
     if settings and write is not None:
-        raise UserError("--write keeps to the scenario files, and --set is not in them; put its values there first")
+        raise UserError(
+            "--write edits the scenario files, which do not have the values of --set; put these into the files first"
+        )
     check_outputs(json)
     sources = [source.partition("=")[::2] for source in scenarios]
     files = {path.stem: path for path in (find_scenario(source) for source, _ in sources)}
@@ -67,7 +75,7 @@ def calibrate(
     read = {name: read_scenario(path, settings or ()) for name, path in files.items()}
     runs = {run or name: name for name, (_, run) in zip(files, sources, strict=True)}
     if len(runs) < len(files):
-        raise UserError("two scenarios have the same measured run; each needs one of its own")
+        raise UserError("two scenarios have the same measured run; give each its own")
     check_outputs(*(write / f"{name}.yaml" for name in files if write is not None))
     cases = _cases(measured, figure or (), runs, read)
     coefficients = [_coefficient(text, read) for text in fit or ()]
@@ -92,7 +100,7 @@ def calibrate(
             "unidentified": [list(names) for names in found.unidentified],
             "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in found.scenarios.items()},
         }
-        save(json, meta, _cells(found))
+        save(json, meta, _rows(found))
         stdout.print(f"results: {json}", soft_wrap=True, markup=False)
     if write is not None:
         _write(write, files, found)
@@ -101,7 +109,7 @@ def calibrate(
 def _cases(
     paths: Sequence[Path], figures: Sequence[str], runs: Mapping[str, str], read: Mapping[str, Scenario]
 ) -> list[Case]:
-    """The measured runs of the scenarios; others in the files are left out."""
+    """The measured runs of the scenarios; other runs in the files are ignored."""
     from turbospec_sim.calibration import Case
     from turbospec_sim.measurements import read_measurements
     from turbospec_sim.run import check_policy
@@ -113,16 +121,15 @@ def _cases(
     for run, name in runs.items():
         if run not in there:
             raise UserError(
-                f"no measured run is called `{run}`; say which one is {name}'s with {name}=RUN "
-                f"(measured: {', '.join(there)})"
+                f"no measured run is called `{run}`; name that of {name} with {name}=RUN (measured: {', '.join(there)})"
             )
     cases = [Case(runs[row.run], row) for row in rows if row.run in runs]
     for case in cases:
         scenario, rate = read[case.scenario], case.measured.rate
         if scenario.workload.has_rates and rate is None:
-            raise UserError(f"run `{case.measured.run}` has no request rate, and {case.scenario} goes by rates")
+            raise UserError(f"run `{case.measured.run}` has no request rate, but {case.scenario} needs one")
         if not scenario.workload.has_rates and rate is not None:
-            raise UserError(f"run `{case.measured.run}` has a request rate, and {case.scenario} does not go by rates")
+            raise UserError(f"run `{case.measured.run}` has a request rate, but {case.scenario} has no rates")
         check_policy(case.measured.policy or scenario.policy)
     return cases
 
@@ -152,9 +159,8 @@ def _check_number(coefficients: Sequence[Coefficient], cases: Sequence[Case]) ->
         raise UserError(f"{len(coefficients)} fields cannot be fitted to {figures} figures; fit fewer")
 
 
-def _cells(found: Calibration) -> list[dict[str, Any]]:
-    """One row for each measured figure; simulated ones are geometric means over seeds, with their spread, NaN of
-    one seed."""
+def _rows(found: Calibration) -> list[dict[str, Any]]:
+    """One row per measured figure; simulated ones are geometric means over seeds, with their spread (NaN for one)."""
     mean = found.log_ratios.mean(axis=0)
     several = len(found.log_ratios) > 1
     spread = found.log_ratios.std(axis=0, ddof=1) if several else np.full(len(mean), math.nan)
@@ -169,7 +175,7 @@ def _cells(found: Calibration) -> list[dict[str, Any]]:
             "error": math.exp(mean[place]) - 1.0,
             "spread_over_seeds": spread[place],
         }
-        for place, (case, figure) in enumerate(found.cells)
+        for place, (case, figure) in enumerate(found.figures)
     ]
 
 
@@ -188,18 +194,18 @@ def _document(found: Calibration, place: int) -> dict[str, Any]:
 
 
 def _show(found: Calibration) -> None:
-    cells = _cells(found)
+    rows = _rows(found)
     shown = table(
         "measured and simulated", "scenario", "policy", "req/s", "figure", "measured", "simulated", "error", "spread"
     )
-    for cell in cells:
-        rate = "–" if cell["request_rate"] is None else f"{cell['request_rate']:g}"
-        figures = (f"{cell[name]:.4g}" for name in ("measured", "simulated"))
-        spread = "–" if math.isnan(cell["spread_over_seeds"]) else f"{cell['spread_over_seeds']:.1%}"
-        shown.add_row(cell["scenario"], cell["policy"], rate, cell["figure"], *figures, f"{cell['error']:+.1%}", spread)
+    for row in rows:
+        rate = "–" if row["request_rate"] is None else f"{row['request_rate']:g}"
+        figures = (f"{row[name]:.4g}" for name in ("measured", "simulated"))
+        spread = "–" if math.isnan(row["spread_over_seeds"]) else f"{row['spread_over_seeds']:.1%}"
+        shown.add_row(row["scenario"], row["policy"], rate, row["figure"], *figures, f"{row['error']:+.1%}", spread)
     stdout.print(shown)
-    for figure in dict.fromkeys(cell["figure"] for cell in cells):
-        error = np.mean([abs(cell["error"]) for cell in cells if cell["figure"] == figure])
+    for figure in dict.fromkeys(row["figure"] for row in rows):
+        error = np.mean([abs(row["error"]) for row in rows if row["figure"] == figure])
         stdout.print(f"{figure}: mean absolute error {error:.1%}", markup=False)
     if not found.coefficients:
         return
@@ -211,8 +217,8 @@ def _show(found: Calibration) -> None:
     stdout.print(shown)
     for names in found.unidentified:
         what = " and ".join(names)
-        said = "is not told by these data" if len(names) == 1 else "are not told apart by these data"
-        stdout.print(f"{what} {said}: take from elsewhere what you can, and leave it out of the fit", markup=False)
+        said = "is not identified by these data" if len(names) == 1 else "cannot be told apart by these data"
+        stdout.print(f"{what} {said}; set what you know otherwise, and leave it out of the fit", markup=False)
 
 
 def _write(folder: Path, files: Mapping[str, Path], found: Calibration) -> None:

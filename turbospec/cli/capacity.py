@@ -1,4 +1,4 @@
-"""`turbospec capacity`: how many requests a second a simulated server takes within its objectives, by policy."""
+"""`turbospec capacity`: the highest request rate at which a simulated server meets its SLO, by policy."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ def capacity(
     scenarios: Annotated[list[str], typer.Argument(help="Names or files of scenarios.", metavar="SCENARIO...")],
     policy: Policies = None,
     settings: Settings = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each search, counting up from the scenario's.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Replications of each search; seeds count up from the scenario's.")
+    ] = 1,
     tolerance: Annotated[
-        float, typer.Option(min=0.001, max=0.5, help="Where bisection ends, as a part of the rate.")
+        float, typer.Option(min=0.001, max=0.5, help="Relative width of the rate at which bisection ends.")
     ] = 0.01,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes to run in.")] = 1,
-    json: Annotated[Path | None, typer.Option(help="Results, one row a policy.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
+    json: Annotated[Path | None, typer.Option(help="Write the results to this file, one row per policy.")] = None,
 ) -> None:
-    """Find the highest rate at which simulated servers keep to their objectives, by bisection, under each policy."""
+    """Find the highest request rate at which simulated servers meet their SLO, by bisection, under each policy."""
     from turbospec.files.results_file import save
     from turbospec_sim.capacity import FIRST_GUESS, capacities
     from turbospec_sim.scenario_file import named_scenarios
@@ -62,7 +64,7 @@ def capacity(
 
 
 def _rows(runs: Sequence[Run], found: Sequence[Capacity]) -> list[dict[str, Any]]:
-    """One for each scenario and policy; of the lengths that `best_static` tried, the best."""
+    """One row for each scenario and policy; for `best_static`, that of the best K."""
     best: dict[tuple[str, str], tuple[Capacity, int | None]] = {}
     for run, capacity in zip(runs, found, strict=True):
         key = run.name, run.policy

@@ -27,41 +27,39 @@ if TYPE_CHECKING:
 
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to continue; - reads it from stdin.")],
-    target: Annotated[Path, typer.Option(help="Checkpoint folder of the model that is served.")] = Path(
-        "models/target"
-    ),
+    target: Annotated[Path, typer.Option(help="Checkpoint folder of the target model.")] = Path("models/target"),
     drafter: Annotated[str, typer.Option(help='Checkpoint folder of the draft model, or "ngram".')] = "models/drafter",
     policy: Annotated[str, typer.Option(help="Name of a shipped policy, or a policy file.")] = "adaptive",
-    max_tokens: Annotated[int, typer.Option(help="Longest output.")] = 128,
+    max_tokens: Annotated[int, typer.Option(help="Most output tokens.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this probability.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seeds sampling and policies that draw at random.")] = 0,
-    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the output; repeat for several.")] = None,
-    max_draft: Annotated[int, typer.Option(help="Longest draft, the bound of every K.")] = 15,
+    top_p: Annotated[float, typer.Option(help="Keep the most likely tokens up to this total probability.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 keeps all.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of sampling and of randomised policies.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop string; repeatable.")] = None,
+    max_draft: Annotated[int, typer.Option(help="Largest draft length K.")] = 15,
     profile: Annotated[
-        Path | None, typer.Option(help="Step times that `turbospec profile` measured; without them they are learnt.")
+        Path | None, typer.Option(help="Step times by `turbospec profile`; default: learnt while serving.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where the models run: cpu or cuda.")] = "cpu",
     dtype: Dtype = DEFAULT_DTYPE,
-    trace: Annotated[Path | None, typer.Option(help="Write the decision trace to this file.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a decision trace to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, in place of the text.")] = False,
 ) -> None:
-    """Stream one prompt and watch the controller choose: K, acceptance and why, step by step."""
+    """Stream one prompt and show the controller's decisions: K, acceptance and reason, step by step."""
     from turbospec.models.profile import Profile
     from turbospec.policy import load_controller
     from turbospec.policy.static import StaticPolicy
 
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
-        raise UserError("the prompt is empty; give some text, or - to read it from stdin")
+        raise UserError("the prompt is empty; give a text, or - to read it from stdin")
     measured = Profile.load(profile) if profile else None
     say_when_compiling()
     with stderr.status("Loading the policy"):
         controller = load_controller(policy, profile=measured, seed=seed)
     if isinstance(controller.policy, StaticPolicy) and controller.policy.draft_length > max_draft:
         asked = controller.policy.draft_length
-        raise UserError(f"policy {policy} drafts {asked} tokens, beyond the maximum {max_draft}; raise --max-draft")
+        raise UserError(f"policy {policy} drafts {asked} tokens, but the maximum is {max_draft}; raise --max-draft")
     meter = Meter()
     controller.listeners.append(meter)
     with DecisionTrace(trace) if trace else nullcontext() as tracing:
@@ -92,7 +90,7 @@ def _warn(message: str) -> None:
 
 
 class Meter:
-    """A controller's listener that adds the steps up and keeps the newest."""
+    """Listener of a controller that sums up its steps and keeps the latest one."""
 
     def __init__(self) -> None:
         self.summary = Summary()
@@ -103,7 +101,7 @@ class Meter:
         self.summary.add(self.latest)
 
     def line(self) -> str:
-        """The newest step in a line; there is one request, so each of its arrays has one entry."""
+        """The latest step in one line; with one request, each of its arrays has one entry."""
         step, summary = self.latest, self.summary
         if step is None or not summary.drafts:
             return "K 0" if step else ""
@@ -115,7 +113,7 @@ class Meter:
 
 
 class Run:
-    """One prompt's output as it comes, and its times."""
+    """One prompt's output while it is streamed, and its latencies."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -127,7 +125,7 @@ class Run:
         self._last = 0.0
 
     def play(self, engine: Engine, prompt: str, params: SamplingParams, *, quiet: bool) -> None:
-        """Stream the output: in a live panel on a terminal, piece by piece elsewhere, not at all if `quiet`."""
+        """Stream the output: in a live panel on a terminal, as plain text elsewhere, not at all if `quiet`."""
         in_panel = stdout.is_terminal and not quiet
         self._began = time.perf_counter()
         outputs = engine.stream(prompt, params)
@@ -146,7 +144,7 @@ class Run:
                 print(flush=True)
 
     def line(self) -> str:
-        """What came out, in a line."""
+        """The result in one line."""
         summary = self.meter.summary
         return (
             f"{self.tokens} tokens, TTFT {self.ttft * 1e3:.1f} ms, TPOT {self.tpot * 1e3:.2f} ms, "
@@ -154,7 +152,7 @@ class Run:
         )
 
     def document(self) -> dict[str, Any]:
-        """The same and more, for JSON; the names are those of `vllm bench serve` where it has one."""
+        """The result for JSON, by the names of `vllm bench serve` where it has them."""
         return {
             "text": self.text,
             "finish_reason": self.finish_reason,
@@ -171,7 +169,7 @@ class Run:
 
     @property
     def tpot(self) -> float:
-        """Seconds a token after the first."""
+        """Seconds per output token after the first."""
         return (self._last - self._first) / max(1, self.tokens - 1)
 
     def _take(self, output: RequestOutput) -> None:

@@ -23,23 +23,27 @@ PLOT_FORMATS = (".svg", ".png", ".pdf")
 
 
 def profile(
-    target: Annotated[Path, typer.Option(help="Checkpoint folder of the served model.")] = Path("models/target"),
+    target: Annotated[Path, typer.Option(help="Checkpoint folder of the target model.")] = Path("models/target"),
     drafter: Annotated[str, typer.Option(help='Checkpoint folder of the draft model, or "ngram".')] = "models/drafter",
     device: Annotated[str, typer.Option(help="Where the models run: cpu or cuda.")] = "cpu",
     dtype: Dtype = DEFAULT_DTYPE,
-    temperature: Annotated[float, typer.Option(help="Of the requests that are measured; 0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Likewise; under 1, choosing tokens takes a good part of a step.")] = 1.0,
-    output: Annotated[Path, typer.Option(help="Where the profile goes.")] = Path("profile.json"),
-    plot: Annotated[Path | None, typer.Option(help="Picture of fit against measurement: svg, png or pdf.")] = None,
+    temperature: Annotated[float, typer.Option(help="Temperature of the measured requests; 0 is greedy.")] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(help="Their top-p; below 1, sampling takes a considerable part of a step.")
+    ] = 1.0,
+    output: Annotated[Path, typer.Option(help="Write the profile to this file.")] = Path("profile.json"),
+    plot: Annotated[
+        Path | None, typer.Option(help="Plot predicted against measured step times to this file: svg, png or pdf.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Measure step times over batch sizes, draft lengths and contexts, and fit the latency model to them.
 
-    The profile belongs to one pair of models, in one type, on one machine, and to one way of choosing tokens (`bench`
-    serves requests with --temperature 0.8 --top-p 0.95); give it to `generate` and `bench` with --profile.
+    A profile is valid for one pair of models in one dtype, on one machine, with one way of sampling (`bench` serves
+    requests with --temperature 0.8 --top-p 0.95). Pass it to `generate` and `bench` with --profile.
     """
     if plot is not None and plot.suffix not in PLOT_FORMATS:
-        raise UserError(f"{plot}: no picture format that is known; end the name in {', '.join(PLOT_FORMATS)}")
+        raise UserError(f"{plot}: unknown format; end the name in {', '.join(PLOT_FORMATS)}")
     say_when_compiling()
     measured = _measure(target, drafter, device, dtype, temperature, top_p)
     try:
@@ -75,7 +79,7 @@ def _measure(target: Path, drafter: str, device: str, dtype: str, temperature: f
 
 
 class Fit:
-    """A latency model beside the steps that it was fitted to."""
+    """A fitted latency model and the measured steps."""
 
     def __init__(self, model: LatencyModel, samples: list[LatencySample]) -> None:
         self.model = model
@@ -96,12 +100,12 @@ class Fit:
         return float(1 - residual / np.square(self.measured - self.measured.mean()).sum())
 
     def coefficients(self) -> dict[str, float]:
-        """Seconds that each feature of a step costs; only those that were measured and cost something."""
+        """Seconds per unit of each feature of a step; only those that were measured and are above 0."""
         from turbospec.models.latency import VERIFY_KNOTS
 
         segments = [f"verify: token {low:.0f} to {high:.0f}" for low, high in pairwise(VERIFY_KNOTS)]
         verify = ["verify: any pass", "verify: context token", *segments]
-        draft = ["draft: any", "draft: pass", "draft: row of a pass", "draft: context token", "draft: stale token"]
+        draft = ["draft: any", "draft: pass", "draft: row of a pass", "draft: context token", "draft: catch-up token"]
         host = ["host: any step", "host: request"]
         weights = np.concatenate([self.model.verify.weights, self.model.draft.weights, self.model.host.weights])
         costs = dict(zip(verify + draft + host, weights.tolist(), strict=True))
@@ -117,7 +121,7 @@ class Fit:
         }
 
     def show(self) -> None:
-        """Print the coefficients and how well they fit."""
+        """Print the coefficients and the errors of the fit."""
         shown = table("What a step costs", "", "µs")
         for name, seconds in self.coefficients().items():
             shown.add_row(name, f"{seconds * 1e6:,.2f}")

@@ -1,4 +1,4 @@
-"""`turbospec replay`: other policies on a recorded decision trace."""
+"""`turbospec replay`: estimated results of other policies on a recorded decision trace."""
 
 from __future__ import annotations
 
@@ -33,25 +33,29 @@ FIGURES = (
 
 
 def replay(
-    trace: Annotated[list[Path], typer.Argument(help="Traces of one run; a rotated one with its backups.")],
+    trace: Annotated[
+        list[Path], typer.Argument(help="Decision traces of one run; a rotated trace together with its backups.")
+    ],
     policy: Annotated[list[str], typer.Option(help="Name or file of a policy; repeat for several.")],
     profile: Annotated[
-        Path | None, typer.Option(help="Step times by `turbospec profile`; else those of the trace itself.")
+        Path | None, typer.Option(help="Step times by `turbospec profile`; default: those of the trace itself.")
     ] = None,
     same_at_any_position: Annotated[
         bool,
         typer.Option(
             "--same-at-any-place",
-            help="A token is guessed or not wherever it stands in a draft, as by prompt look-up.",
+            help="Acceptance of a token does not depend on its draft position, as with prompt look-up.",
         ),
     ] = False,
     concurrency: Annotated[
         int | None,
-        typer.Option(min=1, help="Clients that send the requests one after the other; else they come when they came."),
+        typer.Option(
+            min=1, help="Clients of a closed loop that send the requests; default: requests arrive as recorded."
+        ),
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Results, two rows a policy.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the results to this file, two rows per policy.")] = None,
 ) -> None:
-    """Say what policies would have achieved on a recorded run, with bounds where the trace cannot tell."""
+    """Estimate the results of policies on a recorded run, with bounds where the trace cannot tell."""
     from turbospec.files.results_file import save
     from turbospec_sim.replay.replay import Replay
 
@@ -101,7 +105,7 @@ def _meta(
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
-    shown = table("Replay", "policy", "what is unknown", *(title for _, title, _ in FIGURES))
+    shown = table("Replay", "policy", "unknown drafts", *(title for _, title, _ in FIGURES))
     shown.columns[0].no_wrap = True
     words = {None: "", "pessimistic": "rejected", "optimistic": "accepted"}
     for row in rows:
@@ -118,18 +122,20 @@ def _remarks(recorded: Replay, rows: Sequence[dict[str, Any]]) -> list[str]:
     fit, recording = recorded.fit, recorded.recording
     off = rows[1]["output_throughput"] / rows[0]["output_throughput"] - 1.0
     remarks = [
-        f"The recorded drafts, simulated, give {off:+.1%} tokens/s against the recording: the replay's own error.",
-        f"Step times: median error {fit.median_error:.1%}, of all steps together {fit.total_error:+.1%}"
+        f"Replaying the recorded drafts gives {off:+.1%} tokens/s against the recording: the replay's own error.",
+        f"Step times: median error {fit.median_error:.1%}, error of the total {fit.total_error:+.1%}"
         + ("" if fit.correction == 1.0 else f" (after a factor of {fit.correction:.3f})")
         + ".",
     ]
     if recording.begun_before:
-        remarks.append(f"{recording.begun_before} requests began before the trace; that part counts as their prompt.")
+        remarks.append(
+            f"{recording.begun_before} requests began before the trace; what they emitted before counts as prompt."
+        )
     if recording.cut_short:
-        remarks.append(f"{recording.cut_short} requests ran on after the trace; they end where it ends.")
+        remarks.append(f"{recording.cut_short} requests were unfinished at the trace's end; they end there.")
     if not any(fit.passes):
-        remarks.append("No measured step drafted: what drafting takes is a guess. Give --profile.")
+        remarks.append("No recorded step drafted: the time of drafting is a prior, not a measurement. Give --profile.")
     elif any(row["extrapolated_time_share"] for row in rows):
         passes = ", ".join(map(str, fit.passes))
-        remarks.append(f"Measured are steps with {passes} drafter passes; the time of others is extrapolated.")
+        remarks.append(f"Measured: steps with {passes} drafter passes. The time of other steps is extrapolated.")
     return remarks

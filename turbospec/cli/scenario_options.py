@@ -1,4 +1,4 @@
-"""Options that the simulator's commands share."""
+"""Options of the commands that simulate."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 Policies = Annotated[
     list[str] | None,
-    typer.Option(help="Name or file of a policy, oracle or best_static; repeat for several. Else the scenario's."),
+    typer.Option(help="Name or file of a policy, or oracle or best_static; repeatable. Default: the scenario's."),
 ]
-Rates = Annotated[
-    list[str] | None, typer.Option(help="Requests a second, with commas between several. Else the scenario's.")
-]
+Rates = Annotated[list[str] | None, typer.Option(help="Requests/s, separated by commas. Default: the scenario's.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="field=value in place of the scenario's, as in server.max_num_seqs=1024."),
+    typer.Option(
+        "--set", help="field=value, used in place of the scenario's, as server.max_num_seqs=1024; repeatable."
+    ),
 ]
 
 
 def checked_policies(names: Sequence[str], scenarios: Sequence[tuple[str, Scenario]]) -> list[str]:
-    """Each policy once; none where the scenarios' own are meant, which are checked instead.
+    """Each policy once; empty for the scenarios' own policies, which are checked too.
 
     Raises:
         UserError: there is no such policy, or its file is wrong.
@@ -46,10 +46,10 @@ def checked_policies(names: Sequence[str], scenarios: Sequence[tuple[str, Scenar
 
 
 def checked_rates(texts: Sequence[str], scenarios: Sequence[tuple[str, Scenario]]) -> list[float]:
-    """Requests a second, from numbers with commas between them.
+    """Requests/s, from numbers separated by commas.
 
     Raises:
-        UserError: a text is no rate, or no scenario has rates.
+        UserError: a text is not a rate, or no scenario has rates.
     """
     rates: list[float] = []
     for text in ",".join(texts).split(",") if texts else ():
@@ -58,8 +58,8 @@ def checked_rates(texts: Sequence[str], scenarios: Sequence[tuple[str, Scenario]
         except ValueError:
             rate = math.nan
         if not 0.0 < rate < math.inf:
-            raise UserError(f"--rates {text}: a rate is a number of requests a second, above 0")
+            raise UserError(f"--rates {text}: not a rate; give requests/s, above 0")
         rates.append(rate)
     if rates and not any(scenario.workload.has_rates for _, scenario in scenarios):
-        raise UserError("--rates: no scenario given here has rates; closed loops and traces go by their own")
+        raise UserError("--rates: none of these scenarios has rates (closed loops and traces have none); leave it out")
     return [*dict.fromkeys(rates)]

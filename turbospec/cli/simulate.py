@@ -1,4 +1,4 @@
-"""`turbospec simulate`: scenarios under policies, offline."""
+"""`turbospec simulate`: policies on simulated servers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS = (
     ("regret: oracle", "regret_vs_oracle", "z.1%"),
     ("best static", "regret_vs_best_static", "z.1%"),
 )
-"""What the table calls a figure, the row's field (or, without a form, what its replications say), and its form."""
+"""Column title, field of the row (without a format: attribute of `Replications`), and format."""
 NOTHING = "–"
 
 
@@ -42,15 +42,17 @@ def simulate(
     policy: Policies = None,
     rates: Rates = None,
     settings: Settings = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each run, counting up from the scenario's.")] = 1,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes of this machine to run in; 1 when absent.")] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Replications of each run; seeds count up from the scenario's.")
+    ] = 1,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes on this machine; default 1.")] = None,
     backend: Annotated[
-        Literal["local", "ray"], typer.Option(help="What runs the sweep: this machine, or a Ray cluster.")
+        Literal["local", "ray"], typer.Option(help="Where to run: on this machine or on a Ray cluster.")
     ] = "local",
-    json: Annotated[Path | None, typer.Option(help="Results, one row a run.")] = None,
-    report: Annotated[Path | None, typer.Option(help="HTML report, one file that needs no network.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the results to this file, one row per run.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report to this file; it needs no network.")] = None,
 ) -> None:
-    """Simulate a server under a policy: the real controller, requests, clock and models by a scenario file."""
+    """Simulate a server under policies: the real controller on a scenario's requests, step times and acceptance."""
     from turbospec.files.results_file import save
     from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.sweep import Sweep, run_all, with_regret
@@ -89,7 +91,7 @@ def simulate(
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
-    """A table for each scenario; figures are means over the seeds. Columns without any are left out."""
+    """A table for each scenario; figures are means over seeds. Empty columns are left out."""
     from turbospec_sim.replications import replications
 
     for name, points in replications(rows).items():

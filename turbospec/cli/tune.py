@@ -1,4 +1,4 @@
-"""`turbospec tune`: a policy's settings, searched on scenarios."""
+"""`turbospec tune`: search a policy's settings on simulated servers."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 def tune(
     scenarios: Annotated[list[str], typer.Argument(help="Names or files of scenarios.", metavar="SCENARIO...")],
     write: Annotated[Path, typer.Option(help="Policy file to write.")],
-    policy: Annotated[str, typer.Option(help="Name or file of the policy to begin with.")] = "adaptive",
+    policy: Annotated[str, typer.Option(help="Name or file of the policy to tune.")] = "adaptive",
     search: Annotated[
         list[str] | None,
-        typer.Option(help="field=low:high or field=low:high:log; repeat for several. Else all that have bounds."),
+        typer.Option(help="field=low:high or field=low:high:log; repeatable. Default: all settings with bounds."),
     ] = None,
     objective: Annotated[
-        str, typer.Option(help="goodput, throughput, or a time that is to be low, as p99_ttft_ms.")
+        str, typer.Option(help="What to maximise: goodput or throughput; or a latency to minimise, as p99_ttft_ms.")
     ] = "goodput",
-    trials: Annotated[int, typer.Option(min=5, help="About how many settings are tried.")] = 40,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each scenario that the search goes by.")] = 3,
-    held_out: Annotated[int, typer.Option(min=2, help="Further seeds that what it found is judged by.")] = 6,
-    seed: Annotated[int, typer.Option(min=0, help="Of the search.")] = 0,
+    trials: Annotated[int, typer.Option(min=5, help="About how many settings to try.")] = 40,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each scenario in the search.")] = 3,
+    held_out: Annotated[int, typer.Option(min=2, help="Further seeds to evaluate the best settings on.")] = 6,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
     rates: Rates = None,
     settings: Settings = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes to run in.")] = 1,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
-    """Search a policy's settings for scenarios, check them on other seeds, and write them as a policy file."""
+    """Search a policy's settings on scenarios, evaluate the best on held-out seeds, and write them as a policy file."""
     from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.tuning.objective import Trials, check_objective
     from turbospec_sim.tuning.policy_file import write_policy
@@ -48,7 +48,7 @@ def tune(
 
     check_outputs(write)
     if write.exists() and not overwrite:
-        raise UserError(f"--write {write}: there is such a file; name another, or replace it with --overwrite")
+        raise UserError(f"--write {write}: the file exists; name another, or replace it with --overwrite")
     check_objective(objective)
     config = read_policy(find_policy(policy))
     space = search_space(config, search or ())
@@ -79,13 +79,13 @@ def tune(
 
 
 def _verdict(tuned: Tuned, objective: str) -> list[str]:
-    """What tuning has brought, in words."""
+    """The result of tuning, in words."""
     if tuned.held_out is None:
-        return ["Nothing that was tried is better than the default settings; these are they."]
+        return ["No settings tried were better than the default; the file has the default settings."]
     found = f"Held-out seeds: {tuned.held_out} of the default's {objective} (above 1 is better)."
     if tuned.beyond_noise:
         return [found]
-    return [found, "That is within the noise: tuning has brought nothing that can be relied on."]
+    return [found, "The gain is within noise: do not rely on it."]
 
 
 def _show(tuned: Tuned, objective: str) -> None:

@@ -1,5 +1,4 @@
-"""What a decision trace says of the requests that it saw: when they came, how long they were, what was drafted for
-them, and which of their tokens the drafter is known to have guessed."""
+"""Reconstructs the requests of a decision trace: arrivals, lengths, drafts, and the tokens known to be accepted."""
 
 from __future__ import annotations
 
@@ -14,28 +13,28 @@ from turbospec.interface import FloatArray, IntArray, Phase
 from turbospec.models.logistic import MAX_CLASSES
 from turbospec.models.profile import LatencySample
 from turbospec.observability.trace import TraceStep
-from turbospec_sim.replay.arrivals import arrivals, seconds_between
+from turbospec_sim.replay.arrivals import estimate_arrivals, seconds_between
 from turbospec_sim.replay.tokens import Draft, KnownTokens
 
 
 @dataclass(slots=True)
 class _Request:
-    """A request while the trace is read. Positions count its output tokens."""
+    """A request while the trace is read. Positions are indices of its output tokens."""
 
     number: int
     class_id: int
     begin: int
-    """Output tokens that were emitted before the trace knows of it, without the last of them."""
+    """Output tokens emitted before its first row in the trace, without the last of them."""
     position: int
     """Tokens emitted so far."""
     first_line: int
     last_line: int = 0
     prompt_tokens: int | None = None
     prefilled: int = 1
-    """Prompt tokens computed, where no later row tells the whole prompt."""
+    """Prompt tokens computed, for a request whose prefill does not end in the trace."""
     max_tokens: int = 1
     left: int = 0
-    """Tokens that it could still emit when it was seen last."""
+    """Tokens left after its last row."""
     first_token: float = math.nan
     last_token: float = math.nan
     drafts: list[Draft] = field(default_factory=list[Draft])
@@ -43,26 +42,26 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The n requests of a trace that emitted anything, in the order in which they were seen first."""
+    """The n requests of a trace that emitted tokens, in the order of their first rows."""
 
     arrivals: FloatArray
-    """(n,) seconds since the first of them."""
+    """(n,) estimated, seconds since the first one."""
     prompt_tokens: IntArray
     output_tokens: IntArray
     max_tokens: IntArray
     class_ids: IntArray
     tokens: KnownTokens
     per_token: FloatArray
-    """(n,) seconds for each token after the first; NaN where there was one only."""
+    """(n,) TPOT in seconds; NaN for requests that emitted only one token."""
     duration: float
     """Seconds from the first arrival to the end of the last step."""
     begun_before: int
-    """Requests whose first tokens the trace does not have: what came before counts as their prompt."""
+    """Requests whose first tokens are not in the trace; what was emitted before counts as prompt."""
     cut_short: int
-    """Requests that were running in the last step and could have gone on."""
+    """Requests that the last step did not finish."""
     samples: list[LatencySample]
     seconds_between: float
-    """Mean seconds from a step's end to the next one's beginning, where the engine was busy."""
+    """Mean seconds from a step's end to the next one's beginning while the engine was busy."""
 
     @property
     def size(self) -> int:
@@ -70,28 +69,30 @@ class Recording:
 
 
 def record(steps: Sequence[TraceStep]) -> Recording:
-    """Read the steps of one run.
+    """Reconstruct the requests from the steps of one run.
 
     Raises:
-        UserError: they are of several runs, took no time, or emitted nothing.
+        UserError: the steps are of several runs, took no time, or emitted nothing.
     """
     steps = sorted(steps, key=lambda step: step.now)
     if len({step.step for step in steps}) < len(steps):
-        raise UserError("a step number comes twice; replay the traces of one run only, each file named once")
+        raise UserError("a step number comes twice; give the traces of one run only, each file once")
     if sum(step.step_seconds for step in steps) <= 0.0:
-        raise UserError("no step of the trace took any time; a replay needs one that an engine wrote")
+        raise UserError("no step of the trace took any time; replay a trace that an engine wrote")
     known: dict[int, _Request] = {}
     for line, step in enumerate(steps):
         _read_step(step, line, known)
     seen = list(known.values())
-    came = arrivals(steps, [request.first_line for request in seen], [request.last_line for request in seen])
+    arrived = estimate_arrivals(
+        steps, [request.first_line for request in seen], [request.last_line for request in seen]
+    )
     served = [request for request in seen if request.position > request.begin]
     if not served:
-        raise UserError("no request of the trace emitted a token; a replay needs some that did")
-    first = min(came[request.number] for request in served)
+        raise UserError("no request of the trace emitted a token; replay a longer trace")
+    first = min(arrived[request.number] for request in served)
     outputs = _integers(request.position - request.begin for request in served)
     return Recording(
-        arrivals=np.array([came[request.number] - first for request in served]),
+        arrivals=np.array([arrived[request.number] - first for request in served]),
         prompt_tokens=_integers(max(request.prompt_tokens or request.prefilled, 1) for request in served),
         output_tokens=outputs,
         max_tokens=_integers(request.max_tokens for request in served),
@@ -116,8 +117,8 @@ def _read_step(step: TraceStep, line: int, known: dict[int, _Request]) -> None:
             request = _Request(len(known), step.class_ids[row], begin, begin, line)
             known[number] = request
         if decoding:
-            # Engines whose steps overlap plan before they know what the last drafts brought, and tell the least that
-            # it can be; steps between plans are in no line, but what they emitted is told later.
+            # An engine whose steps overlap plans before it has verified the last drafts, and reports the least number
+            # of emitted tokens. Steps on a reused plan have no line; a later line includes what they emitted.
             request.position = max(request.position, told)
             if request.prompt_tokens is None:
                 request.prompt_tokens = step.context_tokens[row] + 1 - told + request.begin

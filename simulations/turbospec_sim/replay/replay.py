@@ -1,4 +1,4 @@
-"""Policies on a recorded run: what they would have achieved on its requests, as far as it can be told."""
+"""Estimates what policies would have achieved on a recorded run, with bounds where the trace cannot tell."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from turbospec_sim.step_time import StepTimes
 from turbospec_sim.workload.acceptance import MAX_POSITIONS
 
 PESSIMISTIC, OPTIMISTIC = "pessimistic", "optimistic"
-"""Runs in which every draft token that the trace cannot judge is rejected, or accepted."""
+"""Bounds: every draft token that the trace cannot judge is rejected, or accepted."""
 
 Row = dict[str, Any]
 
 
 class RecordedPlans:
-    """Drafts what was drafted when the trace was written, wherever a step begins at a token at which one began then."""
+    """Repeats the recorded drafts: each draft length at the output position at which it was recorded, else 0."""
 
     def __init__(self, tokens: KnownTokens) -> None:
         self._tokens = tokens
@@ -45,25 +45,25 @@ class RecordedPlans:
         return StepPlan(np.minimum(self._tokens.drafted[at], view.draft_limits), reason="as recorded")
 
     def observe(self, outcome: StepOutcome) -> None:
-        """What was recorded learns nothing."""
+        """Recorded plans do not learn."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimeFit:
-    """What the step times of a replay are worth, measured against the trace's own steps."""
+    """Errors of the replay's step times against the trace's own steps."""
 
     median_error: float
-    """Median of the relative errors of single steps, without their sign."""
+    """Median absolute relative error of a step."""
     correction: float
-    """Factor on all times that makes the trace's steps take as long in total as they did; 1 with a profile."""
+    """Factor on all times that corrects the total time of the trace's steps; 1 with a profile."""
     total_error: float
-    """Predicted over measured time of all steps, less 1, after the correction."""
+    """Predicted over measured time of all steps, minus 1, after the correction."""
     passes: tuple[int, ...]
-    """Numbers of drafter passes in a step that were measured; what others take is extrapolated."""
+    """Numbers of drafter passes in measured steps; the time of other numbers is extrapolated."""
 
 
 class _Bounds:
-    """Counts what of a run the trace does not vouch for."""
+    """Listener that counts which draft tokens the trace can judge, and which step times are extrapolated."""
 
     def __init__(self, tokens: KnownTokens, passes: Sequence[int], seconds_between: float) -> None:
         self._tokens, self._passes, self._between = tokens, frozenset(passes), seconds_between
@@ -82,13 +82,13 @@ class _Bounds:
 
 
 class Replay:
-    """A recorded run that policies can be tried on.
+    """A recorded run, to be replayed under policies.
 
     Args:
-        steps: of the trace, of one run.
-        profile: step times measured on the engine, for the replay and its policies; None to fit the trace's own.
-        same_at_any_position: whether a token is guessed or not wherever it stands in a draft; see `tokens`.
-        concurrency: clients of a closed loop that sends the requests; None to have them arrive when they did.
+        steps: the trace's steps, of one run.
+        profile: step times measured on the engine, for the replay and its policies; None: fitted to the trace.
+        same_at_any_position: whether acceptance of a token does not depend on its draft position; see `tokens`.
+        concurrency: clients of a closed loop that sends the requests; None: requests arrive when they did.
 
     Raises:
         UserError: the steps are of several runs, took no time, or emitted nothing.
@@ -113,7 +113,7 @@ class Replay:
         self._times, self.fit = _step_times(self.recording, self.drafter, profile)
 
     def as_recorded(self) -> Row:
-        """The recorded drafts, simulated: how far this row is from `recorded` is the replay's own error."""
+        """Figures of the recorded drafts, simulated: their difference from `recorded` is the replay's own error."""
         return self._run("as recorded", RecordedPlans(self.tokens), GuardConfig(), PESSIMISTIC)
 
     def rows(self, name: str, config: PolicyConfig) -> tuple[Row, Row]:
@@ -156,7 +156,7 @@ class Replay:
         classes["told_class"] = np.arange(MAX_CLASSES)
         classes["lines"], classes["by_reach"] = recording.size, True
         if np.mean(recording.max_tokens > recording.output_tokens) > 0.5:
-            # Most texts end before they must, and the engine did not know where.
+            # Most outputs end before their limit: the engine did not know their lengths.
             classes["max_tokens"] = recording.max_tokens.max()
         rates = np.zeros((MAX_CLASSES, 2, MAX_POSITIONS))
         return EngineState(
@@ -173,7 +173,7 @@ def _step_times(recording: Recording, drafter: Drafter, profile: Profile | None)
     samples = profile.samples if profile else recording.samples
     curve, coefficients = fitted_coefficients(samples)
     predicted = predicted_seconds(recording.samples, curve, coefficients)
-    # The mean of the relative errors is 0 by then, and a run's duration goes by the sum.
+    # The fit makes the mean relative error 0, but a run's duration depends on the sum.
     factor = 1.0 if profile or predicted.sum() <= 0.0 else float(measured.sum() / predicted.sum())
     curve[1] *= factor
     predicted *= factor
@@ -186,15 +186,15 @@ def _step_times(recording: Recording, drafter: Drafter, profile: Profile | None)
     scaled: dict[str, Any] = {name: value * factor for name, value in coefficients.items()}
     drafts = recording.tokens.drafted[recording.tokens.drafted > 0]
     if drafter.kind == "parallel" and len(drafts):
-        # Measured by the requests in a pass, simulated by the tokens that they draft in it.
+        # The measured rows of a pass are requests, the simulated ones are their draft tokens.
         scaled["draft_row"] /= float(drafts.mean())
-    # Nothing else happens meanwhile: in the simulation it is a part of the step.
+    # The simulation has no time between steps: it counts as host time.
     scaled["host"] += recording.seconds_between
     return StepTimes(curve, **scaled), fit
 
 
 def _recorded(steps: Sequence[TraceStep], recording: Recording) -> Row:
-    """What the trace itself shows, by the names of a replay's figures."""
+    """Figures of the trace itself, by the names of a replay's figures."""
     seconds = sum(step.step_seconds for step in steps)
     drafted, accepted = sum(sum(step.drafted) for step in steps), sum(sum(step.accepted) for step in steps)
     drafts = sum(length > 0 for step in steps for length in step.drafted)

@@ -1,7 +1,7 @@
-"""The steps of a trace that have no line of their own: those on a plan of no drafts that was made before.
+"""Restores the steps of a trace that ran on a reused plan and have no line of their own.
 
-An engine may keep such a plan for some steps. The next line says how many ran since the one before, what they emitted
-and what they took, all together, and how far each request has come. They are put back, one step each.
+An engine may reuse a plan without drafts for some steps. The next line of the trace has their number, emitted tokens
+and seconds, in sums, and the position of each request. From these, one step is restored for each step that ran.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turbospec_sim.replay.arrivals import LONGEST_STEP
 
 @dataclass(slots=True, frozen=True)
 class _Row:
-    """A request as it stands before its first step in a gap, and the number of its steps there."""
+    """A request before its first step in a gap (the steps between two lines), and the number of its steps there."""
 
     number: int
     class_id: int
@@ -24,21 +24,21 @@ class _Row:
     emitted_tokens: int
     tokens_left: int
     first: int
-    """Of the gap's steps, from 0."""
+    """Index of its first step in the gap, from 0."""
     steps: int
 
 
 def with_reused_plan_steps(steps: Iterable[TraceStep]) -> list[TraceStep]:
-    """The steps in the order of time, with those that were reported in sums, each with an emitted token a request.
+    """The steps in the order of time, with those that were reported in sums; each of these emits one token per request.
 
-    A request that is in a line after the gap had its steps at the gap's end, as many as it came forward by. What is
-    left of the tokens goes to the requests that are seen no more, none beyond its limit. Those that came and went
-    between two lines are lost. Steps with prompts on an old plan are in no sum: in their place come steps without.
+    A request that is in the line after the gap ran in the gap's last steps, as many as its position advanced by. The
+    remaining tokens are given to the requests that do not appear again, within their limits. Requests that arrived and
+    finished within a gap are lost. Steps with prompts on a reused plan are in no sum and are restored without prompts.
     """
     lines = sorted(steps, key=lambda step: step.now)
     last_line = {number: line for line, step in enumerate(lines) for number in step.request_ids}
     emitted: dict[int, int] = {}
-    """Tokens that each request has emitted, its first included."""
+    """Tokens that each request has emitted, the first one included."""
     filled: list[TraceStep] = []
     for line, step in enumerate(lines):
         if line and step.reused_plan_steps:
@@ -58,19 +58,19 @@ def _between(before: TraceStep, after: TraceStep, emitted: Mapping[int, int], go
 
     Args:
         before, after: the lines.
-        emitted: tokens that each request has emitted by the end of the first; without those never seen.
-        gone: requests of the first that are in no later one.
+        emitted: tokens that each known request has emitted by the end of the first line.
+        gone: requests of the first line that are in no later one.
     """
     size = after.step - before.step - 1
     if size < after.reused_plan_steps:
         return []
-    rows = [row for row in _went_on(after, emitted, size) if row.steps]
+    rows = [row for row in _continuing(after, emitted, size) if row.steps]
     tokens = round(after.reused_plan_tokens * size / after.reused_plan_steps) - sum(row.steps for row in rows)
-    rows = sorted(rows + _ended(before, emitted, gone, tokens, size), key=lambda row: row.number)
+    rows = sorted(rows + _finished(before, emitted, gone, tokens, size), key=lambda row: row.number)
     seconds = after.reused_plan_seconds / after.reused_plan_steps
     began = before.now + before.step_seconds
     room = max(after.now - began, 0.0) / size
-    # Where the engine was idle in between, it was so after its last requests had ended.
+    # An engine that was idle in the gap was so after its last requests had finished.
     spacing = room if room <= LONGEST_STEP * seconds else seconds
     return [
         _step(before, rows, place, now=began + place * spacing, seconds=seconds)
@@ -79,24 +79,24 @@ def _between(before: TraceStep, after: TraceStep, emitted: Mapping[int, int], go
     ]
 
 
-def _went_on(after: TraceStep, emitted: Mapping[int, int], size: int) -> list[_Row]:
+def _continuing(after: TraceStep, emitted: Mapping[int, int], size: int) -> list[_Row]:
     rows: list[_Row] = []
     for row, number in enumerate(after.request_ids):
         if after.phase[row] == Phase.PREFILL:
             continue
         told = after.emitted_tokens[row]
-        came = min(max(told - max(emitted.get(number, 0), 1), 0), size)
+        advanced = min(max(told - max(emitted.get(number, 0), 1), 0), size)
         rows.append(
             _Row(
-                number, after.class_ids[row], after.context_tokens[row] - came, told - came,
-                after.tokens_left[row] + came, size - came, came,
+                number, after.class_ids[row], after.context_tokens[row] - advanced, told - advanced,
+                after.tokens_left[row] + advanced, size - advanced, advanced,
             )
         )  # fmt: skip
     return rows
 
 
-def _ended(before: TraceStep, emitted: Mapping[int, int], gone: set[int], tokens: int, size: int) -> list[_Row]:
-    """The requests that are seen no more, with a share each of the tokens that are left."""
+def _finished(before: TraceStep, emitted: Mapping[int, int], gone: set[int], tokens: int, size: int) -> list[_Row]:
+    """The requests that do not appear again, each with a share of the remaining tokens."""
     rows = [
         _Row(
             number, before.class_ids[row], before.context_tokens[row] + before.emitted[row], emitted[number],
@@ -114,7 +114,7 @@ def _ended(before: TraceStep, emitted: Mapping[int, int], gone: set[int], tokens
 
 
 def _step(before: TraceStep, rows: Sequence[_Row], place: int, *, now: float, seconds: float) -> TraceStep:
-    """One step of a gap, with the requests that are in it."""
+    """One step of a gap, with its requests."""
     inside = [(row, place - row.first) for row in rows if row.first <= place < row.first + row.steps]
     size = len(inside)
     context = [row.context_tokens + done for row, done in inside]

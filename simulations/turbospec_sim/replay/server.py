@@ -1,4 +1,4 @@
-"""The engine that wrote a trace, as far as its steps give it away."""
+"""Infers the settings of the engine that wrote a trace from its steps."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from turbospec_sim.replay.recording import Recording
 from turbospec_sim.scenario import Drafter, Server
 from turbospec_sim.workload.acceptance import MAX_POSITIONS
 
-NO_CAP = 1024
-"""Places where nothing ever waited for one, so that the trace shows no limit."""
+UNLIMITED_SLOTS = 1024
+"""Batch slots where no request ever waited, so that the trace shows no limit."""
 
 
 def server_of(steps: Sequence[TraceStep], recording: Recording) -> Server:
     """The server's settings.
 
-    The batch is as large as it ever was, if requests waited meanwhile; else it has no limit that the trace shows. The
-    same goes for a step's tokens: where prompts were cut, steps are as large as they were. Of the KV cache nothing is
-    known; it holds whatever comes.
+    If requests ever waited, the largest batch of the trace is the number of batch slots; else the trace shows no limit.
+    Likewise, if prompts were cut into chunks, the largest step is the token budget. The trace shows nothing about the
+    KV cache, which is made large enough for all requests.
     """
     size = max(len(step.request_ids) for step in steps)
-    places = size if any(step.waiting_requests for step in steps) else max(NO_CAP, size)
+    slots = size if any(step.waiting_requests for step in steps) else max(UNLIMITED_SLOTS, size)
     budget = max(step.tokens_batched for step in steps)
     if not _cuts_prompts(steps):
-        budget = max(budget, int(recording.prompt_tokens.max())) + places * (1 + drafter_of(steps).max_draft)
-    # A request is first seen with its first token where views are made after a step has run, before its tokens leave.
+        budget = max(budget, int(recording.prompt_tokens.max())) + slots * (1 + drafter_of(steps).max_draft)
+    # A request is first seen with its first token where views are made after the target's pass and before emission.
     after = any(
         phase == Phase.FIRST_DECODE and number not in before
         for before, step in _with_earlier(steps)
@@ -36,7 +36,7 @@ def server_of(steps: Sequence[TraceStep], recording: Recording) -> Server:
     )
     held = recording.prompt_tokens + np.maximum(recording.output_tokens, recording.max_tokens) + MAX_POSITIONS
     return Server(
-        max_num_seqs=places,
+        max_num_seqs=slots,
         max_num_batched_tokens=max(budget, 1),
         kv_cache_tokens=int(held.sum()) + 1,
         block_size=1,
@@ -45,7 +45,7 @@ def server_of(steps: Sequence[TraceStep], recording: Recording) -> Server:
 
 
 def drafter_of(steps: Sequence[TraceStep]) -> Drafter:
-    """How drafts were made."""
+    """The drafter's settings."""
     drafting = [step for step in steps if any(step.drafted)]
     longest = [max(step.proposed) for step in drafting]
     passes = [len(step.draft_rows) for step in drafting]
@@ -54,7 +54,7 @@ def drafter_of(steps: Sequence[TraceStep]) -> Drafter:
         max_draft=min(max(max(step.max_draft, max(step.drafted, default=0)) for step in steps), MAX_POSITIONS),
         kind="parallel" if parallel else "sequential",
         batch=all(rows == len(step.request_ids) for step in drafting for rows in step.draft_rows),
-        # One pass less than the longest draft takes: the first ran as part of the step.
+        # One pass fewer than the longest draft has tokens: the first pass was part of the step.
         first_pass_every_step=bool(drafting)
         and not parallel
         and all(len(step.draft_rows) == max(step.planned) - 1 for step in drafting),
@@ -62,7 +62,7 @@ def drafter_of(steps: Sequence[TraceStep]) -> Drafter:
 
 
 def _cuts_prompts(steps: Sequence[TraceStep]) -> bool:
-    """Whether a request was in prefill with a part of its prompt done."""
+    """Whether some prompt was computed in chunks."""
     begun: dict[int, int] = {}
     for step in steps:
         for number, phase, context in zip(step.request_ids, step.phase, step.context_tokens, strict=True):
@@ -74,7 +74,7 @@ def _cuts_prompts(steps: Sequence[TraceStep]) -> bool:
 
 
 def _with_earlier(steps: Sequence[TraceStep]) -> Iterator[tuple[set[int], TraceStep]]:
-    """Each step but the first, and the requests seen before it."""
+    """Each step but the first, with the requests seen before it."""
     seen: set[int] = set(steps[0].request_ids)
     for step in steps[1:]:
         yield seen, step

@@ -1,4 +1,4 @@
-"""What a policy is worth beside another: ratios of a figure, run by run, on the same requests and texts."""
+"""The objective of tuning: the ratio of a figure to that of the default policy, on the same requests and seeds."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ FIGURES = {
     for name in ("ttft", "tpot", "itl", "e2el")
     for field in (f"{part}_{name}_ms" for part in ("mean", "median", "p95", "p99"))
 }
-"""Fields of a row by the objectives' names. Times are to be low, the others high."""
+"""Fields of a row by the objectives' names. Times are minimised, the others maximised."""
 LARGEST_LOG_RATIO = math.log(100.0)
-"""Beyond it one figure is as good as nothing beside the other."""
+"""Log ratios are clipped to this magnitude."""
 
 
 def check_objective(name: str) -> None:
@@ -39,44 +39,44 @@ def check_objective(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """Runs policies on the same scenarios, rates and seeds."""
+    """Evaluates policies on the same scenarios, rates and seeds."""
 
     scenarios: Sequence[tuple[str, Scenario]]
     """Names and scenarios."""
     rates: Sequence[float]
-    """None: each scenario's own."""
+    """Requests/s; empty: each scenario's own."""
     objective: str
     seeds: int
-    """For each scenario; they count up from its own."""
+    """Seeds of each scenario, counting up from its own."""
     skipped_seeds: int = 0
-    """Seeds from the scenario's own on that are left to others."""
+    """Number of seeds to skip, from the scenario's own on, so that two objects share none."""
     jobs: int = 1
 
     @property
     def runs(self) -> int:
         """Runs of one policy."""
-        return self.seeds * len(self._places())
+        return self.seeds * len(self._points())
 
     def figures(self, configs: Sequence[PolicyConfig], done: Callable[[], None] = lambda: None) -> FloatArray:
-        """(configs, seeds, scenarios and rates) the objective's figure of every run; `done` is called after each."""
-        places = self._places()
+        """(configs, seeds, scenarios × rates) the objective's figure of every run; `done` is called after each run."""
+        points = self._points()
         runs = [
             Run(name, scenario, "tuned", rate, scenario.seed + self.skipped_seeds + seed, settings=config)
             for config in configs
             for seed in range(self.seeds)
-            for name, scenario, rate in places
+            for name, scenario, rate in points
         ]
         figures: list[float] = []
         for row in run_all(runs, self.jobs):
             figures.append(self._figure(row))
             done()
-        return np.array(figures).reshape(len(configs), self.seeds, len(places))
+        return np.array(figures).reshape(len(configs), self.seeds, len(points))
 
     def log_ratios(self, figures: FloatArray, default: FloatArray) -> FloatArray:
-        """(…, seeds) logarithms of the mean ratio of figures to the default policy's, above 0 where they are better."""
+        """(…, seeds) mean logarithms of the ratios to the default policy's figures, above 0 where they are better."""
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.log(figures) - np.log(default)
-        # Nothing served by either is alike; by one of them, as bad or good as it gets.
+        # Two runs that served nothing are equal; where one served nothing, the ratio is the largest.
         ratios = np.where(figures == default, 0.0, ratios)
         if FIGURES[self.objective].endswith("_ms"):
             ratios = -ratios
@@ -84,7 +84,7 @@ class Trials:
             ratios = np.where(np.isnan(figures) & np.isnan(default), 0.0, ratios)
         return np.clip(ratios, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).mean(axis=-1)
 
-    def _places(self) -> list[tuple[str, Scenario, float | None]]:
+    def _points(self) -> list[tuple[str, Scenario, float | None]]:
         return [
             (name, scenario, rate)
             for name, scenario in self.scenarios

@@ -1,4 +1,4 @@
-"""Writes what was found, for people and for `turbospec policy check`."""
+"""Writes a tuned policy as a policy file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turbospec.policy import PolicyConfig
 
 
 def write_policy(path: Path, config: PolicyConfig, comment: Sequence[str]) -> None:
-    """Write the settings that were given or found, below a comment; at once, or not at all."""
+    """Write the settings that are set explicitly, after a comment; atomically."""
     settings = config.model_dump(mode="json", exclude_unset=True)
     lines = [line for text in comment for line in textwrap.wrap(text, LINE_LENGTH - 2)]
     write_whole(path, "".join(f"# {line}\n" for line in lines) + yaml_text(settings))

@@ -1,5 +1,5 @@
-"""The search itself: through all settings where they are few, else by scipy's differential evolution (Storn, Price:
-"Differential evolution", J. Global Optimization 11, 1997). And its verdict, on seeds that it has not seen."""
+"""Search of a policy's settings: exhaustive where they are few, else by scipy's differential evolution (Storn, Price:
+"Differential evolution", J. Global Optimization 11, 1997); evaluated on held-out seeds."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from turbospec_sim.tuning.objective import Trials
 from turbospec_sim.tuning.space import Dimension
 
 MIN_POPULATION = 5
-"""Fewest that differential evolution works with."""
+"""Smallest population of differential evolution."""
 GENERATIONS = 5
-"""Into which the trials are divided, where there are enough of them."""
+"""Number of generations, where there are enough trials."""
 
 Settings = tuple[int | float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a search has found."""
+    """Result of a search."""
 
     config: PolicyConfig
     changed: dict[str, int | float]
-    """The settings that were searched, as found; none where the default was best."""
+    """The searched settings and their best values; empty where the default was best."""
     trials: int
-    """Different settings tried, the default not counted."""
+    """Number of settings tried, the default not counted."""
     trained: Ratio
     held_out: Ratio | None
-    """On seeds that the search did not see; None where the default was best."""
+    """The ratio on held-out seeds; None where the default was best."""
     default_figures: tuple[float, float]
-    """The objective's mean with the default policy, on the seeds of the search and on the others."""
+    """The objective's mean with the default policy, on the seeds of the search and on the held-out ones."""
     tuned_figures: tuple[float, float]
 
     @property
     def beyond_noise(self) -> bool:
-        """Whether the seeds held out show a gain that is unlikely to be chance."""
+        """Whether the 95 % interval of the gain on held-out seeds is above 1."""
         return self.held_out is not None and self.held_out.low > 1.0
 
 
@@ -61,14 +61,14 @@ def tune(
     seed: int,
     done: Callable[[], None] = lambda: None,
 ) -> Tuned:
-    """Search a policy's settings for the best mean ratio to the policy as it is.
+    """Search a policy's settings for the best mean ratio of the objective to that of the given policy.
 
     Args:
-        config: the policy as it is; its settings outside the space stay.
-        space: what is searched.
-        training: runs that the search goes by.
-        held_out: runs that what it found is judged by.
-        trials: about how many settings to try, at least 5; where there are no more than that, all are tried.
+        config: the given policy; its settings outside the space are kept.
+        space: the settings to search.
+        training: runs for the search.
+        held_out: runs that evaluate the best settings.
+        trials: about how many settings to try, at least 5; where there are fewer settings, all are tried.
         seed: of the search.
         done: called after each run.
     """
@@ -77,7 +77,7 @@ def tune(
     figures: dict[Settings, float] = {}
 
     def losses(places: FloatArray) -> FloatArray:
-        """(candidates,) what is minimised, of (dimensions, candidates) places."""
+        """(candidates,) losses of (dimensions, candidates) coordinates."""
         wanted = [_settings(space, column) for column in places.T]
         new = [settings for settings in dict.fromkeys(wanted) if settings not in logarithms]
         measured = training.figures([_with(config, space, settings) for settings in new], done) if new else ()
@@ -121,7 +121,7 @@ def tune(
 
 
 def _first(config: PolicyConfig, space: Sequence[Dimension], population: int, seed: int) -> FloatArray:
-    """(population, dimensions) places to begin with: the policy as it is, and others spread evenly."""
+    """(population, dimensions) initial coordinates: the given policy, and others by Latin hypercube sampling."""
     places = qmc.LatinHypercube(len(space), seed=seed).random(population)
     for number, dimension in enumerate(space):
         value = getattr(config, dimension.field)
@@ -137,8 +137,8 @@ def _settings(space: Sequence[Dimension], places: FloatArray) -> Settings:
 def _with(config: PolicyConfig, space: Sequence[Dimension], settings: Settings) -> PolicyConfig:
     changed = dict(zip((dimension.field for dimension in space), settings, strict=True))
     try:
-        # Through validation: a policy's settings may have to fit one another.
+        # With validation: settings may constrain one another.
         return type(config).model_validate(config.model_dump(exclude_unset=True) | changed)
     except ValidationError as error:
         said = error.errors(include_url=False)[0]["msg"]
-        raise UserError(f"the policy does not allow {changed} ({said}); narrow --search") from error
+        raise UserError(f"the policy does not allow {changed} ({said}); narrow the ranges of --search") from error

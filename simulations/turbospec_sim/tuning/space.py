@@ -1,4 +1,4 @@
-"""What is searched: some of a policy's numbers, each between two bounds."""
+"""Search space of tuning: some of a policy's numbers, each between two bounds."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from turbospec.files.suggestions import nearest
 from turbospec.policy import PolicyConfig
 
 DIGITS = 4
-"""Significant digits that a setting is tried with, and written."""
-FORM = "write it as field=low:high or field=low:high:log"
+"""Significant digits of a setting."""
+FORM = "write field=low:high or field=low:high:log"
 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One number of a policy, as a place between 0 and 1."""
+    """One number of a policy, mapped to a coordinate between 0 and 1."""
 
     field: str
     low: float
     high: float
     log: bool
     whole: bool
-    """Whether it is a whole number."""
+    """Whether it is an integer."""
 
     @property
     def choices(self) -> float:
@@ -33,11 +33,11 @@ class Dimension:
         return self.high - self.low + 1.0 if self.whole else math.inf
 
     def all_places(self) -> list[float]:
-        """A place for each setting of a whole number."""
+        """The coordinates of all settings of an integer."""
         return [self.place(value) for value in range(int(self.low), int(self.high) + 1)]
 
     def value(self, place: float) -> int | float:
-        """The setting at a place; whole numbers have equal shares of the way."""
+        """The setting at a coordinate; the settings of an integer have equal intervals."""
         low, high = (self.low - 0.5, self.high + 0.5) if self.whole and not self.log else (self.low, self.high)
         number = low * (high / low) ** place if self.log else low + (high - low) * place
         if self.whole:
@@ -45,7 +45,7 @@ class Dimension:
         return min(max(float(f"{number:.{DIGITS}g}"), self.low), self.high)
 
     def place(self, value: float) -> float:
-        """Where a setting is; the nearer end for one that lies outside."""
+        """The coordinate of a setting; 0 or 1 for a setting out of bounds."""
         value = min(max(value, self.low), self.high)
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
@@ -53,14 +53,14 @@ class Dimension:
 
 
 def search_space(config: PolicyConfig, texts: Sequence[str]) -> list[Dimension]:
-    """The dimensions that are named, or else all numbers that the policy's schema bounds on both sides.
+    """The dimensions given by the user, else all numbers that the policy's schema bounds on both sides.
 
     Args:
         config: the policy.
         texts: `field=low:high` or `field=low:high:log`.
 
     Raises:
-        UserError: a text is wrong, or nothing is named and the schema bounds nothing.
+        UserError: a text is invalid, or none is given and the schema bounds no number.
     """
     numbers = _numbers(type(config))
     if texts:
@@ -98,7 +98,7 @@ def _parsed(text: str, numbers: dict[str, dict[str, Any]]) -> Dimension:
     if not equals or len(parts) not in (2, 3) or parts[2:] not in ([], ["log"]):
         raise UserError(f"--search {text}: {FORM}")
     if field not in numbers:
-        raise UserError(f"--search {text}: `{field}` is no number of the policy; {nearest(field, numbers)}")
+        raise UserError(f"--search {text}: `{field}` is not a number of the policy; {nearest(field, numbers)}")
     try:
         low, high = float(parts[0]), float(parts[1])
     except ValueError:
@@ -110,11 +110,11 @@ def _parsed(text: str, numbers: dict[str, dict[str, Any]]) -> Dimension:
         raise UserError(f"--search {text}: a logarithmic search needs a lower bound above 0")
     whole = schema["type"] == "integer"
     if whole and not (low.is_integer() and high.is_integer()):
-        raise UserError(f"--search {text}: `{field}` is a whole number, and so are its bounds")
+        raise UserError(f"--search {text}: `{field}` is an integer; give integer bounds")
     if low < schema.get("minimum", -math.inf) or low <= schema.get("exclusiveMinimum", -math.inf):
         least = schema.get("minimum", schema.get("exclusiveMinimum"))
-        raise UserError(f"--search {text}: `{field}` is not allowed to be as low as {low:g} (its bound is {least:g})")
+        raise UserError(f"--search {text}: `{field}` cannot be as low as {low:g} (its bound is {least:g})")
     if high > schema.get("maximum", math.inf) or high >= schema.get("exclusiveMaximum", math.inf):
         most = schema.get("maximum", schema.get("exclusiveMaximum"))
-        raise UserError(f"--search {text}: `{field}` is not allowed to be as high as {high:g} (its bound is {most:g})")
+        raise UserError(f"--search {text}: `{field}` cannot be as high as {high:g} (its bound is {most:g})")
     return Dimension(field, low, high, log, whole)

@@ -1,12 +1,12 @@
-"""Which draft tokens are right: the acceptance processes of request classes.
+"""Which draft tokens are accepted: the acceptance processes of request classes.
 
-Each output token of a request has a uniform number of its own (`randomness.uniform`), a function of the run's seed,
-the request and the token's place in the output. A draft of it is accepted if that number is below the acceptance that
-the class's process gives. What a policy drafts, and when, therefore cannot change which tokens are predictable: two
-policies under one seed are compared on the same text.
+Each output token of a request has a uniform number of its own (`randomness.uniform`), a function of the run's seed, the
+request and the token's output position. A draft of the token is accepted if that number is below the acceptance
+probability of the class's process. A policy therefore cannot change which tokens are predictable: two policies with one
+seed are compared on the same text.
 
-Processes that change over time go by a request's arrival for the same reason: a text does not change while it is
-written, and a slow policy must not be served other texts than a fast one.
+For the same reason, processes that change over time depend on a request's arrival time: its text does not change while
+it is generated, and a slow policy gets the same texts as a fast one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_POSITIONS = 32
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Rates = Annotated[tuple[Probability, ...], Field(min_length=1, max_length=MAX_POSITIONS)]
-"""Acceptance of each draft position, given that all before it were accepted; the last stands for those after it."""
+"""Acceptance at each draft position, given that all before it were accepted; later positions have the last value."""
 
 
 class IndependentAcceptance(Settings):
@@ -33,25 +33,25 @@ class IndependentAcceptance(Settings):
 
 
 class PositionAcceptance(Settings):
-    """Acceptance depends on the position in the draft."""
+    """Acceptance depends on the draft position."""
 
     process: Literal["by_position"]
     rates: Rates
 
 
 class MarkovAcceptance(Settings):
-    """A request's text goes to and fro between stretches that are easy to predict and stretches that are not."""
+    """A request's text alternates between stretches with high and with low acceptance."""
 
     process: Literal["markov"]
     good: Rates
     bad: Rates
     good_tokens: float = Field(ge=1)
-    """Mean length of an easy stretch, in tokens; lengths are geometric."""
+    """Mean length of a stretch with high acceptance, in tokens; lengths are geometric."""
     bad_tokens: float = Field(ge=1)
 
 
 class DriftingAcceptance(Settings):
-    """Acceptance goes from one value to another, linearly in the time of a request's arrival."""
+    """Acceptance changes linearly with the arrival time of a request."""
 
     process: Literal["drift"]
     before: Rates
@@ -61,7 +61,7 @@ class DriftingAcceptance(Settings):
 
 
 class CollapsingAcceptance(Settings):
-    """Requests that arrive after a moment have another acceptance, for good or for a while."""
+    """Requests that arrive from a moment on have another acceptance, until the end or for a while."""
 
     process: Literal["collapse"]
     before: Rates
@@ -71,10 +71,10 @@ class CollapsingAcceptance(Settings):
 
 
 class RecordedAcceptance(Settings):
-    """Acceptance as it was recorded.
+    """Recorded acceptance.
 
-    The file is JSONL: each line a list with 1 for every output token that the drafter got right and 0 for others, or
-    probabilities between them. Requests take the lines in turn, and a line that is too short begins anew.
+    The file is JSONL: each line is a list with 1 for every output token whose draft was accepted and 0 for others, or
+    with probabilities. Requests take the lines in turn; a line that is shorter than an output repeats.
     """
 
     process: Literal["trace"]

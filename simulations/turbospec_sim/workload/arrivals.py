@@ -1,4 +1,4 @@
-"""When requests arrive: processes that are drawn, closed loops, and recorded traces."""
+"""Arrivals of requests: random processes, closed loops, and recorded traces."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from turbospec_sim.workload.files import InputFile
 
 
 class PoissonArrivals(Settings):
-    """Independent arrivals at a steady rate, as `vllm bench serve` sends them at its default burstiness of 1."""
+    """Poisson arrivals at a constant rate, as `vllm bench serve` sends them at its default burstiness of 1."""
 
     process: Literal["poisson"]
 
     def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:
-        """(size,) seconds, rising, at `rate` requests a second."""
+        """(size,) seconds, rising, at `rate` requests/s."""
         return _gamma_times(rng, rate, size, 1.0)
 
 
@@ -28,58 +28,58 @@ class GammaArrivals(Settings):
 
     process: Literal["gamma"]
     burstiness: float = Field(gt=0)
-    """Shape of the gaps' distribution: below 1 more bursty than Poisson, above 1 more even."""
+    """Shape of the distribution: below 1 more bursty than Poisson, above 1 more regular."""
 
     def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:
-        """(size,) seconds, rising, at `rate` requests a second."""
+        """(size,) seconds, rising, at `rate` requests/s."""
         return _gamma_times(rng, rate, size, self.burstiness)
 
 
 class BurstArrivals(Settings):
-    """Poisson arrivals whose rate changes between busy and quiet spells."""
+    """Poisson arrivals whose rate alternates between busy and quiet periods."""
 
     process: Literal["bursts"]
     on_seconds: float = Field(gt=0)
     off_seconds: float = Field(gt=0)
     off_share: float = Field(default=0.0, ge=0, le=1)
-    """Rate of the quiet spells as a part of the busy ones'; 0 is silence."""
+    """Rate of the quiet periods as a share of the busy ones'; 0: no arrivals."""
 
     def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:
-        """(size,) seconds, rising, at `rate` requests a second averaged over both kinds of spell."""
+        """(size,) seconds, rising, at `rate` requests/s averaged over both kinds of periods."""
         return _modulated_times(rng, rate, size, [self.on_seconds, self.off_seconds], [1.0, self.off_share])
 
 
 class DayArrivals(Settings):
-    """Poisson arrivals whose rate follows a curve that repeats."""
+    """Poisson arrivals whose rate follows a periodic curve."""
 
     process: Literal["day"]
     curve: tuple[Annotated[float, Field(ge=0)], ...] = Field(min_length=1)
-    """Rate of each equal part of the period; only their ratios count."""
+    """Relative rate in each of equal parts of the period."""
     period_seconds: float = Field(default=86400.0, gt=0)
 
     @model_validator(mode="after")
     def _somebody_comes(self) -> DayArrivals:
         if not any(self.curve):
-            raise ValueError("the curve is 0 everywhere; at least one part needs a rate")
+            raise ValueError("the curve is 0 everywhere; at least one part must be above 0")
         return self
 
     def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:
-        """(size,) seconds, rising, at `rate` requests a second averaged over a period."""
+        """(size,) seconds, rising, at `rate` requests/s averaged over a period."""
         part = self.period_seconds / len(self.curve)
         return _modulated_times(rng, rate, size, [part] * len(self.curve), self.curve)
 
 
 class ClosedLoop(Settings):
-    """A fixed number of clients, each of which sends its next request when its last one is answered."""
+    """A fixed number of clients, each of which sends its next request when the one before is finished."""
 
     process: Literal["closed"]
     concurrency: Count
 
 
 class TraceArrivals(Settings):
-    """Arrivals and lengths as they were recorded.
+    """Recorded arrivals and lengths.
 
-    The file is JSONL or CSV, one request a line: `arrival_time` in seconds, `prompt_tokens`, `output_tokens`, and
+    The file is JSONL or CSV, one request per line: `arrival_time` in seconds, `prompt_tokens`, `output_tokens`, and
     `class`, the name of one of the workload's classes (the first where absent).
     """
 
@@ -92,9 +92,9 @@ Arrivals = Annotated[OpenArrivals | ClosedLoop | TraceArrivals, Field(discrimina
 
 
 def _gamma_times(rng: np.random.Generator, rate: float, size: int, burstiness: float) -> FloatArray:
-    """As `vllm bench serve` draws them: the first request waits too, and the last arrives at size / rate."""
+    """As `vllm bench serve` draws them: the first request has a gap before it, and the last arrives at size / rate."""
     times = np.cumsum(rng.gamma(burstiness, 1.0, size))
-    # Of a shape near 0 all draws may be 0: then all requests come at once, as they do there.
+    # With a shape near 0 all draws may be 0: then all requests arrive at once, as in vLLM.
     return times * (size / rate / times[-1]) if times[-1] > 0.0 else times
 
 
@@ -103,7 +103,7 @@ def _modulated_times(
 ) -> FloatArray:
     """Inhomogeneous Poisson arrivals with a periodic, piecewise constant rate.
 
-    Arrivals of a unit-rate process are sent through the inverse of the cumulated rate (Çınlar, "Introduction to
+    Arrivals of a unit-rate process are mapped by the inverse of the cumulated rate (Çınlar, "Introduction to
     Stochastic Processes", 1975, section 4.7).
     """
     ends = np.concatenate([[0.0], np.cumsum(seconds)])

@@ -1,4 +1,4 @@
-"""The part of a scenario that says what is asked of the server."""
+"""The schema of a scenario's workload."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
 from turbospec.models.logistic import MAX_CLASSES
-from turbospec_sim.limits import MOST_REQUESTS, Count
+from turbospec_sim.limits import MAX_REQUESTS, Count
 from turbospec_sim.workload.acceptance import Acceptance
 from turbospec_sim.workload.arrivals import Arrivals, ClosedLoop, TraceArrivals
 from turbospec_sim.workload.lengths import Lengths
 
 
 class RequestClass(Settings):
-    """Requests of one kind; the controller is told the class unless `hidden`."""
+    """Requests of one kind; views have the class's id unless it is `hidden`."""
 
     name: str
     share: float = Field(default=1.0, gt=0)
-    """Part of the requests that are of this class, relative to the other classes' shares."""
+    """Share of the requests that are of this class, relative to the other classes' shares."""
     prompt_tokens: Lengths | None = None
-    """Needed unless arrivals come from a trace."""
+    """Required unless arrivals are a trace."""
     output_tokens: Lengths | None = None
     cached_share: float = Field(default=0.0, ge=0, lt=1)
-    """Part of each prompt that the prefix cache holds already, in whole blocks, and that is not computed."""
+    """Share of each prompt that the prefix cache holds, in whole KV blocks; it is not computed."""
     cached_in_common: bool = False
-    """Whether that part's blocks are held by all who use them, so that no request needs them for itself."""
+    """Whether all requests share those KV blocks, so that no request needs blocks of its own for them."""
     max_tokens: Count | None = None
-    """What requests allow the server to emit; none: exactly their output, as with `ignore_eos`."""
+    """Limit of the output that requests send; None: exactly their output, as with `ignore_eos`."""
     acceptance: Acceptance
     hidden: bool = False
-    """Whether the controller is told class 0 whatever the class, as where users name none."""
+    """Whether views have class id 0 in place of the class, as where users name no service class."""
 
 
 class Workload(Settings):
     """Requests, their arrivals and their classes."""
 
-    requests: int | None = Field(default=None, ge=1, le=MOST_REQUESTS)
-    """How many are measured; none: all of a trace."""
-    warmup_requests: int = Field(default=0, ge=0, le=MOST_REQUESTS)
-    """Served, all at once, before the measurement begins, as `vllm bench serve --num-warmups`."""
+    requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
+    """Measured requests; None: all of a trace."""
+    warmup_requests: int = Field(default=0, ge=0, le=MAX_REQUESTS)
+    """Requests that are served, all at once, before the measured ones, as `vllm bench serve --num-warmups`."""
     arrivals: Arrivals
     classes: tuple[RequestClass, ...] = Field(min_length=1, max_length=MAX_CLASSES)
 
@@ -52,19 +52,19 @@ class Workload(Settings):
                 raise ValueError("a trace has no warm-up requests; leave `warmup_requests` out")
             return self
         if self.requests is None:
-            raise ValueError("`requests` is missing; say how many are measured")
+            raise ValueError("`requests` is missing; give the number of measured requests")
         for kind in self.classes:
             for field in ("prompt_tokens", "output_tokens"):
                 if getattr(kind, field) is None:
-                    raise ValueError(f"class `{kind.name}` has no `{field}`; only a trace can do without")
+                    raise ValueError(f"class `{kind.name}` has no `{field}`; only a trace needs none")
         return self
 
     @property
     def has_rates(self) -> bool:
-        """Whether the load is given by a rate."""
+        """Whether a request rate gives the load."""
         return not isinstance(self.arrivals, ClosedLoop | TraceArrivals)
 
     @property
     def concurrency(self) -> int | None:
-        """Clients of a closed loop; None where requests arrive by the clock."""
+        """Clients of a closed loop; None for other arrivals."""
         return self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoop) else None

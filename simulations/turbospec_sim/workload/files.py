@@ -1,4 +1,4 @@
-"""Files that a scenario names, by paths relative to its own."""
+"""Files that a scenario refers to, by paths relative to its own."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def _name_or_path(source: str, info: ValidationInfo) -> str:
 InputFile = Annotated[Path, AfterValidator(_from_scenario)]
 """A path in a scenario file, relative to that file."""
 NameOrFile = Annotated[str, AfterValidator(_name_or_path)]
-"""The name of something that is shipped, or a path (with a suffix or a folder), relative to the scenario file."""
+"""The name of a shipped file, or a path (with a suffix or a folder) relative to the scenario file."""
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """Numbers (from 1) and values of a file's lines.
+    """Line numbers (from 1) and values of a JSONL file.
 
     Raises:
         UserError: the file cannot be read, or a line is not JSON.
@@ -43,7 +43,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Numbers (from 1, the header's) and fields of a file's lines.
+    """Line numbers (the header is line 1) and fields of a CSV file.
 
     Raises:
         UserError: the file cannot be read.

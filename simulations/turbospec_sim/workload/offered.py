@@ -1,4 +1,4 @@
-"""Draws the requests of a run: the same ones for every policy under a seed."""
+"""Draws the requests of a run: the same ones for every policy with the same seed."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 import numpy as np
 
 from turbospec.errors import UserError
-from turbospec_sim.limits import MOST
+from turbospec_sim.limits import MAX_COUNT
 from turbospec_sim.records import OFFERED, Records
 from turbospec_sim.workload.arrivals import ClosedLoop, TraceArrivals
 from turbospec_sim.workload.config import RequestClass, Workload
 from turbospec_sim.workload.files import csv_rows, json_lines
 
 CLASSES, ARRIVALS, LENGTHS = range(3)
-"""Streams of random numbers: changing one part of a workload leaves the others as they were."""
+"""Streams of random numbers: changing one part of a workload does not change the others."""
 
 
 def offered_requests(workload: Workload, rate: float | None, seed: int) -> Records:
     """The requests of a run, warm-up first, as `OFFERED` records in the order in which they are sent.
 
-    `sent` is in seconds from the beginning of the measured part, and 0 for warm-up requests and closed loops.
+    `sent` is in seconds since the measured part began, and 0 for warm-up requests and closed loops.
 
     Args:
-        workload: what is asked of the server.
-        rate: requests a second; None where the workload has no rate.
-        seed: of everything that is drawn.
+        workload: arrivals and request classes.
+        rate: requests/s; None where the workload has no rate.
+        seed: of all random numbers.
 
     Raises:
         UserError: a trace cannot be read.
@@ -46,7 +46,7 @@ def offered_requests(workload: Workload, rate: float | None, seed: int) -> Recor
         rng = np.random.default_rng([seed, LENGTHS, number])
         assert kind.prompt_tokens is not None
         assert kind.output_tokens is not None
-        # Drawn for all requests, so that what one class is given does not depend on how many others there are.
+        # Drawn for all requests, so that the lengths of one class do not depend on the number of others.
         requests["prompt_tokens"][mine] = kind.prompt_tokens.draw(rng, len(requests))[mine]
         requests["output_tokens"][mine] = kind.output_tokens.draw(rng, len(requests))[mine]
     if not isinstance(workload.arrivals, ClosedLoop):
@@ -96,8 +96,8 @@ def _number(fields: Any, name: str, least: float) -> float:
 
 def _tokens(fields: Any, name: str) -> int:
     value = _number(fields, name, 1)
-    if not value.is_integer() or value > MOST:
-        raise ValueError(f"`{name}` must be a whole number of at most {MOST:g} (got {fields[name]!r})")
+    if not value.is_integer() or value > MAX_COUNT:
+        raise ValueError(f"`{name}` must be a whole number of at most {MAX_COUNT:g} (got {fields[name]!r})")
     return int(value)
 
 

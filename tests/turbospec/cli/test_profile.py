@@ -57,5 +57,5 @@ def test_the_plot_is_a_picture(fit: Fit, tmp_path: Path, name: str, begins: byte
 
 
 def test_an_unknown_picture_format_is_refused_before_anything_is_measured() -> None:
-    with pytest.raises(UserError, match=r"fit\.docx: no picture format"):
+    with pytest.raises(UserError, match=r"fit\.docx: unknown format"):
         profile(plot=Path("fit.docx"))

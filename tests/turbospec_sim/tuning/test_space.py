@@ -40,17 +40,17 @@ def test_places_and_values_go_together() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("probe_share", "write it as field=low:high"),
-        ("probe_share=0:0.1:lg", "write it as field=low:high"),
+        ("probe_share", "write field=low:high"),
+        ("probe_share=0:0.1:lg", "write field=low:high"),
         ("prob_share=0:0.1", "did you mean `probe_share`?"),
-        ("use_confidence=0:1", "is no number"),
+        ("use_confidence=0:1", "is not a number"),
         ("probe_share=a:b", "bounds are numbers"),
         ("probe_share=0.1:0.05", "must be below"),
         ("probe_share=0:0.1:log", "above 0"),
         ("probe_share=0:0.5", "as high as 0.5"),
         ("probe_share=-1:0.1", "as low as -1"),
         ("tpot_slo_ms=0:50", "as low as 0"),
-        ("max_draft=1:2.5", "whole number"),
+        ("max_draft=1:2.5", "is an integer"),
         ("probe_share=0:nan", "must be below"),
     ],
 )
