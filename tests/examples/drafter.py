@@ -24,7 +24,7 @@ class LastOccurrence:
     def propose(
         self, requests: Sequence[Request], lengths: IntArray, draws: FloatArray, gate: DraftGate | None
     ) -> Draft:
-        draft = Draft.none(len(requests))
+        draft = Draft.empty(len(requests))
         draft.tokens = np.zeros((len(requests), int(lengths.max())), np.int64)
         for row in np.flatnonzero(lengths).tolist():
             tokens = requests[row].tokens[: requests[row].num_tokens]
