@@ -130,9 +130,12 @@ class Controller:
         self._plans = 0
         self._slow_plan = -self.SLOW_PLAN_WINDOW
         """Number of the last slow plan."""
-        self._in_flight = PlansInFlight[tuple[StepView, StepPlan, float]]()
+        self._in_flight = PlansInFlight[tuple[StepView, StepPlan, float, bool]]()
+        """View, plan, seconds to plan, and whether the policy learns from the step."""
         self._reusable: tuple[StepPlan, StepView] | None = None
         """The last plan and its view, where the policy lets further steps run on it."""
+        self._reuse_ends = 0
+        """The step from which on the last plan may not be reused."""
 
     def plan(self, view: StepView) -> StepPlan:
         """Choose the step's draft lengths; never raises."""
@@ -143,6 +146,8 @@ class Controller:
                 plan = self._plan_again(view) or self._plan_anew(view)
             except Exception as error:
                 self._trip("plan", error)
+        # The policy would attribute a step of the guard to its last plan where that may be reused.
+        taught = plan is not None or view.step >= self._reuse_ends
         if plan is None:
             plan = self._fallback(view)
         seconds = time.perf_counter() - began
@@ -152,17 +157,18 @@ class Controller:
             if self._plans - self._slow_plan <= self.SLOW_PLAN_WINDOW:
                 self._trip("plan", TimeoutError(f"took {seconds * 1e3:.1f} ms"))
             self._slow_plan = self._plans
-        self._in_flight.put(view.step, (view, plan, seconds))
+        self._in_flight.put(view.step, (view, plan, seconds, taught))
         return plan
 
     def observe(self, outcome: StepOutcome) -> None:
         """Pass a finished step to the policy and the listeners; never raises."""
-        view, plan, planning = self._in_flight.pop(outcome.step) or (None, None, 0.0)
+        view, plan, planning, taught = self._in_flight.pop(outcome.step) or (None, None, 0.0, True)
         began = time.perf_counter()
-        try:
-            self.policy.observe(outcome)
-        except Exception as error:
-            self._trip("observe", error)
+        if taught:
+            try:
+                self.policy.observe(outcome)
+            except Exception as error:
+                self._trip("observe", error)
         decision_seconds = planning + time.perf_counter() - began
         if plan is not None and isinstance(plan.gate, _GuardedGate):
             decision_seconds += plan.gate.seconds
@@ -185,6 +191,7 @@ class Controller:
         plan = self._checked(self.policy.plan(view), view)
         if plan.validity.steps > 1:
             self._reusable = plan, view
+            self._reuse_ends = view.step + plan.validity.steps
         return plan
 
     def _checked(self, plan: StepPlan, view: StepView) -> StepPlan:

@@ -131,11 +131,11 @@ class PlanValidity:
     """For how long a plan may be reused. `turbospec.runtime.plan_reuse` has the rules."""
 
     steps: int = 1
-    """Steps that may run on the plan, its own included, as long as the same requests decode and none is in prefill."""
+    """Steps that may run on the plan, its own included, as long as the same requests decode and none is in prefill.
+    The policy is not asked for the others, and gets the outcomes of all."""
     idle_steps: int = 1
-    """The same for a plan without drafts in an engine that runs such steps without a view and an outcome for each."""
-    max_new_share: float = 0.25
-    """Newly admitted requests that may join such steps, as a share of the batch."""
+    """Steps that may run on a plan without drafts, its own included, in an engine that runs such steps without a view
+    and an outcome for each. A few newly admitted requests may join them."""
 
 
 @dataclass(slots=True)
@@ -229,5 +229,8 @@ class Policy(Protocol):
         ...
 
     def observe(self, outcome: StepOutcome) -> None:
-        """Learn from a finished step. Outcomes may arrive steps later, or never, if the engine dropped the step."""
+        """Learn from a finished step. Outcomes may arrive steps later, or never, if the engine dropped the step.
+
+        A step that reused a plan (`PlanValidity.steps`) has an outcome although it was not planned.
+        """
         ...

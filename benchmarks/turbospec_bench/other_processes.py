@@ -58,6 +58,8 @@ class CpuWatch:
         if before is None or now is None or now.clock - before.clock < MIN_WINDOW_SECONDS:
             return None
         self._last = now
+        if now.own < before.own:  # a descendant lost its parent, and its time is no longer counted as ours
+            return None
         others = (now.busy - before.busy) - (now.own - before.own)
         return max(0.0, others) / (now.clock - before.clock)
 
@@ -142,9 +144,9 @@ def _own_ticks() -> int:
     children: dict[int, list[int]] = defaultdict(list)
     for folder in PROC.iterdir():
         if folder.name.isdigit():
-            with suppress(OSError):  # it has ended
+            with suppress(OSError, IndexError):  # it has ended
                 # After the name, which may hold anything: state, parent, ...
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
                 ticks[int(folder.name)] = sum(map(int, fields[11:15]))
                 children[int(fields[1])].append(int(folder.name))
     total, todo = 0, [os.getpid()]

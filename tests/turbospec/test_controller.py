@@ -328,6 +328,20 @@ def test_a_fault_ends_the_reuse_of_a_plan() -> None:
     assert policy.plans == 2
 
 
+def test_steps_of_the_guard_do_not_count_as_steps_that_reuse_a_plan() -> None:
+    policy = Scripted(reusable(9))
+    controller = Controller(policy, guard=GuardConfig(cooldown_steps=2))
+    controller.observe(an_outcome(a_view(0), controller.plan(a_view(0))))
+    policy.on_observe = raising
+    controller.observe(an_outcome(a_view(1), controller.plan(a_view(1))))
+    policy.on_observe = ignoring
+    for step in range(2, 6):
+        controller.observe(an_outcome(a_view(step), controller.plan(a_view(step))))
+    assert [outcome.step for outcome in policy.seen] == [0, 1, 3, 4, 5], (
+        "step 2 ran on the fallback, and the plan of step 0 held for it"
+    )
+
+
 def test_a_plan_whose_gate_cannot_be_reused_is_a_fault() -> None:
     def plan(view: StepView) -> StepPlan:
         gate = FaultyGate((np.ones(1, bool), np.ones(1, bool)))

@@ -75,10 +75,11 @@ def _in_words(task: Task) -> str:
     """Such as `runs: 12 of 45, 0:01:20 elapsed, about 0:03:40 left`."""
     elapsed = task.elapsed or 0.0
     parts = [f"{_time(elapsed)} elapsed"]
-    if task.total:
-        parts.insert(0, f"{task.completed:g} of {task.total:g}")
-        if task.completed:
-            parts.append(f"about {_time(elapsed * (task.total / task.completed - 1))} left")
+    completed, total = task.completed, task.total  # another thread may change them
+    if total:
+        parts.insert(0, f"{completed:g} of {total:g}")
+        if completed:
+            parts.append(f"about {_time(elapsed * (total / completed - 1))} left")
     return f"{task.description}: {', '.join(parts)}"
 
 

@@ -153,7 +153,7 @@ class DecisionTrace:
     Args:
         path: The file being written.
         max_bytes: Size at which it becomes a backup and a new one begins.
-        backups: Backups kept. With 0 an earlier trace is overwritten, and the file grows without bound.
+        backups: Backups kept. With 0 an earlier trace is overwritten, and `max_bytes` does not count.
 
     Raises:
         UserError: the file cannot be opened for writing.

@@ -26,6 +26,9 @@ from turbospec.interface import StepPlan, StepView
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
+MAX_NEW_SHARE = 0.25
+"""Newly admitted requests that may join the steps of a `RunningPlan`, as a share of the batch."""
+
 
 def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | None:
     """The plan for one more step, within that step's draft limits; None where it is no longer valid.
@@ -54,7 +57,8 @@ class RunningPlan(Generic[RequestId]):
     def __init__(self, plan: StepPlan, request_ids: Iterable[RequestId]) -> None:
         self._planned = plan.draft_lengths
         self._lengths = dict(zip(request_ids, plan.draft_lengths.tolist(), strict=True))
-        self._max_new_share = plan.validity.max_new_share
+        self._usual: int | None = None
+        """Median draft length, once a newly admitted request needs it."""
         self._joined = 0
         self._steps_left = 1 if self.drafts else plan.validity.idle_steps
 
@@ -79,7 +83,7 @@ class RunningPlan(Generic[RequestId]):
     def admits(self, request_ids: Set[RequestId]) -> bool:
         """Whether one more step of these requests may run on it, the newly admitted among them few."""
         joined = self._joined + len(request_ids - self._lengths.keys())
-        return self._steps_left > 0 and joined <= self._max_new_share * len(request_ids)
+        return self._steps_left > 0 and joined <= MAX_NEW_SHARE * len(request_ids)
 
     def run(self, request_ids: Iterable[RequestId]) -> None:
         """Count a step that runs on it; its newly admitted requests are known from then on, and draft the median."""
@@ -95,4 +99,6 @@ class RunningPlan(Generic[RequestId]):
         return [known[request_id] if request_id in known else self._median() for request_id in request_ids]
 
     def _median(self) -> int:
-        return int(np.median(self._planned)) if len(self._planned) else 0
+        if self._usual is None:
+            self._usual = int(np.median(self._planned)) if self.drafts else 0
+        return self._usual

@@ -126,7 +126,8 @@ class VllmLoop:
             return False, None
         orders = None
         if self._lag is not None:
-            orders = self._lag.idle([self.known.named(name) for name in num_scheduled])
+            known = self.known.all_named(num_scheduled)
+            orders = None if known is None else self._lag.idle(known)
             if orders is None:
                 return False, None
         running.run(())

@@ -79,9 +79,12 @@ class KnownRequests:
             known = self._known[request.request_id] = self._register(request)
         return known
 
-    def named(self, name: str) -> KnownRequest:
-        """A request that `get` has seen and `forget` has not."""
-        return self._known[name]
+    def all_named(self, names: Iterable[str]) -> list[KnownRequest] | None:
+        """The requests of these names; None where one is not known, as after its id is used again."""
+        try:
+            return [self._known[name] for name in names]
+        except KeyError:
+            return None
 
     def forget(self, names: Iterable[str]) -> None:
         for name in names:

@@ -252,6 +252,15 @@ def test_passes_are_counted_with_their_rows_and_tokens() -> None:
     assert outcome.draft_context_tokens == 2 * int(controller.views[0].context_tokens.sum())
 
 
+def test_an_id_that_is_used_again_is_a_new_request() -> None:
+    engine, a = FakeEngine(controller := Recorder(idle_steps=9), ON_DEMAND), Request("a", num_prompt_tokens=1)
+    engine.step([a])
+    engine.loop.known.forget(["a"])
+    engine.step([Request("a", num_prompt_tokens=1)])
+    assert engine.loop.known.get(a).number == 1
+    assert len(controller.views) == 1, "it joins the reused plan"
+
+
 def test_a_request_that_must_catch_up_ends_plan_reuse() -> None:
     limits = replace(ON_DEMAND, kept_tokens=100, prefix_caching=True)
     engine, a = FakeEngine(Recorder(idle_steps=9), limits), Request("a")
