@@ -1,11 +1,11 @@
 """How many cores other processes keep busy, and what a benchmark does about it.
 
 A benchmark needs the machine for itself. OpenMP threads spin at the end of every parallel region until the last of them
-is there; one that waits for a core that another process has holds up all of them, and throughput falls by a factor of
+arrives; if one thread waits for a core that another process uses, all of them wait, and throughput falls by a factor of
 six to twenty. Fewer threads than free cores avoid that.
 
 Linux counts the time of every core in /proc/stat and that of every process in /proc/PID/stat. Where these files are
-missing, nothing is said. psutil reads the same files; it would be one more dependency for two sums.
+missing, nothing is reported. psutil reads the same files; it would be one more dependency for two sums.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ START_WINDOW_SECONDS = 1.0
 MIN_WINDOW_SECONDS = 0.5
 """Times are counted in ticks of 10 ms; a shorter window would measure rounding."""
 BUSY_CORES = 0.25
-"""Less than this of a core that others use, at the start, changes nothing: machines have background work."""
+"""Load of other processes, in cores, that is ignored at the start: machines have background work."""
 DISTURBING_CORES = 0.1
-"""Beyond the cores that the benchmark leaves free; a run during which others used more is marked."""
+"""A run is marked if others used this many cores beyond those that the benchmark leaves free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class CpuWatch:
         """Cores that others kept busy, on average over the window; ends it and begins the next.
 
         Only the cores that this process may run on count. Time that a hypervisor gave to other machines counts as
-        theirs. None where the window is too short, and goes on, or where the system does not say.
+        theirs. None where the window is too short, which then continues, or where the system does not report times.
         """
         before, now = self._last, _times()
         if before is None or now is None or now.clock - before.clock < MIN_WINDOW_SECONDS:
@@ -70,7 +70,7 @@ def cores() -> int:
 
 
 def other_cores_now() -> float | None:
-    """Measure for a second; None where the system does not say."""
+    """Measure for a second; None where the system does not report times."""
     watch = CpuWatch()
     time.sleep(START_WINDOW_SECONDS)
     return watch.other_cores()
@@ -88,7 +88,7 @@ def threads_from_environment() -> int | None:
 
 
 def shared_machine(others: float | None, available: int | None = None) -> str | None:
-    """A remark where other processes use the machine; None where they do not or nobody knows."""
+    """A remark where other processes use the machine; None where they do not or where that is unknown."""
     if others is None or others <= BUSY_CORES:
         return None
     return (
@@ -123,7 +123,7 @@ def choose_threads(asked: int | None, others: float | None, available: int) -> t
 
 
 def _times() -> _Times | None:
-    """None where /proc is missing, or a sandbox's that counts nothing."""
+    """None where /proc is missing or, as in some sandboxes, all its counts are 0."""
     try:
         allowed = {f"cpu{core}" for core in os.sched_getaffinity(0)}
         lines = [line.split() for line in (PROC / "stat").read_text().splitlines()]

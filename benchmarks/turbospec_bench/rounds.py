@@ -18,10 +18,10 @@ from turbospec_bench.variant import Variant
 LoadT = TypeVar("LoadT")
 
 OnRun = Callable[[Configuration, Variant], None]
-"""Told of every run that is about to begin."""
+"""Called before every run."""
 
 MAX_REPEATS = 2
-"""Rounds of a configuration that are repeated at most, because other processes disturbed them."""
+"""Most rounds of a configuration that are repeated because other processes disturbed them."""
 
 
 def _say_nothing(message: str) -> None:
@@ -35,9 +35,9 @@ class DisturbanceCheck:
     spare_cores: float = 0.0
     """Cores that the benchmark leaves to others; what they use beyond these disturbs a run."""
     repeats: int = MAX_REPEATS
-    """For each configuration."""
+    """Most rounds of each configuration that are repeated."""
     say: Callable[[str], None] = _say_nothing
-    """Told of every disturbed round."""
+    """Called with one line for every disturbed round."""
     watch: CpuWatch = field(default_factory=CpuWatch)
 
     def disturbs(self, other_cores: float | None) -> bool:
@@ -58,9 +58,9 @@ def play_rounds(
 
     Args:
         draw: the load of a round.
-        numbers: of the rounds, from 0 for the first that warms up.
+        numbers: of the rounds; 0 is the warm-up round.
         seed: with the round's number it draws the order in which the contenders run.
-        on_run: told of every run that is about to begin.
+        on_run: called before every run.
         check: notices disturbed rounds; None to count every round as it is.
     """
     repeats = check.repeats if check is not None else 0

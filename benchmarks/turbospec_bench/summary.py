@@ -1,5 +1,5 @@
-"""What a run shows, in words: the adaptive policy against `off`, against the best fixed K, and with drafters that never
-match. Nothing here is a target: see `targets.py`."""
+"""A run's results in sentences: the adaptive policy against `off`, against the best fixed K, and with drafters that
+never match. Nothing here is a target: see `targets.py`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The project's development targets for the embedded engine, judged from the rows of a results file.
 
-Only developers and CI ask for them, with `--check-targets`. What a run shows its user is in `summary.py`.
+For developers and CI: `turbospec bench --check-targets` and `turbospec bench targets`. What a run shows its user is in
+`summary.py`.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ class Verdict:
     """By the point estimates; None where the rows lack what the target needs."""
     figures: str
     within_noise: bool = False
-    """Whether the 95 % intervals leave it open: some reach across the target and none lies wholly beyond it."""
+    """Whether the 95 % intervals leave it open: some include the target and none lies wholly on the missed side."""
 
     @classmethod
     def of(cls, target: str, tests: Sequence[Test], figures: str) -> Verdict:
-        """Met if every ratio passes; surely so if both ends of each interval do, surely not if both of one fail."""
+        """Met if every ratio passes; within noise unless all intervals pass at both ends or one fails at both."""
         surely_met = all(passes(ratio.low) and passes(ratio.high) for ratio, passes in tests)
         surely_missed = any(not passes(ratio.low) and not passes(ratio.high) for ratio, passes in tests)
         met = all(passes(ratio.value) for ratio, passes in tests)
@@ -83,7 +84,7 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
 
 
 def at_least_best_rival(target: str, configurations: Rows, is_rival: Callable[[str], bool]) -> Verdict:
-    """Adaptive at `BEST_FIXED` of the best rival or above in every configuration; `target` is its words without it."""
+    """Adaptive at `BEST_FIXED` of the best rival or above in every configuration; `target` lacks the limit."""
     target = f"{target} {BEST_FIXED:g}"
     ratios = {
         configuration: median_ratio(compared.ratios)

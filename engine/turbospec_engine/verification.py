@@ -21,7 +21,7 @@ class Verification:
     """The target's verdict on the drafts of a step's n requests, and the work of its pass."""
 
     completes: BoolArray
-    """(n,) whether the pass computed the request's newest token, so that the request emits; else prefill goes on."""
+    """(n,) whether the pass computed the request's newest token, so that the request emits; else prefill continues."""
     accepted: IntArray
     """(n,) draft tokens accepted."""
     final: IntArray

@@ -2,7 +2,7 @@
 
 In a page of docs/tutorials, a `yaml` block with a title is written to that file, `sh` blocks are run in order in one
 folder, and each line of a `text` block must appear in the output of the `sh` block before it. In an expected line any
-number stands for any other, `…` for any text, and spaces do not count.
+number matches any other, `…` matches any text, and spaces do not count.
 """
 
 from __future__ import annotations

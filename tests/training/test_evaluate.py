@@ -9,7 +9,7 @@ from training.evaluate import accepted_lengths, greedy_acceptance
 
 def test_cycles_are_replayed_as_in_speculative_decoding() -> None:
     agrees = np.array([[True, True, False, True, False, False, True, True, True]])
-    # cycle at 0 accepts 2 and goes on at 3; accepts 1, on at 5; accepts 0, on at 6, where fewer than 3 + 1 remain
+    # the cycle at 0 accepts 2, the one at 3 accepts 1, the one at 5 accepts 0; at 6 fewer than 3 + 1 tokens remain
     assert accepted_lengths(agrees, 3) == [2, 1, 0]
 
 

@@ -164,7 +164,7 @@ def random_prompts(count: int, longest: int, vocab_size: int = 257, seed: int = 
 
 
 def assert_blocks_sound(engine: Engine) -> None:
-    """No block is owned twice, lost, or owned by nobody."""
+    """Every block is free or owned by exactly one request."""
     allocator = engine.allocator
     owned = [block for request in engine._requests.values() for block in request.block_ids]
     assert len(owned) == len(set(owned))

@@ -185,8 +185,8 @@ def test_output_does_not_depend_on_neighbours(small: Pair) -> None:
     engine = Engine(small.config(max_draft=4, max_model_len=64), FixedPlans(longest=3))
     alone = engine.generate([PROMPT], params)[0].token_ids
     other = SamplingParams(max_tokens=12, temperature=1.5, top_k=3, ignore_eos=True)
-    crowd = engine.generate([[1, 2], PROMPT, [5, 5, 5]], [other, params, other])
-    assert crowd[1].token_ids == alone
+    in_batch = engine.generate([[1, 2], PROMPT, [5, 5, 5]], [other, params, other])
+    assert in_batch[1].token_ids == alone
 
 
 def test_requests_without_a_seed_differ(small: Pair) -> None:

@@ -100,7 +100,7 @@ def test_every_request_is_served_whole_whatever_the_policy(
     assert np.isfinite(offered["latency"]).all()
     assert (offered["ttft"] > 0.0).all()
     assert (offered["latency"] >= offered["ttft"]).all()
-    # The views tell of every token but those of a step whose requests were all done: nobody plans for them.
+    # Outcomes report every token, except those of a step whose requests were all finished: it has no plan.
     if order == "before_draft":
         assert sum(int(outcome.emitted.sum()) for _, _, outcome in steps.seen) == offered["output_tokens"].sum()
 

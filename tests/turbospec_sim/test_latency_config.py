@@ -63,7 +63,7 @@ def test_a_roofline_reads_weights_or_computes_tokens() -> None:
     assert pass_seconds(one.curve, 1) == pytest.approx(2 * 7.57e9 / 3350e9, rel=0.01)
     assert pass_seconds(one.curve, 8000) == pytest.approx(8000 * 2 * 6.95e9 / (0.5 * 989e12), rel=0.01)
     assert pass_seconds(two.curve, 8000) == pytest.approx(pass_seconds(one.curve, 8000) / 2)
-    assert times(**fields, kv_token_seconds=3e-9).kv_token == 3e-9  # what is given goes before what is derived
+    assert times(**fields, kv_token_seconds=3e-9).kv_token == 3e-9  # a given value overrides the derived one
 
 
 def test_a_profile_is_fitted_as_the_controller_fits_it(tmp_path: Path) -> None:

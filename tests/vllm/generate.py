@@ -1,4 +1,4 @@
-"""Generates with a vLLM of its own, as a user's script would: reads a job from stdin, writes what came of it to a file.
+"""Generates with a vLLM of its own, as a user's script would: reads a job from stdin, writes its results to a file.
 
 {"speculative_config": {…} or null, "additional_config": {…}, "scheduler_cls": "…" or null, "async": false,
  "prompts": [[token ids], …], "max_tokens": 48, "extra_args": [{…}, …] or null, "engine": {more arguments}}

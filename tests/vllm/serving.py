@@ -55,7 +55,7 @@ class Server:
 
 @contextmanager
 def serve(folder: Path, arguments: Sequence[str] = (), *, turbospec: bool = True) -> Iterator[Server]:
-    """A server that answers; its policy and its log are in the folder. Without TurboSpec nobody reads the policy."""
+    """A server that answers; its policy and its log are in the folder. Without TurboSpec the policy is not read."""
     policy = folder / "policy.yaml"
     shutil.copy(REPOSITORY / "policies" / "adaptive.yaml", policy)
     own = (TARGET, "--max-model-len", "256", "--enforce-eager", "--speculative-config", json.dumps(SPECULATION))

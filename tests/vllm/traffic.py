@@ -1,8 +1,8 @@
-"""Serves requests of many kinds with a vLLM of its own, and writes down what came of them.
+"""Serves requests of many kinds with a vLLM of its own, and writes down the results.
 
     python -m tests.vllm.traffic ANSWER alone|sync|async
 
-`alone` is vLLM without speculation. The others draft at random, and go on to what only they can show: requests that
+`alone` is vLLM without speculation. The others draft at random, and then test what only they can show: requests that
 are aborted or preempted while they draft, and a controller that fails. The engine core is in this process, so that its
 steps follow from the requests alone and its scheduler can be looked into.
 
@@ -93,7 +93,7 @@ def build_for(mode: str) -> Any:
 
 
 def serve(llm: Any, batch: Batch, *, when_busy: Callable[[], None] | None = None) -> dict[str, Any]:
-    """What came of a batch, and what vLLM counted meanwhile; an aborted request has no answer."""
+    """The outputs of a batch, and what vLLM counted meanwhile; an aborted request has no answer."""
     engine = llm.llm_engine
     before = counters(llm)
     for i, (prompt, params) in enumerate(batch):

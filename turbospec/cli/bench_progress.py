@@ -10,7 +10,7 @@ from turbospec_bench.variant import Variant
 
 
 class BenchProgress:
-    """Counts the runs of a benchmark, and names what goes on between them."""
+    """Counts the runs of a benchmark, and names the work between them."""
 
     def __init__(self, bar: Progress, phase: str) -> None:
         self._bar = bar
@@ -24,11 +24,11 @@ class BenchProgress:
         self._bar.reset(self._task, total=runs, description=phase)
 
     def phase(self, words: str) -> None:
-        """Name what goes on."""
+        """Name the current work."""
         self._bar.update(self._task, description=words)
 
     def announce(self, words: str) -> None:
-        """Name what goes on, in a line that stays too."""
+        """Name the current work, also in a line that stays."""
         self.phase(words)
         stderr.print(words, markup=False, soft_wrap=True)
 

@@ -67,7 +67,7 @@ class ProgressLines(Progress):
     def _print(self) -> None:
         while not self._over.wait(LINE_SECONDS):
             line = "; ".join(_in_words(task) for task in self.tasks if not task.finished)
-            with suppress(OSError):  # nobody reads stderr any more
+            with suppress(OSError):  # stderr was closed
                 stderr.print(line or "finishing", markup=False, soft_wrap=True)
 
 

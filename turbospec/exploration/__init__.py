@@ -1,4 +1,4 @@
-"""What is tried in order to learn, within a budget: probes while drafting does not pay, comparison steps while it does.
+"""Steps run to learn, within a budget: probes while drafting does not pay, comparison steps while it does.
 
 The names below are for policies; everything else in this package may change.
 """

@@ -33,7 +33,7 @@ class NoDraftSteps:
         self._credit += self.share * step_seconds
 
     def is_due(self, requests: int, step: int, loss_seconds: float) -> bool:
-        """Whether this step should run without drafts; if so, its loss is booked.
+        """Whether this step should run without drafts; if so, its loss is charged to the credit.
 
         Args:
             requests: decoding requests.

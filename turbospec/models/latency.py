@@ -64,7 +64,7 @@ def verify_features(tokens: FloatArray, context_tokens: FloatArray) -> FloatArra
 
 @compiled
 def step_features(tokens: float, context_tokens: float) -> FloatArray:
-    """(2 + segments,) `verify_features` of one pass, without a dozen array operations."""
+    """(2 + segments,) `verify_features` of one pass, in one compiled loop instead of a dozen array operations."""
     row = np.zeros(len(VERIFY_KNOTS) + 1)
     row[0], row[1] = 1.0, context_tokens
     for segment in range(len(VERIFY_KNOTS) - 1):
@@ -128,7 +128,7 @@ class LatencyModel:
         self.fitted = False
         """Whether the model was fitted to a profile and its draft costs have not been reset since."""
         self._no_draft_reference: tuple[FloatArray, float] | None = None
-        """Features of the last step with drafts as if it had none, and the time predicted for that then."""
+        """Of the last step with drafts: its features without the drafts, and the time predicted for those then."""
 
     @classmethod
     def fit(cls, samples: Sequence[LatencySample]) -> LatencyModel:
@@ -178,7 +178,7 @@ class LatencyModel:
         """Correct the model by one measured step.
 
         Args:
-            step: the measurement. Of a `StepOutcome` the steps that reused an earlier plan are learnt from too.
+            step: the measurement. The `reused_plan_steps` of a `StepOutcome` are learnt from too.
             requests: requests in the step, those in prefill included.
         """
         rows = step.draft_rows if isinstance(step.draft_rows, tuple) else step.draft_rows.tolist()

@@ -141,14 +141,14 @@ class _TraceFile(RotatingFileHandler):
     """Writes line by line, because servers are often killed and the last steps before that matter most."""
 
     def handleError(self, record: logging.LogRecord) -> NoReturn:
-        raise  # by default `logging` prints a traceback for every record and goes on
+        raise  # by default `logging` prints a traceback for every record and continues
 
 
 class DecisionTrace:
     """A controller's listener that writes the trace, in files of bounded size.
 
     An earlier trace is kept as a backup (`trace.jsonl.1` is the newest). A disk that fails while serving ends the trace
-    with one warning; the server goes on.
+    with one warning; the server continues.
 
     Args:
         path: The file being written.

@@ -1,4 +1,4 @@
-"""What is decided: the objective, the exact planner, gated drafts, the SLO, the correction of predictions.
+"""Planning: the objective, the exact planner, gated drafts, the SLO, the correction of predictions.
 
 The names below are for policies and the simulator; everything else in this package may change.
 """

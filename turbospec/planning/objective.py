@@ -1,6 +1,6 @@
-"""The price of time λ where the server has no history for a load: the best token rate of the step itself.
+"""The best token rate of one step: the price of time λ for a load that the server has no history of.
 
-The objective of a plan is its expected tokens minus λ times its duration; `turbospec.planning.exact` maximises it.
+The objective itself, expected tokens minus λ times duration, is maximised in `turbospec.planning.exact`.
 """
 
 from __future__ import annotations

@@ -35,13 +35,13 @@ class _LoadStatistics:
     requests: float = 0.0
     """Decoding requests, counted once for each step with drafts."""
     slow_down: float = 0.0
-    """Over pairs of neighbours: measured over predicted duration, of the step with drafts minus of the one without."""
+    """Summed over pairs of neighbouring steps: measured over predicted duration, with drafts minus without."""
     pairs: float = 0.0
     """Number of such pairs."""
     time_ratio: float = 1.0
-    """Running mean of measured over predicted duration, of the last steps of the same kind."""
+    """Running mean of measured over predicted duration, over the latest steps of one kind."""
     drafted: bool | None = None
-    """Their kind: with or without drafts. None before the first step."""
+    """The kind of the latest step: with or without drafts. None before the first step."""
     no_draft_seconds: float = 0.0
     """Predicted duration of the last step without drafts."""
     drafter_prefill_seconds: float = 0.0
@@ -90,7 +90,7 @@ class PredictionBias:
         seconds = plan.predicted_seconds
         seconds = seconds - problem.total_deferred_catch_up(plan.draft_lengths) - problem.no_draft_seconds
         seconds += self.slow_down(decoding, prefilling) * plan.predicted_seconds
-        # After steps without drafts every request has its prompt to catch up; the plan pays for that already.
+        # After steps without drafts every request's KV lag includes its prompt; the plan's catch-up time covers that.
         prefill = self.drafter_prefill_seconds(decoding, prefilling)
         seconds += max(prefill - problem.total_amortised_catch_up(plan.draft_lengths), 0.0)
         return gain > problem.price * seconds
@@ -150,7 +150,7 @@ class PredictionBias:
         load.drafter_prefill_steps = load.drafter_prefill_steps * self._decay + 1.0
 
     def token_shortfall(self, decoding: int, prefilling: bool) -> float:
-        """Accepted tokens of a step with drafts, predicted minus measured, for so many decoding requests."""
+        """Accepted tokens of a step with drafts, predicted minus measured, for this number of decoding requests."""
         load = self._loads[_index(decoding, prefilling)]
         return decoding * load.token_shortfall / (load.requests + self._prior_requests)
 

@@ -1,4 +1,4 @@
-"""A step's decision in the terms of its planners, and the two ways to solve it.
+"""A step's planning problem, and the two ways to solve it.
 
 Without a gate the draft lengths are fixed before drafting (`fixed_lengths`). With a gate, which ends each draft by the
 drafter's confidence, the plan only chooses which requests start to draft (`gated_start`).
@@ -124,8 +124,8 @@ def amortise_catch_up(catch_up_seconds: FloatArray, tokens_left: IntArray, accep
 def _verify_costs(verify: FloatArray, decoding: int) -> tuple[float, float]:
     """A line through two and four tokens per request.
 
-    Not through one token per request: a pass over two may cost much more than that, and one over three hardly more than
-    one over two.
+    Not through one token per request: a pass over two tokens per request may cost much more than one over one, and a
+    pass over three hardly more than one over two.
     """
     room = len(verify) - 1
     few, many = min(decoding, room), min(3 * decoding, room)

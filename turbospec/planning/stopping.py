@@ -47,7 +47,7 @@ class PassValues(NamedTuple):
     mean: FloatArray
     """(QUALITY_LEVELS,) ā, mean acceptance of the next token, rising: the level of a request is found by it."""
     gain: FloatArray
-    """(QUALITY_LEVELS, MAX_PASSES) accepted tokens expected of each pass."""
+    """(QUALITY_LEVELS, MAX_PASSES) expected accepted tokens of each pass."""
     net: FloatArray
     """(QUALITY_LEVELS, MAX_PASSES) v(d): the same minus the prices of the row and of its verification."""
 
@@ -62,14 +62,14 @@ class StartPrices(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Which requests start to draft, and what is expected of it."""
+    """Which requests start to draft, and the predicted gain."""
 
     draft_lengths: IntArray
     """(n,) the draft limit of a request that starts, else 0; all 0 where no pass pays."""
     requests: int
     """Number of requests that start."""
     gain: float
-    """Accepted tokens expected."""
+    """Expected accepted tokens."""
     surplus: float
     """`gain` minus the price of everything that drafting costs, in tokens."""
 

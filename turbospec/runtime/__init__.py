@@ -1,4 +1,4 @@
-"""What the other packages run on: rows of per-request state, plans in flight and their reuse, compiled kernels.
+"""Shared by the other packages: rows of per-request state, plans in flight and their reuse, compiled kernels.
 
 The names below are for policies, hosts and the simulator; everything else in this package may change.
 """

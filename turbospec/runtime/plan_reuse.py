@@ -1,17 +1,17 @@
-"""When a plan is reused instead of asking for another one. One set of rules, for the controller and for every host.
+"""Whether a step may reuse the last plan. One set of rules, for the controller and for every host.
 
 A decision takes some hundred microseconds, most of it because the models' passes have evicted the controller from the
-caches: nothing beside a step of 30 ms, 3 % of one of 7 ms. Estimates hardly move within a few short steps as long as
-the batch stays the same. The policy says for how many steps a plan holds (`PlanValidity`); this module says when it
-ends sooner.
+caches: little in a step of 30 ms, 3 % of one of 7 ms. Estimates hardly change within a few short steps as long as the
+batch stays the same. The policy says for how many steps a plan may be reused (`PlanValidity`); this module says when
+reuse ends sooner.
 
 There are two ways to reuse a plan:
 
-* The engine shows every step to the controller and reports its outcome. `Controller` then answers with the plan before
+* The engine shows every step to the controller and reports its outcome. `Controller` then answers with the last plan
   (`plan_again`): the same requests must decode, and no prefill may be pending.
-* The engine runs steps without drafts on its own and reports them in sums (`StepOutcome.reused_plan_steps`). A
-  `RunningPlan` says whether the next step still may. A few newly admitted requests may join: what does not pay for a
-  batch does not pay for the batch and a few more, least of all while their first tokens wait.
+* The engine runs steps without drafts on its own and reports their sums (`StepOutcome.reused_plan_steps`). A
+  `RunningPlan` says whether the next step may run so too. A few newly admitted requests may join: if drafting does not
+  pay for a batch, it does not pay for a slightly larger one, least of all while first tokens wait.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
 
 
 class RunningPlan(Generic[RequestId]):
-    """A plan in a host that may run steps without drafts on it, or that planned a step before it was scheduled.
+    """The last plan of a host that runs steps without drafts on its own, or that plans a step before scheduling it.
 
     Args:
         plan: of the controller.
@@ -77,16 +77,16 @@ class RunningPlan(Generic[RequestId]):
         return self._steps_left > 0
 
     def covers(self, request_ids: Set[RequestId]) -> bool:
-        """Whether one more step of these requests may run on it, all of them known to it."""
+        """Whether one more step may run on it and all of the step's requests are known to it."""
         return self._steps_left > 0 and request_ids <= self._lengths.keys()
 
     def admits(self, request_ids: Set[RequestId]) -> bool:
-        """Whether one more step of these requests may run on it, the newly admitted among them few."""
+        """Whether one more step may run on it and few enough of the step's requests are newly admitted."""
         joined = self._joined + len(request_ids - self._lengths.keys())
         return self._steps_left > 0 and joined <= MAX_NEW_SHARE * len(request_ids)
 
     def run(self, request_ids: Iterable[RequestId]) -> None:
-        """Count a step that runs on it; its newly admitted requests are known from then on, and draft the median."""
+        """Count a step that runs on it. From then on its newly admitted requests are known, with the median length."""
         self._steps_left -= 1
         for request_id in request_ids:
             if request_id not in self._lengths:
@@ -94,7 +94,7 @@ class RunningPlan(Generic[RequestId]):
                 self._joined += 1
 
     def lengths(self, request_ids: Iterable[RequestId]) -> list[int]:
-        """Draft length of each request of a step; newly admitted ones draft the median."""
+        """Draft length of each request of a step; that of newly admitted ones is the median."""
         known = self._lengths
         return [known[request_id] if request_id in known else self._median() for request_id in request_ids]
 

@@ -7,7 +7,7 @@ Correctness rests on three rules; tests/turbospec_engine/test_sampling.py shows 
 
 1. The distribution that is returned is the one that was drawn from. A drafted token x is accepted with probability
    min(1, p(x)/q(x)). Where tokens are drawn, return q for each in `Draft.distributions`; where they follow
-   deterministically from the request's tokens, return None, which stands for q(x) = 1.
+   deterministically from the request's tokens, return None, which means q(x) = 1.
 2. No other randomness than `draws`: `draws[i, j]` decides on draft token j of request i, and nothing else.
 3. Non-anticipation: whether draft token j is proposed or verified may depend on earlier tokens and on distributions,
    token j's own included, but never on the value of a drawn token j, on its probability, or on later tokens. Otherwise
@@ -42,7 +42,7 @@ class Drafter(Protocol):
     def lag_tokens(self, request: Request) -> int:
         """Drafter KV lag in tokens: those that the drafter's KV cache lacks beyond the ones that every draft computes.
 
-        0 without a KV cache. The controller prices the catching up with it.
+        0 without a KV cache. The controller charges drafting for catching up on it.
         """
         ...
 
@@ -60,8 +60,8 @@ class Drafter(Protocol):
             requests: the n scheduled requests. `request.tokens[:request.num_tokens]` are the prompt and the output.
             lengths: (n,) planned draft lengths, at least one of them above 0. Fewer tokens may be proposed.
             draws: (n, longest length) uniforms in [0, 1) for the requests that sample; zeros for greedy ones.
-            gate: asked after each sequential pass which drafts go on; rows are indices of `requests`. None, or ignored
-                by a parallel drafter.
+            gate: asked after each sequential pass which drafts continue; rows are indices of `requests`. None, or
+                ignored by a parallel drafter.
 
         Returns:
             The drafts, with one row for each of the n requests, and the drafter's work: rows of each pass, KV tokens

@@ -1,4 +1,4 @@
-"""Stands for vLLM where none is: `serve` answers over HTTP with how fast it is, `client` is told so by it.
+"""A fake vLLM: `serve` reports its throughput over HTTP, and `client` reads it from there.
 
 A server without speculation has 100 tokens/s, a static K adds 10 a token, a table 170 and TurboSpec 200. FAKE_VLLM in
 the environment makes servers misbehave: `dies` before they answer, `leaves-a-child` that does not end when asked to,

@@ -1,4 +1,4 @@
-"""`turbospec bench vllm` from arguments to files, with something that stands for vLLM."""
+"""`turbospec bench vllm` from arguments to files, with a fake vLLM."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 
 vLLM loads it in every process before it parses arguments. It wraps two methods of `EngineArgs`: one gives the
 speculative configuration the K schedule that vLLM needs for a draft length that changes, the other sets the scheduler.
-In a worker a third makes the drafter run on demand, and send its drafts with the step's tokens or draft after they have
-left. Without a policy all of them do what they did before.
+In a worker it wraps `init_device`: the drafter then runs on demand, and its drafts are sent with the step's tokens or
+made after these were sent. Without a policy the wrapped methods behave as before.
 
 Everything is imported where it is used, and numba never in a worker: vLLM's search for CPU kernels inspects every
 loaded module and fails on numba's.

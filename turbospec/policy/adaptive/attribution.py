@@ -1,4 +1,4 @@
-"""What is kept of a plan so that its outcome can be attributed."""
+"""Records of plans, so that outcomes can be attributed to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turbospec.interface import BoolArray, FloatArray, IntArray, Phase, StepOutc
 
 @dataclass(slots=True)
 class ProbeRecord:
-    """A probe and what was predicted of it."""
+    """The predictions of a probe."""
 
     acceptance: FloatArray
     """(rows,) predicted acceptance of each probed request's token."""
@@ -23,7 +23,7 @@ class ProbeRecord:
 
 @dataclass(slots=True)
 class PlanRecord:
-    """A planned step until its outcome, and those of the steps that reuse its plan, are learnt from."""
+    """A planned step, kept until its outcome and those of the steps that reuse its plan were learnt from."""
 
     step: int
     last_step: int

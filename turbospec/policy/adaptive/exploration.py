@@ -15,9 +15,9 @@ from turbospec.policy.adaptive.server_models import has_drafts
 
 PROBE_DRAFT_LENGTH = 1
 EXPLORATION = (0, 2, 0, 5, 1, 0, 3, 4, 0, 2)
-"""Draft lengths of steps that learn what drafting costs: the first without a profile, and after the costs changed."""
+"""Draft lengths of the steps that learn draft costs: the first steps without a profile, and after the costs changed."""
 HARDWARE_CHANGED = 0.8
-"""Ratio of measured to predicted step time from which on the hardware is taken to have become faster."""
+"""A step-time ratio below this is treated as a change of hardware speed."""
 
 
 class Exploration:
@@ -25,7 +25,7 @@ class Exploration:
 
     Args:
         latency: the model that exploration teaches.
-        share: part of step time that probes, and again comparison steps, may lose.
+        share: share of step time that probes may lose, and as much again for comparison steps.
     """
 
     def __init__(self, latency: LatencyModel, share: float) -> None:
@@ -55,11 +55,11 @@ class Exploration:
         if not self._no_draft_steps.is_due(decoding, view.step, worth):
             return None
         return StepPlan(
-            np.zeros(view.size, np.int64), decoding, problem.no_draft_seconds, "no drafts, to compare drafting with"
+            np.zeros(view.size, np.int64), decoding, problem.no_draft_seconds, "no drafts, to compare with drafting"
         )
 
     def probe(self, problem: StepProblem, drafter: DrafterModels) -> tuple[StepPlan, ProbeRecord] | None:
-        """A draft of one token for the requests where it teaches most; None where no probe is due."""
+        """A draft of one token, for the requests that teach most per second lost; None where no probe is due."""
         costs, acceptance = problem.costs, problem.conditional[:, 0]
         jump, each = problem.verify_costs()
         # While nothing is drafted, the drafter's prefill of this step is caused by the probe alone.

@@ -25,8 +25,8 @@ from turbospec.runtime.plans_in_flight import PlansInFlight
 class AdaptivePolicy:
     """Maximises expected tokens − λ · predicted time, exactly, step by step (docs/architecture.md, "Mathematics").
 
-    `plan` learns from the outcomes that have come, prices the step and asks a planner (`planning/problem.py`). Where no
-    draft pays it plans K = 0 or a probe.
+    `plan` learns from the outcomes reported since the last plan, sets the step's price of time and asks a planner
+    (`planning/problem.py`). Where no draft pays it plans K = 0 or a probe.
 
     Args:
         config: its settings.
@@ -50,7 +50,7 @@ class AdaptivePolicy:
             limits = np.minimum(limits, self.config.max_draft)
         batch = Batch.of(view, limits)
         if batch.max_draft_tokens == 0 and self.config.tpot_slo_ms is None:
-            # No decision: learning waits until there is one, so that a first token does not wait for it.
+            # Nothing can draft. Learning waits for the next decision: here it would only delay a first token.
             self._records.put(view.step, PlanRecord.of(view, np.zeros(view.size, np.int64)))
             return self._nothing_to_draft(view, batch)
         self._learn()
@@ -72,7 +72,7 @@ class AdaptivePolicy:
                 self._learn()
 
     def _learn(self) -> None:
-        waiting, self._waiting = self._waiting, []  # an outcome that raises is not met again
+        waiting, self._waiting = self._waiting, []  # if learning raises, it is not retried
         for record, outcome in waiting:
             self.models.learn(record, outcome)
             self.exploration.learn(record, outcome)
@@ -136,14 +136,14 @@ class AdaptivePolicy:
             np.zeros(view.size, np.int64),
             problem.batch.decoding,
             problem.no_draft_seconds,
-            f"no draft pays at {problem.price:.0f} tok/s",
+            f"no draft pays at a price of time of {problem.price:.0f} tok/s",
         )
 
     def _nothing_to_draft(self, view: StepView, batch: Batch) -> StepPlan:
         latency, seconds = self.models.latency, math.nan
         if latency.calibrated and view.size:
             seconds = float(step_costs(latency, view, batch).verify[0])
-        # A request without its first token may draft after it.
+        # A request that waits for its first token may draft once that is emitted.
         idle_steps = 1 if delays_first_tokens(view, batch) else steps_without_drafts(seconds, self._off_in_a_row)
         return StepPlan(
             np.zeros(view.size, np.int64),
@@ -154,11 +154,11 @@ class AdaptivePolicy:
         )
 
     def _validity(self, view: StepView, problem: StepProblem, plan: StepPlan) -> PlanValidity:
-        """For how long a plan holds that was made because it pays, or because none pays."""
+        """For how many steps a plan may be reused; probes and comparison steps are not reused."""
         idle_steps = 1
         if not plan.draft_lengths.any() and not _would_pay_later(problem):
             idle_steps = steps_without_drafts(problem.no_draft_seconds, self._off_in_a_row)
-        # An SLO is kept step by step. Waiting first tokens have a price, and catching up a cost, of this step alone.
+        # An SLO needs a plan per step. The price of waiting first tokens and the cost of catching up hold for one step.
         alike = (
             self.slo is None
             and not delays_first_tokens(view, problem.batch)
@@ -174,7 +174,7 @@ class AdaptivePolicy:
         return drafter
 
     def _rows(self, view: StepView, drafter: DrafterModels) -> IntArray:
-        """State rows of the view's requests, cleared in every model for requests not seen before."""
+        """Rows of the per-request state of the view's requests; every model resets the rows of new requests."""
         rows, fresh = drafter.assign_rows(view.request_ids)
         if self.slo is not None:
             self.slo.reset(fresh, drafter.capacity)

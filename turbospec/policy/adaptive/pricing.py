@@ -1,4 +1,4 @@
-"""A step's problem with the price of time: the value of a second to requests that decode and to those that wait."""
+"""A step's planning problem with its price of time λ, raised while requests wait for their first token."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from turbospec.planning.step_costs import step_costs
 from turbospec.policy.adaptive.server_models import ServerModels
 
 SMALL_BATCH = 8
-"""Largest batch for which the price of time is estimated again from the batch itself."""
+"""Largest batch that is planned again at its own best rate where no draft pays at λ."""
 OWN_RATE_MARGIN = 1.1
-"""Factor over their rate without drafts that several requests must reach for a plan at their own rate."""
+"""A batch of two or more requests is planned at its own best rate only if that exceeds its rate without drafts by this
+factor."""
 
 
 def priced_problem(
@@ -30,34 +31,35 @@ def priced_problem(
         view: of the step.
         batch: the view's summary.
         rows: (n,) state rows of the view's requests.
-        limits: (n,) draft lengths that are not exceeded.
+        limits: (n,) draft limits.
     """
     assert models.drafter is not None
     latency, price = models.latency, models.price
     conditional = models.drafter.acceptance.conditional(rows, view.class_ids, limits)
     costs = step_costs(latency, view, batch)
     catch_up: FloatArray | None = None
-    charges: FloatArray | None = None
+    amortised: FloatArray | None = None
     if batch.drafter_lag_tokens:
         catch_up = view.drafter_lag_tokens.astype(np.float64) * latency.catch_up_token_seconds
-        charges = amortise_catch_up(catch_up, view.tokens_left, conditional[:, 0])
+        amortised = amortise_catch_up(catch_up, view.tokens_left, conditional[:, 0])
     rate = price.rate(batch.decoding)
     if rate is None:
         rate = best_rate(survival(conditional), costs, float(batch.decoding))
     soon = price.rate(batch.decoding, batch.prefilling + view.waiting_requests) or rate
     urgent = soon * _urgency(first_token_weight, view, batch, float(costs.verify[0]))
-    # The drafter could do its prefill of this step later; until then somebody waits for it, whatever is drafted.
-    reading = view.drafter_prefill_tokens * latency.catch_up_token_seconds
-    costs.draft_start += reading * max(1.0 - rate / urgent, 0.0)
-    return StepProblem(batch, rows, limits, conditional, costs, urgent, rate, catch_up, charges, reading)
+    # Without drafts the drafter's prefill of this step is deferred, not saved: it then costs `rate` per second instead
+    # of `urgent`. Only the difference is charged to drafting.
+    prefill = view.drafter_prefill_tokens * latency.catch_up_token_seconds
+    costs.draft_start += prefill * max(1.0 - rate / urgent, 0.0)
+    return StepProblem(batch, rows, limits, conditional, costs, urgent, rate, catch_up, amortised, prefill)
 
 
 def at_own_rate(problem: StepProblem) -> StepProblem | None:
-    """The problem at the best rate of its own requests; None where that is not below the price or drafts add little.
+    """The problem with λ set to the best rate of its own requests; None if that is not below λ or drafts add little.
 
-    The price of time is the rate that all requests of this load reach, easy ones among them. A hard request still has
-    to emit its tokens, and finishes soonest at the best rate that it can reach itself. In a large batch the two rates
-    differ by little more than the models' errors.
+    λ is the rate that requests of this load reached so far, easy ones among them. A request with low acceptance
+    finishes soonest at the best rate that it can reach itself. In a large batch the two rates differ by little more
+    than the models' errors.
     """
     batch = problem.batch
     if batch.decoding > SMALL_BATCH:
@@ -79,7 +81,7 @@ def delays_first_tokens(view: StepView, batch: Batch) -> bool:
 
 def _urgency(first_token_weight: float, view: StepView, batch: Batch, no_draft_seconds: float) -> float:
     """Factor on the decode rate: a second is worth more while first tokens wait for it."""
-    # Other queued requests gain by throughput, and are counted in the rate.
+    # The other queued requests benefit from throughput; the decode rate counts them.
     delayed = batch.prefilling + view.admitted_requests + (batch.first_decode if view.draft_before_emit else 0)
     # Where requests have queued for long, one step more or less hardly changes their TTFT.
     part = no_draft_seconds / (no_draft_seconds + view.waiting_seconds)

@@ -1,4 +1,5 @@
-"""How long `adaptive` lets its plans be reused: a function of predicted step times, so that runs can be repeated."""
+"""For how many steps `adaptive` lets a plan be reused: by predicted step times, not by a clock, so that runs can be
+repeated."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ MAX_STEPS = 4
 """Most steps that run on one plan."""
 
 IDLE_SECONDS = 5e-4
-"""The same time in an engine that runs steps without drafts on its own, the engine's side included."""
+"""`DECISION_SECONDS` in an engine that runs steps without drafts on its own, the engine's own work included."""
 MAX_IDLE_STEPS = 64
 
 
@@ -24,7 +25,7 @@ def steps_of_a_plan(step_seconds: float) -> int:
 
 
 def steps_without_drafts(step_seconds: float, in_a_row: int = 0) -> int:
-    """Steps that an engine may run by itself on a plan without drafts; more, the more such plans came in a row."""
+    """Steps that an engine may run on its own on a plan without drafts; doubled for each earlier one in a row, up to four."""
     if not step_seconds > 0.0:
         return 1
     return min(math.ceil(2 ** min(in_a_row, 4) * IDLE_SECONDS / (DECISION_SHARE * step_seconds)), MAX_IDLE_STEPS)

@@ -1,4 +1,4 @@
-"""What `adaptive` knows of its server, and how it learns from outcomes."""
+"""The models that `adaptive` learns of its server, and how it learns them from outcomes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turbospec.policy.adaptive.attribution import PlanRecord
 
 
 class ServerModels:
-    """The models of one server: step times, the price of time, how plans turned out, acceptance.
+    """The models of one server: step times, the price of time, prediction bias, acceptance.
 
     Args:
         latency: the step times to start from, fitted to a profile or not.

@@ -1,4 +1,4 @@
-"""What a policy file may say of `adaptive`."""
+"""The settings of `adaptive` in a policy file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AdaptiveSettings(PolicyConfig, ABC):
         default=0.01,
         ge=0,
         le=0.2,
-        description="Share of step time for probes: drafts while drafting is off, plain steps while it is on.",
+        description="Share of step time that may be lost to probes while drafting is off, to no-draft steps while it is on.",
     )
     first_token_weight: float = Field(
         default=8.0,
@@ -29,7 +29,7 @@ class AdaptiveSettings(PolicyConfig, ABC):
     tpot_slo_ms: float | None = Field(
         default=None,
         gt=0,
-        description="Time per output token beyond which no draft may push a request that would else stay within it.",
+        description="TPOT objective: drafts never make a request miss it that would meet it without drafts.",
     )
     use_confidence: bool = Field(
         default=True, description="End drafts early on the drafter's confidence, where the engine reports it."

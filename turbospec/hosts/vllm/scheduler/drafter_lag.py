@@ -1,4 +1,4 @@
-"""The drafter's KV lag of each request in vLLM, and the orders by which the worker's drafter catches up."""
+"""The drafter KV lag of each request in vLLM, and the orders that make the worker's drafter catch up."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class DrafterLag:
     without waiting for the device. The step after a draft always runs the drafter.
 
     Args:
-        kept_tokens: tokens whose inputs the worker keeps. A request whose lag reaches further back drafts no more.
-        max_batched_tokens: size of the drafter's buffers. A request that lags by more than half of it drafts no more
-            either: beside the other requests' tokens there may never be room to catch up.
+        kept_tokens: tokens whose inputs the worker keeps. A request whose lag reaches further back no longer drafts.
+        max_batched_tokens: size of the drafter's buffers. A request that lags by more than half of it no longer
+            drafts either: next to the other requests' tokens there may never be room to catch up.
         prefix_caching: whether other requests may reuse a prompt's KV blocks, the drafter's included. A prompt is then
-            caught up in the step after its prefill, when its first token has left.
+            caught up in the step after its prefill, once its first token was sent.
     """
 
     def __init__(self, kept_tokens: int, max_batched_tokens: int, *, prefix_caching: bool) -> None:
@@ -93,7 +93,7 @@ class DrafterLag:
                 self._add_lag(request, number)
             self._keep(sum(tokens))
             return orders
-        # Drafters that take the next token too need room for one more token for each request.
+        # Drafters that also take the next token need room for one more token per request.
         room = self._max_batched_tokens - sum(tokens) - len(names)
         orders, kept = DrafterOrders(self._next, self._first), 0
         for row, (name, request, number) in enumerate(zip(names, requests, tokens, strict=True)):

@@ -9,7 +9,7 @@ One step of vLLM runs the target over the drafts of the step before, samples, an
 A plan made while step t is scheduled is carried out by the end of step t and the beginning of step t + 1, and closed by
 the output of step t + 1. Under async scheduling step t + 1 is scheduled before step t has ended; the order stays.
 
-Workers idle while a scheduler that is not async decides. The loop therefore reports outcomes and makes the next plan
+While a sync scheduler decides, its workers are idle. The loop therefore reports outcomes and makes the next plan
 while the workers run a step (`settle`, `plan_ahead`), and the plan is fitted to the step when that is scheduled. Steps
 without drafts may reuse a plan and then have no view, plan or outcome of their own (`turbospec.runtime.plan_reuse`).
 
@@ -74,7 +74,7 @@ class _Step:
     context_tokens: int
     passes: DrafterPasses
     late: bool = False
-    """Whether its passes run after its tokens have left, in the time of the next step."""
+    """Whether its passes run after its tokens were sent, in the time of the next step."""
     follows: bool = False
     """Whether its time began when the step before returned its tokens."""
     seconds: float = 0.0
@@ -119,7 +119,8 @@ class VllmLoop:
     def idle(self, num_scheduled: Mapping[str, int], began: float) -> tuple[bool, DrafterOrders | None]:
         """Whether a step of one token for each request reuses a plan without drafts, and the orders to the worker.
 
-        The quick way for steps whose requests the plan all knows. Such a step is only counted: do not call `plan`.
+        The fast path, for steps whose requests are all known to the plan. Such a step is only counted: do not call
+        `plan` for it.
         """
         running, tokens = self._running, len(num_scheduled)
         if running is None or sum(num_scheduled.values()) != tokens or not running.covers(num_scheduled.keys()):
@@ -205,10 +206,10 @@ class VllmLoop:
         self._ahead, _ = self._ask(view, requests)
 
     def finish(self, verify_result: VerifyResultFn) -> float:
-        """Take the time of the oldest scheduled step, which has returned its output.
+        """Record the duration of the oldest scheduled step, which has returned its output.
 
         Args:
-            verify_result: called by `settle`, and only where it matters.
+            verify_result: called by `settle`, and only if the step verified the drafts of a plan.
 
         Returns:
             The step's duration, seconds.
@@ -269,9 +270,9 @@ class VllmLoop:
         num_scheduled: Mapping[str, int],
         resumed: Collection[str],
     ) -> tuple[IntArray, int] | None:
-        """Draft lengths of a step that was planned ahead, and its prefill tokens; None where the plan does not hold.
+        """Draft lengths of a step that was planned ahead, and its prefill tokens; None where the plan cannot be used.
 
-        It holds with a few newly admitted requests, unless drafting would delay their first tokens or part of their
+        It can be used with a few newly admitted requests, unless drafting would delay their first tokens or part of their
         prompts is left for later steps.
         """
         if plan.view.step != self._next_step or resumed or not plan.reuse.admits(num_scheduled.keys()):
@@ -315,14 +316,14 @@ class VllmLoop:
             step.seconds -= late_seconds + step.draft_seconds
             if closing is not None and closing.late:
                 closing.draft_seconds = late_seconds
-        # Late drafts that were followed by a pause were made in it: nothing is known of their time.
+        # Late drafts before a pause were made during the pause: their duration is unknown.
         untimed = closing is not None and closing.late and not step.follows
         if closing is not None and closing.plan is not None and not untimed:
             verified = verify_result()
             if not verified.keys().isdisjoint(closing.plan.names):
                 self._close(closing, closing.plan, step, verified, queue)
         elif step.prefill_tokens == 0:
-            # What the step verified belongs to no plan, whether or not it began one.
+            # The step closes no plan: the step before it reused one, or the duration of its late drafts is unknown.
             self._reused.add(step.tokens, step.seconds)
 
     def _close(
@@ -340,10 +341,10 @@ class VllmLoop:
         accepted = np.array([row.accepted for row in rows], np.int64)
         emitted = np.array([row.emitted for row in rows], np.int64)
         view = plan.view
-        # A pass for the cache alone, over prompts or after rejected drafts, is not drafting.
+        # A pass that only updates the drafter's KV cache, over prompts or after rejected drafts, is not drafting.
         passes = drafted_in.passes.number if drafted_in.drafts else 0
         draft_seconds = drafted_in.draft_seconds if drafted_in.drafts else 0.0
-        # Prompt look-up drafts in none of vLLM's passes, and is reported as one.
+        # Prompt look-up runs no drafter pass in vLLM, and is reported as one.
         reported = 1 if drafted_in.drafts and self.limits.parallel_drafter else passes
         reused = self._reused.take()
         self.controller.observe(
@@ -353,7 +354,7 @@ class VllmLoop:
                 drafted=drafted,
                 accepted=np.minimum(accepted, emitted),
                 emitted=emitted,
-                # An end of the output at an accepted draft token keeps the tokens after it from being judged.
+                # Where the output ends at an accepted draft token, the tokens after it are unobserved.
                 truncated=(emitted > 0) & (emitted <= accepted),
                 proposed=drafted,
                 draft_rows=np.full(reported, view.size, np.int64),

@@ -42,7 +42,7 @@ def verified(
         scheduled: the step.
         rows: each request's index in `sampled` (`ModelRunnerOutput.req_id_to_index`).
         sampled: tokens that the target sampled for each request, counted before vLLM processes the output, which cuts
-            them; 0 where prefill goes on.
+            them; 0 where prefill is not finished.
         outputs: what vLLM's `update_from_output` returned, by client.
     """
     emitted = {each.request_id: len(each.new_token_ids) for client in outputs.values() for each in client.outputs}

@@ -38,7 +38,7 @@ class VllmRequest(Protocol):
 
 
 def is_unfinished(request: VllmRequest, computed: int) -> bool:
-    """Whether, with so many tokens computed, prefill is left, also of a request that resumes after a preemption."""
+    """Whether prefill is left after this many computed tokens, also of a request that resumes after a preemption."""
     return computed < request.num_tokens + request.num_output_placeholders
 
 
@@ -119,7 +119,7 @@ class KnownRequests:
             if len(self._classes) == MAX_CLASSES - 1:
                 self._complain(
                     CLASS_ARG,
-                    f"{name!r} is beyond the {MAX_CLASSES - 1} classes told apart and is served as class 0",
+                    f"only {MAX_CLASSES - 1} classes are distinguished; {name!r} is served as class 0",
                 )
                 return 0
             self._classes[name] = len(self._classes) + 1

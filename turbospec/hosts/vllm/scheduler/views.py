@@ -26,7 +26,7 @@ class EngineLimits:
     """Tokens whose drafter input the worker keeps for catching up; 0 where the drafter runs in every step."""
     prefix_caching: bool = False
     late_drafts: bool = False
-    """Whether the drafter can run after a step's tokens have left, as it does where one is a first token."""
+    """Whether the drafter can run after a step's tokens were sent, as it does if one of them is a first token."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -122,14 +122,14 @@ class Views:
         return view, prefill_tokens
 
     def drafts_fit(self, longest: int) -> bool:
-        """Whether vLLM drafts in a batch whose longest request has so many tokens computed.
+        """Whether vLLM drafts in a batch whose longest request has this many computed tokens.
 
         Where one request has no room for the longest draft, vLLM drafts zeros for the whole batch.
         """
         return longest + self._limits.max_draft <= self._limits.max_model_len
 
     def draft_limit(self, asked: KnownRequest, computed: int, left: int) -> int:
-        """Longest draft of a request with so many computed tokens, and so many left to emit after its next one."""
+        """Longest draft of a request, from its computed tokens and the tokens left to emit after its next one."""
         if self._lag is not None and not self._lag.can_draft(asked):
             return 0
         limit = min(self._limits.max_draft, left - 1, self._limits.max_model_len - computed - 2)

@@ -54,7 +54,9 @@ class MetricsFileWriter:
                 write_to_textfile(str(self._path), self._registry)
             except OSError as error:
                 if self._path.parent.is_dir():
-                    log.warning("%s: cannot write TurboSpec's metrics (%s); they change no more", self._path, error)
+                    log.warning(
+                        "%s: cannot write TurboSpec's metrics (%s); they are no longer updated", self._path, error
+                    )
                 return
 
 

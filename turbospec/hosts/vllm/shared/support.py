@@ -87,7 +87,7 @@ def kept_tokens(vllm_config: Any) -> int:
 
 
 def drafts_late(vllm_config: Any) -> bool:
-    """Whether a server's drafter, where it runs on demand, can draft after a step's tokens have left.
+    """Whether a server's drafter, where it runs on demand, can draft after a step's tokens were sent.
 
     Under async scheduling the engine core does not ask for drafts.
 

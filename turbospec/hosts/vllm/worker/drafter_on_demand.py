@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""Runs vLLM's drafter only in steps that draft, and has it catch up then.
+"""Runs vLLM's drafter only in steps that draft, and catches up its KV lag there.
 
 vLLM runs the drafter's first pass in every step, also at K = 0, so that its KV cache has no lag. Here such a pass is
 skipped and its input kept: the step's tokens, and the target's hidden states for drafters that take them. When a
@@ -121,7 +121,7 @@ class DrafterOnDemand:
     Args:
         drafter: one of vLLM's that runs a model.
         alone: whether no other worker runs the same steps. With tensor parallelism all workers' passes must have one
-            shape, so that a worker that failed to keep its input cannot degrade alone: its errors are raised.
+            shape: one worker cannot drop its kept input alone, so its errors are raised.
     """
 
     def __init__(self, drafter, *, alone: bool) -> None:
@@ -207,7 +207,7 @@ class DrafterOnDemand:
 
     @contextmanager
     def _degrade_on_error(self):
-        """Turns an error, such as out of memory, into worse drafts: kept input is dropped and the worker goes on."""
+        """Turns an error, such as out of memory, into worse drafts: kept input is dropped and the worker continues."""
         try:
             yield
         except Exception:
@@ -265,7 +265,7 @@ class DrafterOnDemand:
     def _find(self, catch_up: Mapping[str, KvLag], total: int) -> tuple[list[_Kept], dict[str, list[int]]]:
         """The kept steps that are needed, and the rows of each request in them.
 
-        Rows count on from the step's own `total` tokens, the kept steps concatenated behind. A request whose kept
+        Rows are numbered as if the kept steps were concatenated after the step's own `total` tokens. A request whose kept
         tokens are incomplete gets no rows.
         """
         first = min(missed.since for missed in catch_up.values())

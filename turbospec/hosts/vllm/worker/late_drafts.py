@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""Drafts after a step's tokens have left, in steps that the scheduler names.
+"""Drafts after a step's tokens were sent, in the steps that the scheduler selects.
 
 vLLM drafts before it sends a step's tokens, so that a first token waits for all drafter passes. The engine core asks
 for the drafts in a message of its own, after it has sent the tokens on: here the worker drafts only then.

@@ -59,12 +59,12 @@ def test_a_step_that_drafts_nothing_needs_no_drafter() -> None:
     assert steps.missed == [2, 10]
 
 
-def test_who_drafts_is_caught_up_and_the_others_go_on_missing() -> None:
+def test_a_request_that_drafts_is_caught_up_and_the_others_keep_their_lag() -> None:
     steps = Steps("ab")
     steps.step()
     assert steps.step(a=3) == DrafterOrders(1, 0, keep={"b"}, catch_up={"a": KvLag(1, since=0)})
     assert steps.missed == [0, 2]
-    # Rejected drafts go through the drafter with what was accepted: nobody knows yet how many.
+    # Rejected drafts go through the drafter with the accepted ones: their number is not known yet.
     assert steps.step(drafted={"a": 3}) == DrafterOrders(2, 0, keep={"b"})
     assert steps.missed == [0, 3]
     assert steps.step(b=1) == DrafterOrders(3, 0, catch_up={"b": KvLag(3, since=0)})
@@ -150,7 +150,7 @@ def test_who_starts_anew_owes_nothing() -> None:
 def test_prompts_do_not_push_one_another_out() -> None:
     steps = Steps("abc")
     assert steps.step(prompts={"a": 20, "b": 20}) == DrafterOrders(0, 0)
-    # Of a step that others draft in, no more is kept than what somebody misses.
+    # In a step that other requests draft in, only the tokens of lagging requests are kept.
     steps.step()
     steps.step(b=1)
     assert steps.step(prompts={"b": 61}).keep == {"a", "c"}

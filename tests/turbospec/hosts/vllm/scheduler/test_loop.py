@@ -97,7 +97,7 @@ class FakeEngine:
             self.loop.settle(Queue())
 
     def step(self, requests: list[Request], accepted: dict[str, int] | None = None, *, ahead: bool = False) -> IntArray:
-        """`ahead`: what came of the step before is settled, and the next one planned, while this one runs."""
+        """`ahead`: while this step runs, the last one's outcome is reported and the next one is planned."""
         lengths, verified = self.schedule(requests)
         if ahead:
             self.loop.settle(Queue())
@@ -412,11 +412,11 @@ def test_a_step_that_was_planned_ahead_takes_its_plan() -> None:
     assert controller.outcomes[0].accepted.tolist() == [1, 0]
 
 
-def test_a_plan_ahead_is_cut_to_who_and_what_is_left() -> None:
+def test_a_plan_ahead_is_cut_to_the_requests_and_tokens_that_are_left() -> None:
     controller = Recorder(lengths=[4, 4, 4])
     engine, a, b = FakeEngine(controller), Request("a", max_tokens=9), Request("b")
     engine.step([a, b], ahead=True)
-    # Five of nine tokens come at once, which nobody knew when the second step was planned.
+    # Five of nine tokens are emitted at once, which was not known when the second step was planned.
     engine.step([a, b], accepted={"a": 4}, ahead=True)
     lengths, _ = engine.schedule([a, b])
     assert lengths.tolist() == [1, 4]
