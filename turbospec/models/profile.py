@@ -64,8 +64,8 @@ class Profile:
         """Conditions in which the measured engine differs from one described by `meta`.
 
         Returns:
-            Phrases like "dtype float32, not bfloat16", the profile's value first. Entries that either side lacks are not
-            compared.
+            Phrases like "dtype float32, not bfloat16", the profile's value first. Entries that either side lacks are
+            not compared.
         """
         return [
             f"{name} {self.meta[name]}, not {meta[name]}"

@@ -25,7 +25,7 @@ def steps_of_a_plan(step_seconds: float) -> int:
 
 
 def steps_without_drafts(step_seconds: float, in_a_row: int = 0) -> int:
-    """Steps that an engine may run on its own on a plan without drafts; doubled for each earlier one in a row, up to four."""
+    """Steps that an engine may run on its own on a plan without drafts; doubled for each of up to four before it."""
     if not step_seconds > 0.0:
         return 1
     return min(math.ceil(2 ** min(in_a_row, 4) * IDLE_SECONDS / (DECISION_SHARE * step_seconds)), MAX_IDLE_STEPS)

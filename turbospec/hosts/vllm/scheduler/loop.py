@@ -271,8 +271,8 @@ class VllmLoop:
     ) -> tuple[IntArray, int] | None:
         """Draft lengths of a step that was planned ahead, and its prefill tokens; None where the plan cannot be used.
 
-        It can be used with a few newly admitted requests, unless drafting would delay their first tokens or part of their
-        prompts is left for later steps.
+        It can be used with a few newly admitted requests, unless drafting would delay their first tokens or part of
+        their prompts is left for later steps.
         """
         if plan.view.step != self._next_step or resumed or not plan.reuse.admits(num_scheduled.keys()):
             return None

@@ -265,8 +265,8 @@ class DrafterOnDemand:
     def _find(self, catch_up: Mapping[str, KvLag], total: int) -> tuple[list[_Kept], dict[str, list[int]]]:
         """The kept steps that are needed, and the rows of each request in them.
 
-        Rows are numbered as if the kept steps were concatenated after the step's own `total` tokens. A request whose kept
-        tokens are incomplete gets no rows.
+        Rows are numbered as if the kept steps were concatenated after the step's own `total` tokens. A request whose
+        kept tokens are incomplete gets no rows.
         """
         first = min(missed.since for missed in catch_up.values())
         sources = [kept for kept in self._kept if kept.step >= first]
