@@ -12,7 +12,7 @@ from tests.vllm.test_generate import ACCEPTED, DRAFT_MODEL, DRAFTED, EAGLE3, MAX
 
 __all__ = ["prompts"]  # the fixture
 
-ON_DEMAND = "TurboSpec's scheduler may leave the drafter out"
+ON_DEMAND = "TurboSpec runs the drafter only in steps that draft"
 
 
 @pytest.mark.parametrize("speculative_config", [DRAFT_MODEL, EAGLE3], ids=["draft model", "EAGLE-3"])

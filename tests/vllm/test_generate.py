@@ -111,7 +111,7 @@ def test_one_variable_makes_a_server_adaptive(
         prompts, DRAFT_MODEL, variables=variables, extra_args=wishes, **{"async": asynchronous}
     )
     assert "TurboSpec chooses draft lengths by policy adaptive" in log
-    assert f"hosts.vllm.scheduler.{scheduler}" in log
+    assert f"hosts.vllm.scheduler.schedulers.{scheduler}" in log
     assert tokens == reference
     steps = [json.loads(line) for line in trace.read_text().splitlines()]
     # The loop sees what vLLM counts, but for first drafts on a plan made ahead, and what is past a request's end.

@@ -19,7 +19,7 @@ class AdaptiveSettings(PolicyConfig, ABC):
         default=0.01,
         ge=0,
         le=0.2,
-        description="Share of step time that probes may lose while drafting is off, and no-draft steps while it is on.",
+        description="Share of step time to lose at most: to probes while drafting is off, to no-draft steps while on.",
     )
     first_token_weight: float = Field(
         default=8.0,
