@@ -115,6 +115,50 @@ class SimulatedEngine:
         plan = self.controller.plan(view)
         done = steps.draft_and_verify(state.arrays, opened.size, state.view_slots, plan.draft_lengths, self.now)
         self.now = done.now
+        self._report(view, done, opened.prefill_tokens, opened.waiting_requests)
+        self._step += 1
+        return True
+
+    def _step_drafting_last(self) -> bool:
+        """Verify the drafts of the step before, draft for the next step, emit: vLLM's order. False without requests.
+
+        A plan is executed by the end of one step and the beginning of the next one; its outcome has the times of both.
+        """
+        state, before = self.state, self._unverified
+        verified = steps.verify_batch(state.arrays, NO_TOKENS if before is None else before.slots, self.now)
+        if not verified.size:
+            return False
+        if before is not None:
+            drafter = before.drafter
+            done = steps.FinishedStep(
+                now=self.now,
+                judged=verified.judged,
+                draft_rows=drafter.rows,
+                draft_context_tokens=drafter.context_tokens,
+                catch_up_tokens=drafter.catch_up_tokens,
+                tokens_batched=verified.tokens_batched,
+                padded_tokens=verified.padded_tokens,
+                context_tokens=verified.context_tokens,
+                draft_seconds=drafter.seconds,
+                verify_seconds=verified.verify_seconds,
+                step_seconds=drafter.seconds + verified.verify_seconds + verified.host_seconds,
+            )
+            self._report(before.view, done, verified.prefill_tokens, verified.waiting_requests)
+        self.now = self.now + verified.host_seconds + verified.verify_seconds
+        slots, lengths, view = NO_TOKENS, NO_TOKENS, None
+        if verified.columns.shape[1]:
+            view = self._view(
+                verified.columns, verified.next_prefill_tokens, verified.waiting_requests, verified.waiting_seconds
+            )
+            slots, lengths = state.view_slots, self.controller.plan(view).draft_lengths
+        drafter = steps.draft_and_emit(state.arrays, verified.size, slots, lengths, self.now)
+        self.now += drafter.seconds
+        self._unverified = None if view is None else _Unverified(view, slots, drafter)
+        self._step += 1
+        return True
+
+    def _report(self, view: StepView, done: steps.FinishedStep, prefill_tokens: int, waiting_requests: int) -> None:
+        """Pass the outcome of an executed plan to the controller."""
         drafted, accepted, emitted, truncated = done.judged
         self.controller.observe(
             StepOutcome(
@@ -130,60 +174,11 @@ class SimulatedEngine:
                 catch_up_tokens=done.catch_up_tokens,
                 tokens_batched=done.tokens_batched,
                 padded_tokens=done.padded_tokens,
-                prefill_tokens=opened.prefill_tokens,
+                prefill_tokens=prefill_tokens,
                 context_tokens=done.context_tokens,
                 draft_seconds=done.draft_seconds,
                 verify_seconds=done.verify_seconds,
                 step_seconds=done.step_seconds,
-                waiting_requests=opened.waiting_requests,
+                waiting_requests=waiting_requests,
             )
         )
-        self._step += 1
-        return True
-
-    def _step_drafting_last(self) -> bool:
-        """Verify the drafts of the step before, draft for the next step, emit: vLLM's order. False without requests.
-
-        A plan is executed by the end of one step and the beginning of the next one; its outcome has the times of both.
-        """
-        state, before = self.state, self._unverified
-        verified = steps.verify_batch(state.arrays, NO_TOKENS if before is None else before.slots, self.now)
-        if not verified.size:
-            return False
-        if before is not None:
-            drafted, accepted, emitted, truncated = verified.judged
-            drafter = before.drafter
-            self.controller.observe(
-                StepOutcome(
-                    step=before.view.step,
-                    request_ids=before.view.request_ids,
-                    drafted=drafted,
-                    accepted=accepted,
-                    emitted=emitted,
-                    truncated=truncated.astype(np.bool_),
-                    proposed=drafted,
-                    draft_rows=drafter.rows,
-                    draft_context_tokens=drafter.context_tokens,
-                    catch_up_tokens=drafter.catch_up_tokens,
-                    tokens_batched=verified.tokens_batched,
-                    padded_tokens=verified.padded_tokens,
-                    prefill_tokens=verified.prefill_tokens,
-                    context_tokens=verified.context_tokens,
-                    draft_seconds=drafter.seconds,
-                    verify_seconds=verified.verify_seconds,
-                    step_seconds=drafter.seconds + verified.verify_seconds + verified.host_seconds,
-                    waiting_requests=verified.waiting_requests,
-                )
-            )
-        self.now = self.now + verified.host_seconds + verified.verify_seconds
-        slots, lengths, view = NO_TOKENS, NO_TOKENS, None
-        if verified.columns.shape[1]:
-            view = self._view(
-                verified.columns, verified.next_prefill_tokens, verified.waiting_requests, verified.waiting_seconds
-            )
-            slots, lengths = state.view_slots, self.controller.plan(view).draft_lengths
-        drafter = steps.draft_and_emit(state.arrays, verified.size, slots, lengths, self.now)
-        self.now += drafter.seconds
-        self._unverified = None if view is None else _Unverified(view, slots, drafter)
-        self._step += 1
-        return True

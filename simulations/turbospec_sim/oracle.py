@@ -9,8 +9,8 @@ import numpy as np
 from turbospec.interface import FloatArray, IntArray, StepOutcome, StepPlan, StepView
 from turbospec.models.acceptance import survival
 from turbospec.models.decode_rate import DecodeRate
+from turbospec.planning.best_rate import best_rate
 from turbospec.planning.exact import StepCosts
-from turbospec.planning.objective import best_rate
 from turbospec.planning.problem import Batch, StepProblem, fixed_lengths
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.acceptance import AcceptanceTables, draft_acceptance

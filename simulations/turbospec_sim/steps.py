@@ -42,7 +42,7 @@ class OpenedStep(NamedTuple):
 
 
 class FinishedStep(NamedTuple):
-    """What a step that drafts first did, by the names of `StepOutcome` where it has one."""
+    """A plan that was executed, drafts and verification, by the names of `StepOutcome` where it has one."""
 
     now: float
     """Clock at its end, seconds."""

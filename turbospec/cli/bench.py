@@ -139,9 +139,9 @@ def bench(
         pairs = Pairs(models, device, dtype, threads)
         source = pairs.source(workloads, seed)
         meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": pairs.threads_in_use}
-        if waiting := os.environ.get("OMP_WAIT_POLICY"):
-            meta["omp_wait_policy"] = waiting
-        results = open_results(resumed, json, meta | surroundings(), ("seed", "device", "dtype", "threads"))
+        meta["omp_wait_policy"] = os.environ.get("OMP_WAIT_POLICY", "")
+        compared = ("seed", "device", "dtype", "threads", "omp_wait_policy")
+        results = open_results(resumed, json, meta | surroundings(), compared)
         conditions = {"dtype": dtype, "temperature": USUAL_SAMPLING.temperature, "top_p": USUAL_SAMPLING.top_p}
         if given is not None and (differences := given.differences(conditions)):
             stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off", markup=False)

@@ -41,7 +41,7 @@ def open_results(resumed: Results | None, new: Path | None, meta: dict[str, Any]
 
     if resumed is None:
         return Results(new or Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json", meta)
-    if differing := [name for name in compared if resumed.meta.get(name) != meta[name]]:
+    if differing := [name for name in compared if resumed.meta.get(name, "") != meta[name]]:
         raise UserError(f"{resumed.path}: was measured with another {' and another '.join(differing)}; start a new one")
     return resumed
 

@@ -9,7 +9,7 @@ the best policy. For a server, "long-run" needs four decisions:
   power of two of decoding requests, as tokens/s per request, which varies slowly within such a bucket.
 * Requests that are in prefill, or queued for it, will soon decode with the others, and every second spent now delays
   them. While a batch fills up, λ is therefore that of the larger batch.
-* For a load not seen before, the step's own best rate is used (`turbospec.planning.objective.best_rate`). λ converges
+* For a load not seen before, the step's own best rate is used (`turbospec.planning.best_rate.best_rate`). λ converges
   to it where all steps are alike.
 """
 

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
 from turbospec.interface import FloatArray, StepOutcome
 from turbospec.models.online_regression import OnlineRegression, Regression, learn_online
@@ -157,6 +156,8 @@ class LatencyModel:
 
     @staticmethod
     def _fit_part(part: OnlineRegression, features: FloatArray, seconds: FloatArray) -> None:
+        from scipy.optimize import nnls  # slow to import, and only profiles are fitted
+
         weight = relative_weights(seconds)
         scaled = features * weight[:, None]
         fitted, _ = nnls(scaled, seconds * weight)

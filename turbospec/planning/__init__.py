@@ -3,9 +3,9 @@
 The names below are for policies and the simulator; everything else in this package may change.
 """
 
+from turbospec.planning.best_rate import best_rate
 from turbospec.planning.exact import DraftPlan, StepCosts, plan_draft_lengths
 from turbospec.planning.gate import GatePrices, SurvivalGate
-from turbospec.planning.objective import best_rate
 from turbospec.planning.prediction_bias import PredictionBias
 from turbospec.planning.problem import Batch, StepProblem, amortise_catch_up, fixed_lengths, gated_start
 from turbospec.planning.slo import TpotSlo

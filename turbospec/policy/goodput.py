@@ -12,7 +12,6 @@ from typing import Any, Literal, cast
 
 import numpy as np
 from pydantic import Field
-from scipy.optimize import nnls  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from turbospec.errors import UserError
 from turbospec.interface import FloatArray, IntArray, Phase, StepOutcome, StepPlan, StepView
@@ -143,6 +142,8 @@ def _non_negative_fit(features: Sequence[tuple[int, int, int]], seconds: Sequenc
     """Coefficients a, b, c of non-negative least squares; all 0 without samples."""
     if not features:
         return np.zeros(3)
+    from scipy.optimize import nnls  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
     matrix = np.array(features, np.float64)
     scale = np.maximum(matrix.max(axis=0), 1.0)  # context tokens are thousands of times larger than the constant
     return cast(Any, nnls)(matrix / scale, np.array(seconds))[0] / scale

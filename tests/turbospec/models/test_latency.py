@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
-from turbospec.models.latency import LatencyModel, verify_features
+from turbospec.models.latency import VERIFY_KNOTS, LatencyModel, draft_features, host_features, verify_features
 from turbospec.models.profile import LatencySample
 
 
@@ -152,3 +152,45 @@ def test_a_repeated_step_does_not_erase_the_others() -> None:
     for _ in range(5000):
         model.learn(measured(rng, 8, 0), 8)
     assert np.abs(relative_errors(model, rare)).mean() < before + 0.05
+
+
+def test_host_time_is_what_a_step_takes_beside_its_passes() -> None:
+    rng = np.random.default_rng(8)
+    model = LatencyModel.fit(grid(rng))
+    for requests in (1, 8, 32):
+        assert model.host_seconds(requests) == pytest.approx(4e-4 + 1e-5 * requests, rel=0.01)
+
+
+def test_a_step_of_prefill_alone_counts_as_one_request() -> None:
+    sample = replace(measured(np.random.default_rng(8), 1, 0), tokens_batched=256, prefill_tokens=256)
+    assert host_features(sample).tolist() == [1.0, 1.0]
+    assert host_features(replace(sample, tokens_batched=260)).tolist() == [1.0, 4.0]
+    assert host_features(measured(np.random.default_rng(8), 3, 2)).tolist() == [1.0, 3.0]
+
+
+def test_costs_that_a_profile_does_not_show_keep_their_initial_weight() -> None:
+    model, initial = LatencyModel.fit(grid(np.random.default_rng(8))), LatencyModel()
+    assert model.catch_up_token_seconds == initial.catch_up_token_seconds > 0.0
+    unseen = np.array([700.0, 800.0])
+    assert np.diff(model.verify.predict(verify_features(unseen, np.zeros(2)))) == pytest.approx(
+        np.diff(initial.verify.predict(verify_features(unseen, np.zeros(2))))
+    )
+
+
+def test_the_first_measured_step_sets_the_scale() -> None:
+    """The initial variances: the time of a pass is unknown by an order of magnitude, its slopes are alike."""
+    model = LatencyModel()
+    usual = measured(np.random.default_rng(8), 8, 0)
+    model.learn(replace(usual, verify_seconds=0.08, step_seconds=0.085), 8)
+    assert float(model.verify.predict(verify_features(np.array(8.0), np.array(1600.0)))) == pytest.approx(0.08, rel=0.1)
+    assert float(model.verify.predict(verify_features(np.array(512.0), np.array(1600.0)))) < 0.24
+    assert model.host_seconds(8) == pytest.approx(0.005, rel=0.1)
+    drafted = measured(np.random.default_rng(8), 8, 2)
+    model.learn(replace(drafted, draft_seconds=0.02, step_seconds=0.1), 8)
+    assert float(model.draft.predict(draft_features(drafted))) == pytest.approx(0.02, rel=0.1)
+    assert model.draft_costs(0.0)[1] == pytest.approx(0.01, rel=0.2), "most of it is attributed to the passes"
+
+
+def test_the_slope_may_change_at_every_doubling_of_tokens() -> None:
+    """Target passes become compute-bound somewhere between 1 and 1,024 tokens."""
+    assert VERIFY_KNOTS[:-1].tolist() == [2**power for power in range(11)]

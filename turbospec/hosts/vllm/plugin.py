@@ -81,7 +81,7 @@ def _with_scheduler(create):
             args,
             speculation,
             scheduler_cls=scheduler.scheduler_cls,
-            second_model_runner=config.use_v2_model_runner,
+            model_runner_v2=config.use_v2_model_runner,
         )
         if reason is not None:
             log.warning("TurboSpec is off, vLLM keeps its own draft length: %s", reason)
@@ -124,7 +124,7 @@ def _settings(args):
     return read_settings(args.additional_config)
 
 
-def _reason(args, speculation, *, scheduler_cls=None, second_model_runner: bool = False) -> str | None:
+def _reason(args, speculation, *, scheduler_cls=None, model_runner_v2: bool = False) -> str | None:
     """Why TurboSpec cannot control this server; None where it can."""
     from vllm.version import __version_tuple__
 
@@ -141,7 +141,7 @@ def _reason(args, speculation, *, scheduler_cls=None, second_model_runner: bool 
             parallel_drafting=speculation is not None and bool(speculation.parallel_drafting),
             data_parallel_size=args.data_parallel_size,
             pipeline_parallel_size=args.pipeline_parallel_size,
-            second_model_runner=second_model_runner,
+            model_runner_v2=model_runner_v2,
         )
     )
 

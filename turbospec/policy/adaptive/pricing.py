@@ -8,7 +8,7 @@ import numpy as np
 
 from turbospec.interface import FloatArray, IntArray, StepView
 from turbospec.models.acceptance import survival
-from turbospec.planning.objective import best_rate
+from turbospec.planning.best_rate import best_rate
 from turbospec.planning.problem import Batch, StepProblem, amortise_catch_up
 from turbospec.planning.step_costs import step_costs
 from turbospec.policy.adaptive.server_models import ServerModels

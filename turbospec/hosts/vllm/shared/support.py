@@ -34,7 +34,7 @@ class SetUp:
     """Whether one pass of a parallel head drafts all positions."""
     data_parallel_size: int = 1
     pipeline_parallel_size: int = 1
-    second_model_runner: bool = False
+    model_runner_v2: bool = False
     """Model runner V2, vLLM's default where Triton is available."""
 
 
@@ -114,6 +114,6 @@ def unsupported(setup: SetUp) -> str | None:
         return "data parallelism is not supported: its engines must draft alike, and vLLM fixes their draft length"
     if setup.pipeline_parallel_size > 1:
         return "pipeline parallelism is not supported: a request's steps do not follow one another"
-    if setup.second_model_runner:
+    if setup.model_runner_v2:
         return "model runner V2 is not supported yet; set VLLM_USE_V2_MODEL_RUNNER=0"
     return None

@@ -27,7 +27,7 @@ def test_known_versions_and_methods_are_supported(version: tuple[int | str, ...]
         ({"parallel_drafting": True}, "parallel_drafting"),
         ({"data_parallel_size": 2}, "data parallelism"),
         ({"pipeline_parallel_size": 2}, "pipeline parallelism"),
-        ({"second_model_runner": True}, "VLLM_USE_V2_MODEL_RUNNER=0"),
+        ({"model_runner_v2": True}, "VLLM_USE_V2_MODEL_RUNNER=0"),
     ],
 )
 def test_what_cannot_be_told_a_length_is_said_why(change: dict[str, Any], says: str) -> None:
