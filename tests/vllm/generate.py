@@ -60,9 +60,13 @@ def main() -> None:
     params = [
         SamplingParams(temperature=0.0, max_tokens=job["max_tokens"], ignore_eos=True, extra_args=args) for args in each
     ]
+    from tests.vllm import passes
+
+    llm.collective_rpc(passes.count)
     outputs = llm.generate([{"prompt_token_ids": ids} for ids in job["prompts"]], params, use_tqdm=False)
     metrics = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
     result = {"tokens": [list(output.outputs[0].token_ids) for output in outputs], "metrics": metrics}
+    result["steps"] = llm.collective_rpc(passes.counted)
     Path(sys.argv[1]).write_text(json.dumps(result))
 
 

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
-SETTINGS = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(REPOSITORY)}
+SETTINGS = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONPATH": str(REPOSITORY),
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # to count the drafter's passes in the workers
+}
+V2 = {"PYTHONPATH": f"{REPOSITORY / 'tests' / 'vllm' / 'v2_on_cpu'}:{REPOSITORY}"}
+"""Settings for model runner V2."""
 
 
 def run_script(

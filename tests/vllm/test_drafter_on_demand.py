@@ -20,7 +20,7 @@ def test_a_drafter_on_demand_loses_no_acceptance(speculative_config: dict[str, A
     schedule = {"num_speculative_tokens_per_batch_size": [[1, 1, MAX_DRAFT]]}
     seen: list[tuple[list[list[int]], float, float]] = []
     for scheduler in ("RandomScheduler", "RandomConstantScheduler"):
-        tokens, metrics, log = generate(
+        tokens, metrics, log, _ = generate(
             prompts[:8],
             speculative_config | schedule,
             scheduler_cls=f"tests.vllm.random_lengths.{scheduler}",

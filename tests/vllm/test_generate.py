@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -38,14 +38,24 @@ def prompts() -> list[list[int]]:
     return [ids[:PROMPT_TOKENS] for ids in tokenizer(texts)["input_ids"]][:PROMPTS]
 
 
+class Generated(NamedTuple):
+    tokens: list[list[int]]
+    """For each prompt."""
+    metrics: dict[str, float]
+    """vLLM's."""
+    log: str
+    steps: list[list[int]]
+    """Of each step of a worker: as in `tests.vllm.passes`."""
+
+
 def generate(
     prompts: list[list[int]],
     speculative_config: dict[str, Any] | None,
     *,
     variables: dict[str, str] | None = None,
     **job: Any,
-) -> tuple[list[list[int]], dict[str, float], str]:
-    """Tokens for each prompt, vLLM's metrics, and its log."""
+) -> Generated:
+    """Generate with a vLLM of its own."""
     fields = {
         "speculative_config": speculative_config,
         "additional_config": {},
@@ -57,13 +67,13 @@ def generate(
         "engine": {},
     }
     result, log = run_script("generate", job=fields | job, variables=variables)
-    return result["tokens"], result["metrics"], log
+    return Generated(result["tokens"], result["metrics"], log, result["steps"][0])
 
 
 @pytest.fixture(scope="module")
 def reference(prompts: list[list[int]]) -> list[list[int]]:
     """Without speculation, and without TurboSpec."""
-    return generate(prompts, None)[0]
+    return generate(prompts, None).tokens
 
 
 @pytest.mark.parametrize(
@@ -84,7 +94,7 @@ def test_random_lengths_leave_the_output_as_it_is(
 ) -> None:
     # The plugin leaves a --scheduler-cls alone; the schedule that it would set is then for the user to set.
     schedule = {"num_speculative_tokens_per_batch_size": [[1, 1, MAX_DRAFT]]}
-    tokens, metrics, log = generate(
+    tokens, metrics, log, _ = generate(
         prompts,
         speculative_config | schedule,
         scheduler_cls=f"tests.vllm.random_lengths.{scheduler}",
@@ -107,7 +117,7 @@ def test_one_variable_makes_a_server_adaptive(
     variables = {"TURBOSPEC_POLICY": "adaptive", "TURBOSPEC_TRACE": str(trace)}
     # Of three requests one wants no drafts, and one a draft token at most.
     wishes = [{"turbospec_max_draft": i % 3} if i % 3 < 2 else None for i in range(PROMPTS)]
-    tokens, metrics, log = generate(
+    tokens, metrics, log, _ = generate(
         prompts, DRAFT_MODEL, variables=variables, extra_args=wishes, **{"async": asynchronous}
     )
     assert "TurboSpec chooses draft lengths by policy adaptive" in log
@@ -131,7 +141,7 @@ def test_one_variable_makes_a_server_adaptive(
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_full_cache_changes_nothing(asynchronous: bool, prompts: list[list[int]], reference: list[list[int]]) -> None:
     """Room for three of the eight requests: the others wait, and are preempted."""
-    tokens, metrics, log = generate(
+    tokens, metrics, log, _ = generate(
         prompts,
         DRAFT_MODEL,
         additional_config={"turbospec": "adaptive"},
@@ -144,7 +154,7 @@ def test_a_full_cache_changes_nothing(asynchronous: bool, prompts: list[list[int
 
 
 def test_nothing_changes_where_nobody_asks(prompts: list[list[int]], reference: list[list[int]]) -> None:
-    tokens, metrics, log = generate(prompts[:8], DRAFT_MODEL)
+    tokens, metrics, log, _ = generate(prompts[:8], DRAFT_MODEL)
     assert "TurboSpec" not in log
     assert tokens == reference[:8]
     assert metrics[DRAFTED] > 0

@@ -47,7 +47,7 @@ FULL_ROUNDS = 6
 QUICK_ROUNDS = 3
 QUICK_REPEATS = 1
 """Rounds of a configuration that --quick repeats at most, because other processes disturbed them."""
-QUICK_SECONDS, QUICK_LEAST_ROUNDS = 75.0, 2
+QUICK_SECONDS, QUICK_LEAST_ROUNDS = 55.0, 2
 """Where a machine is so slow that a configuration of --quick takes longer, this many counted rounds are enough."""
 TIMED_POLICIES = ("static-3", "ema-tiers", "goodput", "adaptive")
 

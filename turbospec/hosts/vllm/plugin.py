@@ -44,14 +44,15 @@ def register() -> None:
 
 
 def _with_schedule(create):
+    from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule
+
     @functools.wraps(create)
     def create_speculative_config(args, *positional, **named):
         config = create(args, *positional, **named)
         if config is None or config.num_speculative_tokens_per_batch_size is not None:
             return config
         if _settings(args) is not None and _reason(args, config) is None:
-            # Any schedule will do: it tells vLLM that K changes.
-            config.num_speculative_tokens_per_batch_size = [(1, 1, config.num_speculative_tokens)]
+            config.num_speculative_tokens_per_batch_size = graph_schedule(config.num_speculative_tokens)
         return config
 
     return create_speculative_config
@@ -99,15 +100,28 @@ def _with_scheduler(create):
 def _with_runner_wrapped(init):
     @functools.wraps(init)
     def init_device(wrapper):
-        from turbospec.hosts.vllm.shared.support import drafts_late, kept_tokens, may_be_scheduled_by_us
+        from turbospec.hosts.vllm.shared.support import (
+            PARALLEL_METHODS,
+            drafts_late,
+            kept_tokens,
+            may_be_scheduled_by_us,
+        )
 
         init(wrapper)
         config = wrapper.vllm_config
         if not may_be_scheduled_by_us(config):
             return
+        runner = wrapper.worker.model_runner
+        if config.use_v2_model_runner:
+            from turbospec.hosts.vllm.worker import speculator_on_demand
+
+            if kept_tokens(config):
+                speculator_on_demand.install(runner)
+            elif config.speculative_config.method in PARALLEL_METHODS:
+                speculator_on_demand.install_without_cache(runner)
+            return
         from turbospec.hosts.vllm.worker import drafter_on_demand, drafts_in_output, late_drafts
 
-        runner = wrapper.worker.model_runner
         if kept_tokens(config):
             drafter_on_demand.install(runner)
         if drafts_late(config):

@@ -182,7 +182,9 @@ class VllmLoop:
         passes = self._passes(lengths, tokens, prefill_tokens, orders)
         drafts = bool(lengths.any())
         step = _Step(began, plan, drafts, tokens, prefill_tokens, self._context_tokens, passes)
-        if orders is not None and self.limits.late_drafts and drafts:
+        if self.limits.tokens_first:
+            step.late = passes.number > 0
+        elif orders is not None and self.limits.late_drafts and drafts:
             step.late = orders.late = any(_brings_first_token(each, num_scheduled) for each in requests)
         self._steps.append(step)
         return lengths, orders
@@ -278,7 +280,7 @@ class VllmLoop:
         if plan.view.step != self._next_step or resumed or not plan.reuse.admits(num_scheduled.keys()):
             return None
         new = [request for request in requests if request.request_id not in plan.reuse]
-        if new and plan.reuse.drafts and not self.limits.late_drafts:
+        if new and plan.reuse.drafts and self.limits.first_tokens_wait:
             return None
         if not all(_brings_first_token(request, num_scheduled) for request in new):
             return None

@@ -15,6 +15,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
@@ -28,6 +29,7 @@ from turbospec.hosts.vllm.shared.drafter_orders import (
     ORDERS_ATTRIBUTE,
     DrafterOrders,
 )
+from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileWriter
 from turbospec.hosts.vllm.shared.settings import read_settings
 from turbospec.hosts.vllm.shared.support import PARALLEL_METHODS, drafts_late, kept_tokens
@@ -47,6 +49,11 @@ class _Adaptive(Scheduler):
         fetch_only_drafts_that_are_due()
         self._trace: DecisionTrace | None = None
         self._seconds = HostSeconds()
+        speculation = vllm_config.speculative_config
+        self._own_schedule = speculation is not None and graph_schedule(self.num_spec_tokens) == [
+            tuple(entry) for entry in speculation.num_speculative_tokens_per_batch_size or ()
+        ]
+        """Whether the table of draft lengths, which vLLM would follow without TurboSpec, is TurboSpec's own."""
         self._loop: VllmLoop | None = self._build_loop(vllm_config)
         self._began = 0.0
         self._was_paused = False
@@ -70,6 +77,7 @@ class _Adaptive(Scheduler):
             kept_tokens=kept_tokens(vllm_config),
             prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),
             late_drafts=drafts_late(vllm_config),
+            tokens_first=vllm_config.use_v2_model_runner and not current_platform.is_cpu(),
         )
         controller = settings.controller()
         if settings.trace is not None:
@@ -183,6 +191,8 @@ class _Adaptive(Scheduler):
         log.exception("TurboSpec failed and is off until the server restarts; vLLM continues with its own draft length")
         self._loop = None
         self._lengths = {}
+        if self.dynamic_sd_lookup is not None and self._own_schedule:
+            self.dynamic_sd_lookup = [self.num_spec_tokens] * len(self.dynamic_sd_lookup)
 
 
 def fetch_only_drafts_that_are_due() -> None:

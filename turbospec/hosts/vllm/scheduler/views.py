@@ -27,6 +27,13 @@ class EngineLimits:
     prefix_caching: bool = False
     late_drafts: bool = False
     """Whether the drafter can run after a step's tokens were sent, as it does if one of them is a first token."""
+    tokens_first: bool = False
+    """Whether every step sends its tokens before its drafts are made, as model runner V2 does on a GPU."""
+
+    @property
+    def first_tokens_wait(self) -> bool:
+        """Whether a first token waits for the drafts of its step."""
+        return not (self.late_drafts or self.tokens_first)
 
 
 @dataclass(slots=True, frozen=True)
@@ -112,7 +119,7 @@ class Views:
             waiting_seconds=queue.waiting_seconds,
             admitted_requests=queue.admitted,
             prefill_tokens=min(prompt_left, limits.max_batched_tokens),
-            draft_before_emit=not limits.late_drafts,
+            draft_before_emit=limits.first_tokens_wait,
             parallel_drafter=limits.parallel_drafter,
             batch_drafter=True,
             first_pass_every_step=self._lag is None,

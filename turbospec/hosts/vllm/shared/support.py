@@ -12,6 +12,8 @@ POLICY_VARIABLE = "TURBOSPEC_POLICY"
 
 OLDEST_VERSION = (0, 29)
 NEWEST_VERSION = (0, 32)
+OLDEST_V2_VERSION = (0, 32)
+"""The first version whose model runner V2 takes a step's draft length from the scheduler."""
 
 SEQUENTIAL_METHODS = ("draft_model", "eagle", "eagle3", "mtp")
 PARALLEL_METHODS = ("ngram",)
@@ -57,8 +59,6 @@ def settings_in(additional_config: object) -> Any:
 def may_be_scheduled_by_us(vllm_config: Any) -> bool:
     """Whether a worker's steps may come from TurboSpec's scheduler; each step's orders say for sure.
 
-    Model runner V2 has none of the methods that are wrapped.
-
     Args:
         vllm_config: vLLM's.
     """
@@ -66,7 +66,6 @@ def may_be_scheduled_by_us(vllm_config: Any) -> bool:
         vllm_config.speculative_config is not None
         and vllm_config.scheduler_config.scheduler_cls is not None
         and is_asked_for(vllm_config.additional_config)
-        and not vllm_config.use_v2_model_runner
     )
 
 
@@ -89,12 +88,13 @@ def kept_tokens(vllm_config: Any) -> int:
 def drafts_late(vllm_config: Any) -> bool:
     """Whether a server's drafter, where it runs on demand, can draft after a step's tokens were sent.
 
-    Under async scheduling the engine core does not ask for drafts.
+    Under async scheduling the engine core does not ask for drafts, and model runner V2 sends the tokens first itself.
 
     Args:
         vllm_config: vLLM's, whose speculation is supported.
     """
-    return kept_tokens(vllm_config) > 0 and not vllm_config.scheduler_config.async_scheduling
+    asynchronous = vllm_config.scheduler_config.async_scheduling or vllm_config.use_v2_model_runner
+    return kept_tokens(vllm_config) > 0 and not asynchronous
 
 
 def unsupported(setup: SetUp) -> str | None:
@@ -114,6 +114,7 @@ def unsupported(setup: SetUp) -> str | None:
         return "data parallelism is not supported: its engines must draft alike, and vLLM fixes their draft length"
     if setup.pipeline_parallel_size > 1:
         return "pipeline parallelism is not supported: a request's steps do not follow one another"
-    if setup.model_runner_v2:
-        return "model runner V2 is not supported yet; set VLLM_USE_V2_MODEL_RUNNER=0"
+    if setup.model_runner_v2 and release < OLDEST_V2_VERSION:
+        version = ".".join(map(str, release))
+        return f"vLLM {version}'s model runner V2 has one draft length for all steps; set VLLM_USE_V2_MODEL_RUNNER=0"
     return None

@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""Runs vLLM's drafter only in steps that draft, and catches up its KV lag there.
+"""Runs the drafter of vLLM's model runner V1 only in steps that draft, and catches up its KV lag there.
 
 vLLM runs the drafter's first pass in every step, also at K = 0, so that its KV cache has no lag. Here such a pass is
 skipped and its input kept: the step's tokens, and the target's hidden states for drafters that take them. When a
@@ -13,9 +13,7 @@ tokens are accepted.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 
@@ -23,29 +21,12 @@ import numpy as np
 import torch
 
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag, orders_of
+from turbospec.hosts.vllm.worker.kept_inputs import KeptInputs
 
 log = logging.getLogger("turbospec")
 
 DERIVED = ("positions", "_num_computed_tokens_cache", "_num_computed_tokens_cpu", "_token_to_req_indices_cache")
 """Cached fields of attention metadata that depend on positions and queries, under the names of all versions."""
-
-
-@dataclasses.dataclass(slots=True)
-class _Kept:
-    """The drafter's input of one step, on the device."""
-
-    step: int
-    tokens: torch.Tensor
-    """(t,)"""
-    hidden: torch.Tensor | None
-    """(t, hidden size) of the target; None for drafters that do not take hidden states."""
-    lengths: dict[str, int]
-    """Tokens of each request, in their order in `tokens`."""
-
-    def rows(self) -> dict[str, range]:
-        """Each request's rows in `tokens`."""
-        ends = itertools.accumulate(self.lengths.values())
-        return {name: range(end - self.lengths[name], end) for name, end in zip(self.lengths, ends, strict=True)}
 
 
 def install(model_runner) -> None:
@@ -120,15 +101,13 @@ class DrafterOnDemand:
 
     Args:
         drafter: one of vLLM's that runs a model.
-        alone: whether no other worker runs the same steps. With tensor parallelism all workers' passes must have one
-            shape: one worker cannot drop its kept input alone, so its errors are raised.
+        alone: whether no other worker runs the same steps; see `KeptInputs`.
     """
 
     def __init__(self, drafter, *, alone: bool) -> None:
         self._drafter = drafter
-        self._alone = alone
         self._propose = drafter.propose
-        self._kept: deque[_Kept] = deque()
+        self._kept = KeptInputs(with_hidden=drafter.pass_hidden_states_to_model, alone=alone)
         self._orders: DrafterOrders | None = None
         self._lengths: dict[str, int] = {}
 
@@ -139,33 +118,14 @@ class DrafterOnDemand:
         """
         scheduled = scheduler_output.num_scheduled_tokens
         self._orders, self._lengths = orders_of(scheduler_output), {name: scheduled[name] for name in names}
-        while self._kept and (self._orders is None or self._kept[0].step < self._orders.oldest):
-            self._kept.popleft()
+        self._kept.drop_before(self._orders)
 
     def keep(self, tokens: torch.Tensor, hidden: Sequence[torch.Tensor]) -> None:
-        """Keep the input of requests that stay out of the step's pass.
-
-        As copies, because the runner writes the next step's input into the same tensors.
-
-        Args:
-            tokens: (t or more,) of the step.
-            hidden: (t or more, ·) each; the target's hidden states for drafters that take them, to be concatenated.
-        """
+        """Keep the input of requests that stay out of the step's pass; as `KeptInputs.keep`."""
         orders = self._orders
-        if orders is None or not (orders.skip or orders.keep):
+        if orders is None:
             return
-        lengths = self._lengths
-        places: slice | torch.Tensor = slice(sum(lengths.values()))
-        if not orders.skip:
-            missing = np.array([name in orders.keep for name in lengths])
-            rows = np.flatnonzero(np.repeat(missing, list(lengths.values())))
-            places = torch.from_numpy(rows).to(tokens.device)
-            lengths = {name: number for name, number in lengths.items() if name in orders.keep}
-        with self._degrade_on_error():
-            states = None
-            if self._drafter.pass_hidden_states_to_model:
-                states = torch.cat([each[places] for each in hidden], dim=-1)
-            self._kept.append(_Kept(orders.step, tokens[places].clone(), states, lengths))
+        self._kept.keep(orders, self._lengths, tokens, hidden)
         if orders.skip:
             self._draft_nothing()
 
@@ -187,7 +147,7 @@ class DrafterOnDemand:
         self._orders = None
         inputs = (target_token_ids, target_positions, target_hidden_states, token_indices_to_sample, metadata)
         if orders is not None and orders.catch_up:
-            with self._degrade_on_error():
+            with self._kept.degrade_on_error():
                 inputs = self._caught_up(orders.catch_up, *inputs)
         tokens, positions, states, to_sample, metadata = inputs
         return self._propose(
@@ -205,19 +165,6 @@ class DrafterOnDemand:
         """Set the drafter's state as after drafting no token."""
         self._drafter.num_speculative_tokens, self._drafter._last_draft_probs = 0, None
 
-    @contextmanager
-    def _degrade_on_error(self):
-        """Turns an error, such as out of memory, into worse drafts: kept input is dropped and the worker continues."""
-        try:
-            yield
-        except Exception:
-            if not self._alone:
-                raise
-            log.exception(
-                "TurboSpec could not keep the drafter's input; fewer draft tokens will be accepted for some requests"
-            )
-            self._kept.clear()
-
     def _caught_up(self, catch_up: Mapping[str, KvLag], tokens, positions, hidden, to_sample, metadata):
         """The inputs of a first pass with each request's kept tokens before its own.
 
@@ -225,58 +172,24 @@ class DrafterOnDemand:
             catch_up: the lag of each request.
             tokens: (t,), and positions (t,), hidden (t, hidden size), to_sample (n,) or None, metadata: as `propose`.
         """
+        given = hidden if self._drafter.pass_hidden_states_to_model else None
         starts = metadata.query_start_loc_cpu.numpy()
-        total = int(starts[-1])
-        sources, found = self._find(catch_up, total)
-        lengths = np.diff(starts)
-        added = np.array([len(found.get(name, ())) for name in self._lengths])
-        pieces: list[np.ndarray] = []
-        for row, name in enumerate(self._lengths):
-            pieces += [np.asarray(found.get(name, ()), np.int64), np.arange(starts[row], starts[row + 1])]
+        merged = self._kept.first_pass(catch_up, self._lengths, starts, tokens, given)
         device = tokens.device
-        source = torch.from_numpy(np.concatenate(pieces)).to(device, non_blocking=True)
-        # The position of each token relative to the first of its row in the step; kept tokens are negative.
-        own = np.concatenate([np.arange(-added[row], lengths[row]) for row in range(len(added))])
-        anchors = np.repeat(starts[:-1], lengths + added) + np.maximum(own, 0)
-        all_positions = positions[torch.from_numpy(anchors).to(device)] + torch.from_numpy(np.minimum(own, 0)).to(
-            device, positions.dtype
-        )
-        new_starts = np.concatenate([[0], np.cumsum(lengths + added)]).astype(np.int32)
-        new_starts_cpu = torch.from_numpy(new_starts)
-        rows = torch.from_numpy(np.repeat(np.arange(len(added)), lengths + added)).to(device)
+        all_positions = merged.positions(positions)
+        starts_cpu = torch.from_numpy(merged.starts)
+        rows = torch.from_numpy(np.repeat(np.arange(len(merged.added)), merged.lengths)).to(device)
         block_size = self._drafter.block_size
         blocks = metadata.block_table_tensor[rows, (all_positions // block_size).long()].long()
         changed = {
-            "query_start_loc": new_starts_cpu.to(device, non_blocking=True),
-            "query_start_loc_cpu": new_starts_cpu,
-            "num_actual_tokens": len(source),
-            "max_query_len": int((lengths + added).max()),
+            "query_start_loc": starts_cpu.to(device, non_blocking=True),
+            "query_start_loc_cpu": starts_cpu,
+            "num_actual_tokens": len(all_positions),
+            "max_query_len": int(merged.lengths.max()),
             "slot_mapping": blocks * block_size + (all_positions % block_size).long(),
         }
         changed |= {name: None for name in DERIVED if hasattr(metadata, name)}
-        states = hidden
-        if self._drafter.pass_hidden_states_to_model:
-            states = torch.cat([hidden[:total], *(kept.hidden for kept in sources if kept.hidden is not None)])[source]
         if to_sample is not None:
-            to_sample = to_sample + torch.from_numpy(np.cumsum(added)).to(device, to_sample.dtype)
-        all_tokens = torch.cat([tokens[:total], *(kept.tokens for kept in sources)])[source]
-        return all_tokens, all_positions, states, to_sample, dataclasses.replace(metadata, **changed)
-
-    def _find(self, catch_up: Mapping[str, KvLag], total: int) -> tuple[list[_Kept], dict[str, list[int]]]:
-        """The kept steps that are needed, and the rows of each request in them.
-
-        Rows are numbered as if the kept steps were concatenated after the step's own `total` tokens. A request whose
-        kept tokens are incomplete gets no rows.
-        """
-        first = min(missed.since for missed in catch_up.values())
-        sources = [kept for kept in self._kept if kept.step >= first]
-        found: dict[str, list[int]] = {name: [] for name in catch_up}
-        offset = total
-        for kept in sources:
-            rows = kept.rows()
-            for name, missed in catch_up.items():
-                places = rows.get(name)
-                if places is not None and kept.step >= missed.since:
-                    found[name] += [offset + place for place in places]
-            offset += len(kept.tokens)
-        return sources, {name: places for name, places in found.items() if len(places) == catch_up[name].tokens}
+            to_sample = to_sample + torch.from_numpy(np.cumsum(merged.added)).to(device, to_sample.dtype)
+        states = hidden if merged.hidden is None else merged.hidden
+        return merged.tokens, all_positions, states, to_sample, dataclasses.replace(metadata, **changed)

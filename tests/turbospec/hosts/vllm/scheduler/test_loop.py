@@ -483,6 +483,23 @@ def test_late_drafts_are_in_the_time_of_the_step_that_verifies_them(monkeypatch:
     assert len(controller.outcomes) == 1
 
 
+def test_where_tokens_go_first_all_passes_are_in_the_time_of_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Model runner V2 on a GPU: the second step has a pass without drafts, which runs in the third's time."""
+    clock = iter([1.0, 3.0, 4.0])
+    monkeypatch.setattr("turbospec.hosts.vllm.scheduler.loop.time.perf_counter", lambda: next(clock))
+    engine = FakeEngine(controller := Recorder(lengths=[2, 0, 0]), replace(ON_DEMAND, tokens_first=True))
+    a = Request("a")
+    for _ in range(3):
+        engine.step([a])
+        assert engine.orders is not None
+        assert not engine.orders.late, "nothing is ordered: the runner does so itself"
+    assert not any(view.draft_before_emit for view in controller.views)
+    first, second = controller.outcomes
+    assert first.step_seconds == pytest.approx(3.0 - 1.0), "drafts and their verification, and nothing else"
+    assert first.draft_seconds > 0.0
+    assert 0.0 < second.step_seconds < 4.0 - 3.0, "without the pass over the verified drafts, which is in no outcome"
+
+
 def test_a_plan_ahead_holds_for_a_few_new_requests_whose_first_tokens_need_not_wait() -> None:
     for limits, lengths in ((LATE, (0, 2, 2)), (ON_DEMAND, (0, 0, 0))):
         controller = Recorder(lengths=[*lengths])

@@ -27,7 +27,7 @@ def test_known_versions_and_methods_are_supported(version: tuple[int | str, ...]
         ({"parallel_drafting": True}, "parallel_drafting"),
         ({"data_parallel_size": 2}, "data parallelism"),
         ({"pipeline_parallel_size": 2}, "pipeline parallelism"),
-        ({"model_runner_v2": True}, "VLLM_USE_V2_MODEL_RUNNER=0"),
+        ({"model_runner_v2": True, "version": (0, 31, 0)}, "VLLM_USE_V2_MODEL_RUNNER=0"),
     ],
 )
 def test_what_cannot_be_told_a_length_is_said_why(change: dict[str, Any], says: str) -> None:
@@ -67,7 +67,6 @@ def a_worker(**change: Any) -> SimpleNamespace:
         {"scheduler_cls": None},
         {"additional_config": {}},
         {"additional_config": object()},
-        {"use_v2_model_runner": True},
     ],
 )
 def test_workers_are_left_alone_unless_a_scheduler_gives_orders(
@@ -97,7 +96,15 @@ def test_some_drafters_run_in_every_step(change: dict[str, Any]) -> None:
     assert kept_tokens(a_worker(**change)) == 0
 
 
-@pytest.mark.parametrize("change", [{"method": "ngram"}, {"async_scheduling": True}, {"kv_transfer_config": object()}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "ngram"},
+        {"async_scheduling": True},
+        {"use_v2_model_runner": True},
+        {"kv_transfer_config": object()},
+    ],
+)
 def test_some_drafters_cannot_wait_for_the_tokens(change: dict[str, Any]) -> None:
     assert drafts_late(a_worker())
     assert not drafts_late(a_worker(**change))

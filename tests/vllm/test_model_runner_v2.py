@@ -1,0 +1,99 @@
+"""vLLM's model runner V2, on a CPU under Triton's interpreter: the same output, and no drafter pass too many.
+
+`TURBOSPEC_LOSSLESS_PROMPTS` sets how many prompts are compared, as in `test_generate`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from tests.vllm.script import V2
+from tests.vllm.test_drafter_on_demand import ON_DEMAND
+from tests.vllm.test_generate import (
+    ACCEPTED,
+    DRAFT_MODEL,
+    DRAFTED,
+    EAGLE3,
+    MAX_DRAFT,
+    NEW_TOKENS,
+    NGRAM,
+    PROMPTS,
+    generate,
+    prompts,
+    reference,
+)
+
+__all__ = ["prompts", "reference"]  # fixtures; the reference is of V1
+
+SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 1, MAX_DRAFT]]}
+RANDOM = "tests.vllm.random_lengths.Random"
+
+
+@pytest.mark.parametrize(
+    ("speculative_config", "asynchronous"),
+    [
+        pytest.param(DRAFT_MODEL, True, id="draft model, async"),
+        pytest.param(EAGLE3, False, id="EAGLE-3, sync"),
+        pytest.param(EAGLE3, True, id="EAGLE-3, async"),
+        pytest.param(NGRAM, True, id="n-gram, async"),
+    ],
+)
+def test_random_lengths_leave_the_output_as_it_is(
+    speculative_config: dict[str, Any], asynchronous: bool, prompts: list[list[int]], reference: list[list[int]]
+) -> None:
+    done = generate(
+        prompts,
+        speculative_config | SCHEDULE,
+        variables=V2,
+        scheduler_cls=f"{RANDOM}{'Async' if asynchronous else ''}Scheduler",
+        additional_config={"turbospec": "static-1"},
+        **{"async": asynchronous},
+    )
+    assert "Using V2 Model Runner" in done.log
+    assert ON_DEMAND in done.log
+    assert "TurboSpec failed" not in done.log
+    assert done.metrics[ACCEPTED] > len(prompts)
+    assert done.metrics[DRAFTED] < PROMPTS * NEW_TOKENS * MAX_DRAFT / 2
+    assert done.tokens == reference
+    if speculative_config is NGRAM:
+        return
+    # K passes for K tokens. At K = 0 none, but for one after drafts or a prompt: the drafter computes those at once.
+    assert [step for step in done.steps if step[0] and step[2] != step[0]] == []
+    idle = [(several, passes) for longest, several, passes in done.steps if not longest]
+    assert [step for step in idle if step[1] > step[0]] == []
+    assert sum(not passes for _, passes in idle) > len(idle) / 4
+
+
+@pytest.mark.parametrize("speculative_config", [DRAFT_MODEL, EAGLE3], ids=["draft model", "EAGLE-3"])
+def test_a_drafter_that_catches_up_loses_no_acceptance(
+    speculative_config: dict[str, Any], prompts: list[list[int]]
+) -> None:
+    seen: list[tuple[list[list[int]], float, float]] = []
+    for scheduler in ("Scheduler", "ConstantScheduler"):
+        done = generate(
+            prompts[:8],
+            speculative_config | SCHEDULE,
+            variables=V2,
+            scheduler_cls=RANDOM + scheduler,
+            additional_config={"turbospec": "static-1"},
+            # Several at once come to the engine when they come, and its steps are then not the same twice.
+            engine={"max_num_seqs": 1},
+        )
+        seen.append((done.tokens, done.metrics[DRAFTED], done.metrics[ACCEPTED]))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_one_variable_makes_a_server_adaptive(
+    asynchronous: bool, prompts: list[list[int]], reference: list[list[int]]
+) -> None:
+    variables = V2 | {"TURBOSPEC_POLICY": "adaptive"}
+    done = generate(prompts, EAGLE3, variables=variables, **{"async": asynchronous})
+    assert "TurboSpec chooses draft lengths by policy adaptive" in done.log
+    assert "TurboSpec failed" not in done.log
+    assert done.tokens == reference
+    assert done.metrics[ACCEPTED] > 0

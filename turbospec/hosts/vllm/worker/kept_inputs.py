@@ -1,0 +1,188 @@
+# pyright: basic, reportMissingImports=false
+"""The drafter's input of steps in which it did not run, kept until the drafter catches up.
+
+Shared by both of vLLM's model runners. Runs in the worker and must not import numba.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
+
+log = logging.getLogger("turbospec")
+
+
+@dataclass(slots=True)
+class KeptStep:
+    """The drafter's input of one step, on the device."""
+
+    step: int
+    tokens: torch.Tensor
+    """(t,)"""
+    hidden: torch.Tensor | None
+    """(t, hidden size) of the target; None for drafters that do not take hidden states."""
+    lengths: dict[str, int]
+    """Tokens of each request, in their order in `tokens`."""
+
+    def rows(self) -> dict[str, range]:
+        """Each request's rows in `tokens`."""
+        ends = itertools.accumulate(self.lengths.values())
+        return {name: range(end - self.lengths[name], end) for name, end in zip(self.lengths, ends, strict=True)}
+
+
+class FirstPass(NamedTuple):
+    """The rows of a drafter's first pass, each request's kept tokens before its own. n requests, t rows."""
+
+    source: torch.Tensor
+    """(t,) rows of the step's own input followed by the kept one."""
+    anchors: torch.Tensor
+    """(t,) the step's own row that a row's position is counted from."""
+    offsets: torch.Tensor
+    """(t,) position relative to that of the anchor, at most 0."""
+    starts: np.ndarray
+    """(n + 1,) first row of each request, and the end."""
+    added: np.ndarray
+    """(n,) kept tokens of each request."""
+    tokens: torch.Tensor
+    """(t,)"""
+    hidden: torch.Tensor | None
+    """(t, hidden size), for drafters that take hidden states."""
+
+    def positions(self, own: torch.Tensor) -> torch.Tensor:
+        """(t,) positions, from those of the step's own rows."""
+        return own[self.anchors] + self.offsets.to(own.dtype)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(n,) rows of each request."""
+        return np.diff(self.starts)
+
+
+class KeptInputs:
+    """A queue of the drafter's inputs.
+
+    Args:
+        with_hidden: whether the drafter takes the target's hidden states.
+        alone: whether no other worker runs the same steps. With tensor parallelism all workers' passes must have one
+            shape: one worker cannot drop its kept input alone, so its errors are raised.
+    """
+
+    def __init__(self, *, with_hidden: bool, alone: bool) -> None:
+        self._with_hidden = with_hidden
+        self._alone = alone
+        self._steps: deque[KeptStep] = deque()
+
+    def drop_before(self, orders: DrafterOrders | None) -> None:
+        """Drop what no request needs any more; everything where a step has no orders."""
+        while self._steps and (orders is None or self._steps[0].step < orders.oldest):
+            self._steps.popleft()
+
+    def keep(
+        self, orders: DrafterOrders, lengths: Mapping[str, int], tokens: torch.Tensor, hidden: Sequence[torch.Tensor]
+    ) -> None:
+        """Keep the input of the requests that stay out of the step's first pass.
+
+        As copies, because the runner writes the next step's input into the same tensors.
+
+        Args:
+            orders: for the step.
+            lengths: tokens of each request in the step, in the order of its rows.
+            tokens: (t or more,) of the step.
+            hidden: (t or more, ·) each; the target's hidden states, to be concatenated.
+        """
+        if not (orders.skip or orders.keep):
+            return
+        kept = dict(lengths)
+        places: slice | torch.Tensor = slice(sum(kept.values()))
+        if not orders.skip:
+            missing = np.array([name in orders.keep for name in kept])
+            rows = np.flatnonzero(np.repeat(missing, list(kept.values())))
+            places = torch.from_numpy(rows).to(tokens.device)
+            kept = {name: number for name, number in kept.items() if name in orders.keep}
+        with self.degrade_on_error():
+            states = torch.cat([each[places] for each in hidden], dim=-1) if self._with_hidden else None
+            self._steps.append(KeptStep(orders.step, tokens[places].clone(), states, kept))
+
+    @contextmanager
+    def degrade_on_error(self):
+        """Turns an error, such as out of memory, into worse drafts: kept input is dropped and the worker continues."""
+        try:
+            yield
+        except Exception:
+            if not self._alone:
+                raise
+            log.exception(
+                "TurboSpec could not keep the drafter's input; fewer draft tokens will be accepted for some requests"
+            )
+            self._steps.clear()
+
+    def first_pass(
+        self,
+        catch_up: Mapping[str, KvLag],
+        names: Iterable[str],
+        starts: np.ndarray,
+        tokens: torch.Tensor,
+        hidden: torch.Tensor | None,
+    ) -> FirstPass:
+        """A first pass with each request's kept tokens before its own.
+
+        Args:
+            catch_up: the lag of each request that catches up.
+            names: of the step's n requests.
+            starts: (n + 1,) first row of each request in the step, and the end.
+            tokens: (t or more,) of the step.
+            hidden: (t or more, hidden size), for drafters that take hidden states.
+        """
+        names, total = list(names), int(starts[-1])
+        sources, found = self._find(catch_up, total)
+        lengths = np.diff(starts)
+        added = np.array([len(found.get(name, ())) for name in names])
+        pieces: list[np.ndarray] = []
+        for row, name in enumerate(names):
+            pieces += [np.asarray(found.get(name, ()), np.int64), np.arange(starts[row], starts[row + 1])]
+        # The position of each row relative to the first of its request in the step; kept ones are negative.
+        own = np.concatenate([np.arange(-added[row], lengths[row]) for row in range(len(added))])
+        anchors = np.repeat(starts[:-1], lengths + added) + np.maximum(own, 0)
+        device = tokens.device
+        source = torch.from_numpy(np.concatenate(pieces)).to(device, non_blocking=True)
+        states = None
+        if hidden is not None:
+            states = torch.cat([hidden[:total], *(kept.hidden for kept in sources if kept.hidden is not None)])[source]
+        return FirstPass(
+            source=source,
+            anchors=torch.from_numpy(anchors.astype(np.int64)).to(device, non_blocking=True),
+            offsets=torch.from_numpy(np.minimum(own, 0)).to(device, non_blocking=True),
+            starts=np.concatenate([[0], np.cumsum(lengths + added)]).astype(np.int32),
+            added=added,
+            tokens=torch.cat([tokens[:total], *(kept.tokens for kept in sources)])[source],
+            hidden=states,
+        )
+
+    def _find(self, catch_up: Mapping[str, KvLag], total: int) -> tuple[list[KeptStep], dict[str, list[int]]]:
+        """The kept steps that are needed, and the rows of each request in them.
+
+        Rows are numbered as if the kept steps were concatenated after the step's own `total` tokens. A request whose
+        kept tokens are incomplete gets no rows.
+        """
+        first = min(missed.since for missed in catch_up.values())
+        sources = [kept for kept in self._steps if kept.step >= first]
+        found: dict[str, list[int]] = {name: [] for name in catch_up}
+        offset = total
+        for kept in sources:
+            rows = kept.rows()
+            for name, missed in catch_up.items():
+                places = rows.get(name)
+                if places is not None and kept.step >= missed.since:
+                    found[name] += [offset + place for place in places]
+            offset += len(kept.tokens)
+        return sources, {name: places for name, places in found.items() if len(places) == catch_up[name].tokens}
