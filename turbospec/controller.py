@@ -1,4 +1,7 @@
-"""The loop around a policy, view → plan → outcome, and the guard: a faulty policy falls back to K = 0."""
+"""The control loop, view → plan → outcome, and its guard, which falls back to K = 0 if the policy fails.
+
+`Controller` calls a policy; the policy chooses K. `turbospec.policy.adaptive.policy` is TurboSpec's own policy.
+"""
 
 from __future__ import annotations
 
@@ -133,9 +136,9 @@ class Controller:
         self._in_flight = PlansInFlight[tuple[StepView, StepPlan, float, bool]]()
         """View, plan, seconds to plan, and whether the policy learns from the step."""
         self._reusable: tuple[StepPlan, StepView] | None = None
-        """The last plan and its view, where the policy lets further steps run on it."""
+        """The last plan and its view, if the policy allows its reuse."""
         self._reuse_ends = 0
-        """The step from which on the last plan may not be reused."""
+        """First step that may no longer reuse the last plan."""
 
     def plan(self, view: StepView) -> StepPlan:
         """Choose the step's draft lengths; never raises."""
@@ -146,7 +149,7 @@ class Controller:
                 plan = self._plan_again(view) or self._plan_anew(view)
             except Exception as error:
                 self._trip("plan", error)
-        # The policy would attribute a step of the guard to its last plan where that may be reused.
+        # While the last plan may be reused, the policy would attribute a fallback step to that plan.
         taught = plan is not None or view.step >= self._reuse_ends
         if plan is None:
             plan = self._fallback(view)

@@ -55,16 +55,16 @@ class StepView:
     """Drafter KV lag: tokens missing from the drafter's KV cache, not counting those that every drafter pass computes
     anyway. The drafter must catch them up before the request can draft."""
     class_ids: IntArray
-    """Service class, an integer from 0 to 15 chosen by the engine; 0 where the user named none. The models keep 16."""
+    """Service class, an integer from 0 to 15 chosen by the engine; 0 by default. The models have 16 classes."""
     draft_limits: IntArray
     """Longest draft possible for each request now: at most `max_draft`, 0 in prefill, at most tokens_left - 1 (the
-    verify pass itself emits one token), and within the request's own cap and the free KV cache."""
+    verify pass itself emits one token), and within the request's own cap and the free KV blocks."""
     max_draft: int
     """The engine's maximum draft length K."""
     waiting_requests: int = 0
     """Requests queued and not scheduled in this step."""
     waiting_seconds: float = 0.0
-    """Queueing time of the oldest of them."""
+    """Queueing time of the oldest queued request."""
     admitted_requests: int = 0
     """Queued requests that already hold a batch slot and join the next step. This step delays their first tokens."""
     prefill_tokens: int = 0
@@ -76,14 +76,14 @@ class StepView:
     batch_drafter: bool = False
     """True where every drafter pass runs over the whole batch, up to the longest draft, as in vLLM."""
     first_pass_every_step: bool = False
-    """True where the drafter's first pass runs in every step, with or without drafts, so that there is never any KV
-    lag. That pass is then part of the step, and only further passes are reported as drafting."""
+    """True where the drafter's first pass runs in every step, with or without drafts, so that the KV lag
+    is always 0. That pass is then part of the step, and only further passes are reported as drafting."""
     drafter_always_prefills: bool = False
     """True where the drafter prefills every prompt, whether or not the request drafts, because other requests may
     reuse its part of the prefix cache. Elsewhere the drafter's prefill is a cost of drafting."""
     drafter_prefill_tokens: int = 0
-    """Prompt tokens that the first drafter pass computes if there is one now; without a pass they are deferred, not
-    saved. Non-zero where that pass runs over the target's whole batch."""
+    """Prompt tokens that the first drafter pass computes, if a pass runs in this step; otherwise a later pass computes
+    them. Non-zero where that pass runs over the target's whole batch."""
 
     @property
     def size(self) -> int:
@@ -132,10 +132,10 @@ class PlanValidity:
 
     steps: int = 1
     """Steps that may run on the plan, its own included, as long as the same requests decode and none is in prefill.
-    The policy is not asked for the others, and gets the outcomes of all."""
+    `Policy.plan` is called for the first step only, `Policy.observe` for all of them."""
     idle_steps: int = 1
-    """Steps that may run on a plan without drafts, its own included, in an engine that runs such steps without a view
-    and an outcome for each. A few newly admitted requests may join them."""
+    """Steps that may run on a plan without drafts, its own included, in an engine that runs no-draft steps without a
+    view and an outcome for each. A few newly admitted requests may join the batch."""
 
 
 @dataclass(slots=True)
@@ -153,9 +153,9 @@ class StepPlan:
     gate: DraftGate | None = None
     """Ends drafts early; ignored by engines that cannot."""
     probe: bool = False
-    """True where some of these drafts are made to learn from, not because they pay."""
+    """True where some of these drafts are made to measure acceptance or costs, not because they pay."""
     validity: PlanValidity = PlanValidity()
-    """For how long the plan may be reused; an engine may ask again sooner."""
+    """For how long the plan may be reused; an engine may call `plan` again sooner."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -167,7 +167,7 @@ class StepOutcome:
     drafted: IntArray
     """(n,) draft tokens that were verified: those proposed by the drafter minus those dropped by a gate."""
     accepted: IntArray
-    """(n,) of the verified tokens, those accepted: the longest accepted prefix."""
+    """(n,) accepted draft tokens: the longest accepted prefix of the verified ones."""
     emitted: IntArray
     """(n,) tokens emitted to the user."""
     truncated: BoolArray
@@ -175,7 +175,7 @@ class StepOutcome:
     then unobserved, not rejected."""
     proposed: IntArray
     """(n,) draft tokens that the drafter computed, verified or not; at least `drafted`. 0 for a request that was
-    aborted after its drafts were made: they teach nothing."""
+    aborted after its drafts were made, so that nothing is learnt from it."""
     confidence: FloatArray | None = None
     """(n, max proposed or more) largest probability of the draft distribution at each proposed position, NaN past
     `proposed`; None where the drafter reports none."""
@@ -214,11 +214,11 @@ class StepOutcome:
 
 
 class Policy(Protocol):
-    """Chooses draft lengths. `PolicyConfig.build` returns one, and engines drive one.
+    """Chooses draft lengths. `PolicyConfig.build` returns a policy.
 
-    A policy sees no engine, only views and outcomes. It may raise; `turbospec.controller.Controller`, itself a policy,
-    wraps another one, never raises and falls back to K = 0. `plan` and `observe` together should stay below 1 % of a
-    step's time.
+    A policy sees only views and outcomes, never the engine. It may raise. `turbospec.controller.Controller` has the
+    same two methods: it wraps a policy, never raises, and falls back to K = 0. Engines call the controller.
+    `plan` and `observe` together should stay below 1 % of a step's time.
     """
 
     def plan(self, view: StepView) -> StepPlan:
@@ -231,6 +231,6 @@ class Policy(Protocol):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a finished step. Outcomes may arrive steps later, or never, if the engine dropped the step.
 
-        A step that reused a plan (`PlanValidity.steps`) has an outcome although it was not planned.
+        A step that reused a plan (`PlanValidity.steps`) has an outcome, although `plan` was not called for it.
         """
         ...

@@ -1,4 +1,4 @@
-"""Planning: the objective, the exact planner, gated drafts, the SLO, the correction of predictions.
+"""Planning: the objective, the exact planner, gated drafts, the TPOT SLO, the correction of prediction bias.
 
 The names below are for policies and the simulator; everything else in this package may change.
 """

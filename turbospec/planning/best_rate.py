@@ -1,4 +1,4 @@
-"""The best token rate of one step: the price of time λ for a load that the server has no history of.
+"""The best token rate of one step: the price of time λ for a load that the server has not measured yet.
 
 The objective itself, expected tokens minus λ times duration, is maximised in `turbospec.planning.exact`.
 """

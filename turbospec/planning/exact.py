@@ -7,12 +7,12 @@ of the verify pass with m draft tokens in it, any non-decreasing function, and D
 sequential drafter's pass over r rows costs α + β·r, then d passes over a total of m rows cost α·d + β·m: D depends on d
 and m alone. As gain[i,·] does not increase, the best m tokens within depth d are the m largest gains of the first d
 columns, and they form a prefix of every row. One scan over the gains in falling order, with a running sum for every d,
-therefore meets the optimum of every pair (d, m): O(nK log nK + nK²), no approximation, graph-padding steps in V
-included.
+therefore finds the optimum of every pair (d, m), in O(nK log nK + nK²). It is exact also where V has steps due to graph
+padding.
 
-A fixed cost per drafting request (catching up its drafter KV lag) breaks that argument: the best plan is then the
-solution of a knapsack problem. The plan is then repaired by excluding the requests that do not earn their fixed cost;
-the loss against brute force is below 1 % in the tests.
+A fixed cost per drafting request (catching up its drafter KV lag) breaks that argument: finding the best plan is then a
+knapsack problem. A heuristic then excludes the requests whose gain does not cover their fixed cost; its loss against
+brute force is below 1 % in the tests.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ class _Linear(NamedTuple):
 
 
 class _GainScan:
-    """The gains in falling order, to be scanned for one set of requests or another."""
+    """The gains in falling order, to be scanned for different sets of requests."""
 
     def __init__(self, gains: FloatArray, costs: StepCosts, price: float, max_seconds: float) -> None:
         self.gains, self.costs, self.price, self.max_seconds = gains, costs, price, max_seconds
         self._linear = unnamed(_Linear(costs.draft_start, costs.draft_pass, costs.draft_token, price, max_seconds))
-        # In an optimum the smallest chosen gain covers at least the cheapest increment of the verify pass and a row of
-        # a drafter pass, or dropping it would be better. Smaller gains need not be sorted.
+        # In an optimum each chosen gain covers at least the cheapest increment of the verify pass and a row of a
+        # drafter pass; otherwise dropping it would be better. Smaller gains need not be sorted.
         values = gains.ravel()
         candidates = np.flatnonzero(values > price * (costs.draft_token + _smallest_increment(costs.verify)))
         # Rows do not increase and the sort is stable: every prefix of the order contains a prefix of each row.
@@ -116,7 +116,7 @@ class _GainScan:
         return DraftPlan(*_scan(self.gains, self.order, allowed, self.costs.verify, self._linear))
 
     def surplus(self, plan: DraftPlan) -> FloatArray:
-        """(n,) tokens that each request's drafts gain over the time that their own tokens take."""
+        """(n,) gain of each request's drafts minus the price of the time that their tokens take, in tokens."""
         m = int(plan.draft_lengths.sum())
         token_seconds = self.costs.draft_token + (self.costs.verify[m] - self.costs.verify[0]) / max(m, 1)
         columns = np.arange(int(self.gains.shape[1]), dtype=np.int64)
@@ -125,9 +125,9 @@ class _GainScan:
 
 
 def _with_request_costs(scan: _GainScan, request_seconds: FloatArray) -> DraftPlan:
-    """The best of the plans found while excluding requests that do not earn their fixed cost.
+    """The best of the plans found while excluding requests whose gain does not cover their fixed cost.
 
-    Two descents: from all requests, and from those without a fixed cost, whose drafts may pay for the others' depth.
+    The search starts twice: from all requests, and from those without a fixed cost.
     """
     best = DraftPlan(np.zeros(len(request_seconds), np.int64), 0.0, float(scan.costs.verify[0]))
     for initial in (np.ones(len(request_seconds), np.bool_), request_seconds <= 0.0):

@@ -1,4 +1,4 @@
-"""The gate that ends drafts early on the drafter's confidence."""
+"""The gate that ends drafts early, by the drafter's confidence."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class SurvivalGate:
     """Stops drafting for a request as soon as its next token no longer pays.
 
     Let S be the probability that all tokens drafted so far are accepted: the product of their acceptances, each
-    calibrated to its confidence. A token is verified if S exceeds the price of its verification. A further pass runs
-    for the requests whose expected gain S·a_next exceeds the price of a row, if their summed surplus also exceeds the
-    price of the pass. S never rises, so looking one pass ahead is the optimal stopping rule (the monotone case; Chow
-    and Robbins, 1961).
+    calibrated to its confidence. A token is verified if S exceeds the price of its verification. A request joins a
+    further pass if its expected gain S·a_next exceeds the price of a row. The pass runs if the summed surplus of these
+    requests also exceeds the price of the pass. S never rises, so looking one pass ahead is the optimal stopping rule
+    (the monotone case; Chow and Robbins, 1961).
 
     Args:
         table: (bins,) acceptance by bin of confidence.

@@ -9,7 +9,7 @@ Accepted tokens are compared with predicted ones. Durations are compared with pr
 between neighbouring steps with and without drafts, because a change of the hardware speed affects both.
 
 Where the drafter's pass runs over the target's whole batch, it also prefills requests admitted after the plan was made.
-A single plan does not cause that, but drafting in every step does, and has to pay for it.
+No single plan causes that prefill, but drafting in every step does; its mean time is therefore charged to drafting.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class _LoadStatistics:
     pairs: float = 0.0
     """Number of such pairs."""
     time_ratio: float = 1.0
-    """Running mean of measured over predicted duration, over the latest steps of one kind."""
+    """Running mean of measured over predicted duration, over the latest steps, all with or all without drafts."""
     drafted: bool | None = None
-    """The kind of the latest step: with or without drafts. None before the first step."""
+    """Whether the latest step had drafts. None before the first step."""
     no_draft_seconds: float = 0.0
     """Predicted duration of the last step without drafts."""
     drafter_prefill_seconds: float = 0.0
@@ -57,7 +57,7 @@ class PredictionBias:
     observations is divided by n + n0.
 
     Args:
-        memory: steps that are remembered.
+        memory: number of steps over which the sums decay.
         prior_requests: n0 of the token shortfall, in requests times steps. A single request's shortfall never counts by
             more than memory / (memory + n0), two thirds by default, as it is mostly chance.
         prior_pairs: n0 of the slow-down, in pairs of neighbouring steps.
@@ -110,7 +110,7 @@ class PredictionBias:
             return
         ratio, drafted = outcome.step_seconds / plan.predicted_seconds, bool(plan.draft_lengths.any())
         load = self._loads[_index(decoding, prefilling)]
-        # In steps without drafts only the sums decay, not the counts: the errors of drafting are forgotten in time.
+        # In steps without drafts only the sums decay, not the counts, so that the estimated errors fall towards 0.
         decay = self._decay ** (1 + outcome.reused_plan_steps)
         load.token_shortfall *= decay
         load.slow_down *= decay
@@ -124,7 +124,7 @@ class PredictionBias:
         steps = outcome.reused_plan_steps
         same_load = steps and load_bucket(outcome.reused_plan_tokens // steps) == load_bucket(decoding)
         if same_load and load.drafted is False:
-            # Steps that reuse a plan are shorter, by the time of a decision, than the steps that were planned.
+            # Steps that reuse a plan are shorter than planned steps, by the decision time.
             reused = min(outcome.reused_plan_seconds / (steps * load.no_draft_seconds), STALL_RATIO)
             load.time_ratio += (1.0 - (1.0 - TIME_RATIO_WEIGHT) ** steps) * (reused - load.time_ratio)
         if not drafted:

@@ -1,4 +1,4 @@
-"""A step's planning problem, and the two ways to solve it.
+"""A step's planning problem, and its two planners.
 
 Without a gate the draft lengths are fixed before drafting (`fixed_lengths`). With a gate, which ends each draft by the
 drafter's confidence, the plan only chooses which requests start to draft (`gated_start`).
@@ -21,7 +21,7 @@ from turbospec.planning.stopping import PassValueCache, StartPrices, choose_star
 from turbospec.runtime.kernels import compiled, unnamed
 
 CATCH_UP_HORIZON_TOKENS = 64
-"""Most tokens over which the cost of catching up is spread: one catch-up benefits all later drafts of the request."""
+"""Most tokens over which the cost of catching up is amortised: all later drafts of the request benefit from it."""
 
 
 class Batch(NamedTuple):
@@ -80,8 +80,8 @@ class StepProblem:
     """(n,) the part of `catch_up_seconds` that is charged to this step (`amortise_catch_up`). The rest is deferred to
     later steps, which benefit too."""
     drafter_prefill_seconds: float = 0.0
-    """Time that the step's prompts add to the first drafter pass. `costs` contains only the part that is due to
-    prefilling them now and not later, when no first token would wait."""
+    """Time that the step's prompts add to the first drafter pass. `costs` contains only the extra cost of
+    prefilling them now, while first tokens wait, instead of later."""
 
     @property
     def no_draft_seconds(self) -> float:
@@ -124,8 +124,7 @@ def amortise_catch_up(catch_up_seconds: FloatArray, tokens_left: IntArray, accep
 def _verify_costs(verify: FloatArray, decoding: int) -> tuple[float, float]:
     """A line through two and four tokens per request.
 
-    Not through one token per request: a pass over two tokens per request may cost much more than one over one, and a
-    pass over three hardly more than one over two.
+    Not through one token per request: a request's second token may cost much more than its third.
     """
     room = len(verify) - 1
     few, many = min(decoding, room), min(3 * decoding, room)
@@ -146,7 +145,7 @@ def fixed_lengths(problem: StepProblem, max_seconds: float) -> StepPlan | None:
         max_seconds: longest step allowed; infinite for no limit.
     """
     costs, decoding = problem.costs, problem.batch.decoding
-    # A limit on this step's duration applies to all of the catch-up time, whichever step is charged for it.
+    # A limit on this step's duration applies to the whole catch-up time, also to the part charged to later steps.
     request_seconds = problem.amortised_seconds if math.isinf(max_seconds) else problem.catch_up_seconds
     solution = plan_draft_lengths(
         survival(problem.conditional), costs, problem.price, request_seconds=request_seconds, max_seconds=max_seconds

@@ -1,14 +1,14 @@
 """Expected gain of starting a gated draft: an optimal stopping problem.
 
-A plan made before drafting knows the acceptance of a position, but not yet how confident the drafter will be of it.
-With a gate it need not know: a draft continues while confidence is high and ends when it is low, which gains more than
-any fixed length. The expected gain of the pass at depth d for one request, minus the price of its row, is
+A plan is made before drafting, when the acceptance of a position is known but the drafter's confidence in it is not.
+The gate uses the confidence later: a draft continues while confidence is high and ends when it is low. This gains more
+than any fixed length. The expected gain of the pass at depth d for one request, minus the price of its row, is
 
     v(d) = Σ_S m_d(S) · [ Σ_b h_b · (S·a_b − verify)⁺ − row ],     over the S with   S·ā > row + verify
 
-with m_d(S) the probability that the gate lets the request into that pass with drafted tokens that are all accepted with
-probability S, h_b the share of positions whose confidence falls in bin b, a_b their acceptance, ā its mean. v does not
-increase with d, so the passes that pay for themselves, Σ_i v_i(d) > pass price, are the first ones. The price of a pass
+where m_d(S) is the probability that the request reaches that pass with survival S (the probability that all its drafted
+tokens are accepted), h_b the share of positions whose confidence falls in bin b, a_b their acceptance, ā its mean. v
+does not increase with d, so the passes that pay, Σ_i v_i(d) > price of a pass, are the first ones. The price of a pass
 is compared with the gain of the whole batch: a request whose gain alone would not pay for a pass still gains in a pass
 that runs anyway.
 """
@@ -28,11 +28,11 @@ SURVIVAL_GRID_SIZE = 40
 SURVIVAL_GRID_STEP = 0.1
 """Step of the grid over -log S, which ends at S = 0.02."""
 QUALITY_LEVELS = 13
-"""Levels of request quality: odds ratios of powers of 2 around 1, relative to the server's calibration."""
+"""Levels of request quality: odds ratios of acceptance, powers of 2 around 1, relative to the server's calibration."""
 MAX_PASSES = 16
-"""Deeper passes are not evaluated: hardly any draft survives to them."""
+"""Deeper passes are not evaluated: few drafts get that far."""
 REFRESH_OBSERVATIONS = (16, 512)
-"""Least and most observations for which values stay valid; in between, a quarter of those that they are based on."""
+"""Number of new observations after which values are recomputed: a quarter of those so far, within these bounds."""
 MAX_CACHED = 64
 """Price pairs whose values are cached."""
 PRICE_TOLERANCE = 0.1
@@ -53,7 +53,7 @@ class PassValues(NamedTuple):
 
 
 class StartPrices(NamedTuple):
-    """What drafting costs whichever requests draft, in tokens: λ times the seconds that it takes."""
+    """Costs of drafting that do not depend on which requests draft, in tokens: λ times seconds."""
 
     drafter_pass: float
     """Each drafter pass."""
@@ -194,7 +194,7 @@ def choose_start(
         conditional: (n, K) a[i,j], of which the first column, the acceptance of the next token, is used.
         request_prices: (n,) price of starting each request in addition to its rows (catching up), in tokens.
         limits: (n,) draft limits.
-        prices: what drafting costs whichever requests start.
+        prices: costs of drafting that do not depend on which requests start.
     """
     values, prices = PassValues(*values), StartPrices(*prices)
     mean, gain, net = values.mean, values.gain, values.net
@@ -209,7 +209,7 @@ def choose_start(
 
     started = limits > 0
     passes = depth
-    # With fewer passes fewer requests earn their price, and with fewer requests fewer passes pay. Two rounds suffice.
+    # With fewer passes fewer requests pay, and with fewer requests fewer passes pay. Two rounds suffice.
     for _ in range(2):
         totals = np.zeros(depth)
         for i in range(n):

@@ -1,17 +1,18 @@
-"""Whether a step may reuse the last plan. One set of rules, for the controller and for every host.
+"""Whether a step may reuse the last plan: the rules for the controller and for every host.
 
-A decision takes some hundred microseconds, most of it because the models' passes have evicted the controller from the
-caches: little in a step of 30 ms, 3 % of one of 7 ms. Estimates hardly change within a few short steps as long as the
-batch stays the same. The policy says for how many steps a plan may be reused (`PlanValidity`); this module says when
-reuse ends sooner.
+A decision takes a few hundred microseconds, mostly because the models' passes have evicted the controller's data from
+the CPU caches. That is little in a step of 30 ms, but 3 % of a step of 7 ms. Estimates hardly change within a
+few short steps as long as the batch stays the same. The policy says for how many steps a plan may be reused
+(`PlanValidity`); this module says when reuse ends sooner.
 
 There are two ways to reuse a plan:
 
-* The engine shows every step to the controller and reports its outcome. `Controller` then answers with the last plan
+* The engine calls `plan` and `observe` in every step. `Controller` then returns the last plan
   (`plan_again`): the same requests must decode, and no prefill may be pending.
-* The engine runs steps without drafts on its own and reports their sums (`StepOutcome.reused_plan_steps`). A
-  `RunningPlan` says whether the next step may run so too. A few newly admitted requests may join: if drafting does not
-  pay for a batch, it does not pay for a slightly larger one, least of all while first tokens wait.
+* The engine runs no-draft steps without calling `plan`, and reports their sums (`StepOutcome.reused_plan_steps`). A
+  `RunningPlan` says whether the next step may run in this way too. A few newly admitted requests may
+  join: if drafting does not pay for a batch, it does not pay for a slightly larger one, least of all while first
+  tokens wait.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
 
 
 class RunningPlan(Generic[RequestId]):
-    """The last plan of a host that runs steps without drafts on its own, or that plans a step before scheduling it.
+    """The last plan of a host that runs no-draft steps without calling `plan`, or plans a step before scheduling it.
 
     Args:
         plan: of the controller.
@@ -73,20 +74,20 @@ class RunningPlan(Generic[RequestId]):
 
     @property
     def valid(self) -> bool:
-        """Whether any step may still run on it."""
+        """Whether any further step may run on the plan."""
         return self._steps_left > 0
 
     def covers(self, request_ids: Set[RequestId]) -> bool:
-        """Whether one more step may run on it and all of the step's requests are known to it."""
+        """Whether one more step may run on the plan, and the plan knows all of the step's requests."""
         return self._steps_left > 0 and request_ids <= self._lengths.keys()
 
     def admits(self, request_ids: Set[RequestId]) -> bool:
-        """Whether one more step may run on it and few enough of the step's requests are newly admitted."""
+        """Whether one more step may run on the plan, and few enough of the step's requests are newly admitted."""
         joined = self._joined + len(request_ids - self._lengths.keys())
         return self._steps_left > 0 and joined <= MAX_NEW_SHARE * len(request_ids)
 
     def run(self, request_ids: Iterable[RequestId]) -> None:
-        """Count a step that runs on it. From then on its newly admitted requests are known, with the median length."""
+        """Count a step that runs on the plan. Its newly admitted requests become known, with the median length."""
         self._steps_left -= 1
         for request_id in request_ids:
             if request_id not in self._lengths:

@@ -1,7 +1,8 @@
 """The interface of a drafter: all that an author of one must know.
 
-To add a drafter, write a class with the members of `Drafter` in a module of this package and return it from
-`build.build_drafter` for the configuration that names it. `ngram.NGramDrafter` is the shortest example.
+To add a drafter, write a class with the members of `Drafter` and pass an instance to `Engine(…, drafter=…)`. To select
+it by name, return it from `build.build_drafter`. The shortest example is tests/examples/drafter.py, in this package
+`ngram.NGramDrafter`. CONTRIBUTING.md has the recipe.
 
 Correctness rests on three rules; tests/turbospec_engine/test_sampling.py shows how to test them.
 

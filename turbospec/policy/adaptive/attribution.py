@@ -23,7 +23,7 @@ class ProbeRecord:
 
 @dataclass(slots=True)
 class PlanRecord:
-    """A planned step, kept until its outcome and those of the steps that reuse its plan were learnt from."""
+    """A planned step, kept until the models have learnt from its outcome and those of the steps that reuse its plan."""
 
     step: int
     last_step: int

@@ -1,4 +1,5 @@
-"""Steps that `adaptive` runs in order to learn: exploration at the start, probes while off, comparisons while on."""
+"""Steps that `adaptive` runs to measure: exploration at the start, probes while drafting is off, no-draft steps for
+comparison while it is on."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class Exploration:
         )
 
     def probe(self, problem: StepProblem, drafter: DrafterModels) -> tuple[StepPlan, ProbeRecord] | None:
-        """A draft of one token, for the requests that teach most per second lost; None where no probe is due."""
+        """One draft token, for the requests with the most information per second lost; None where no probe is due."""
         costs, acceptance = problem.costs, problem.conditional[:, 0]
         jump, each = problem.verify_costs()
         # While nothing is drafted, the drafter's prefill of this step is caused by the probe alone.
@@ -67,7 +68,7 @@ class Exploration:
         of_row = np.full(len(acceptance), costs.draft_token + each)
         if problem.catch_up_seconds is not None:
             of_row += problem.catch_up_seconds
-        # Drafting costs are not measured while nothing drafts: they may date from the server's start.
+        # Draft costs are not measured while nothing drafts, so they may be out of date.
         costs_outdated = self._latency.no_draft_time_ratio < HARDWARE_CHANGED
         chosen = self._probes.choose(
             problem.limits > 0,
@@ -93,7 +94,7 @@ class Exploration:
         return plan, ProbeRecord(acceptance[chosen], seconds, jump + each * len(chosen))
 
     def learn(self, record: PlanRecord, outcome: StepOutcome) -> None:
-        """Close a probe, or note a step without drafts."""
+        """Learn from a probe's outcome, or record a step without drafts."""
         decoding = int(np.count_nonzero(record.decoders))
         if not has_drafts(outcome) and outcome.prefill_tokens == 0 and decoding > 0:
             self._no_draft_steps.learn(decoding, outcome.step)

@@ -1,4 +1,7 @@
-"""The closed loop: exact plans from learnt acceptance, learnt step times and a learnt price of time."""
+"""`adaptive`: chooses K for each request of a step, from learnt acceptance, step times and price of time λ.
+
+`AdaptivePolicy._decide` sets up the step's problem; `_drafts` calls a planner of `turbospec.planning.problem`, which
+maximises the objective."""
 
 from __future__ import annotations
 
@@ -40,9 +43,9 @@ class AdaptivePolicy:
         self.slo: TpotSlo | None = None
         self._records = PlansInFlight[PlanRecord]()
         self._waiting: list[tuple[PlanRecord, StepOutcome]] = []
-        """Outcomes to learn from when the next decision is due."""
+        """Outcomes that the models learn from before the next decision."""
         self._off_in_a_row = 0
-        """Plans without drafts since the last one that drafted because it pays."""
+        """Plans without drafts since the last plan whose drafts paid; probes do not count."""
 
     def plan(self, view: StepView) -> StepPlan:
         limits = view.draft_limits
@@ -158,7 +161,7 @@ class AdaptivePolicy:
         idle_steps = 1
         if not plan.draft_lengths.any() and not _would_pay_later(problem):
             idle_steps = steps_without_drafts(problem.no_draft_seconds, self._off_in_a_row)
-        # An SLO needs a plan per step. The price of waiting first tokens and the cost of catching up hold for one step.
+        # An SLO needs a plan per step. The price of waiting first tokens and the catch-up cost apply to one step only.
         alike = (
             self.slo is None
             and not delays_first_tokens(view, problem.batch)

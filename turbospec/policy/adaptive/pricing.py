@@ -23,7 +23,7 @@ factor."""
 def priced_problem(
     models: ServerModels, first_token_weight: float, view: StepView, batch: Batch, rows: IntArray, limits: IntArray
 ) -> StepProblem:
-    """The step as the planners see it.
+    """The step's planning problem: acceptance, costs and λ.
 
     Args:
         models: the models, whose drafter models exist.
@@ -47,8 +47,8 @@ def priced_problem(
         rate = best_rate(survival(conditional), costs, float(batch.decoding))
     soon = price.rate(batch.decoding, batch.prefilling + view.waiting_requests) or rate
     urgent = soon * _urgency(first_token_weight, view, batch, float(costs.verify[0]))
-    # Without drafts the drafter's prefill of this step is deferred, not saved: it then costs `rate` per second instead
-    # of `urgent`. Only the difference is charged to drafting.
+    # Without drafts a later step does the drafter's prefill of this step, at a price of `rate` per second instead of
+    # `urgent`. Only the difference is charged to drafting.
     prefill = view.drafter_prefill_tokens * latency.catch_up_token_seconds
     costs.draft_start += prefill * max(1.0 - rate / urgent, 0.0)
     return StepProblem(batch, rows, limits, conditional, costs, urgent, rate, catch_up, amortised, prefill)
@@ -57,9 +57,9 @@ def priced_problem(
 def at_own_rate(problem: StepProblem) -> StepProblem | None:
     """The problem with λ set to the best rate of its own requests; None if that is not below λ or drafts add little.
 
-    λ is the rate that requests of this load reached so far, easy ones among them. A request with low acceptance
-    finishes soonest at the best rate that it can reach itself. In a large batch the two rates differ by little more
-    than the models' errors.
+    λ is the rate that earlier requests reached at this load, including those with high acceptance. A request with
+    low acceptance finishes soonest at the best rate that it can reach itself. In a large batch the two rates differ by
+    little more than the models' errors.
     """
     batch = problem.batch
     if batch.decoding > SMALL_BATCH:
@@ -83,6 +83,6 @@ def _urgency(first_token_weight: float, view: StepView, batch: Batch, no_draft_s
     """Factor on the decode rate: a second is worth more while first tokens wait for it."""
     # The other queued requests benefit from throughput; the decode rate counts them.
     delayed = batch.prefilling + view.admitted_requests + (batch.first_decode if view.draft_before_emit else 0)
-    # Where requests have queued for long, one step more or less hardly changes their TTFT.
+    # If requests have queued for long, the duration of one step hardly changes their TTFT.
     part = no_draft_seconds / (no_draft_seconds + view.waiting_seconds)
     return 1.0 + first_token_weight * part * delayed / batch.decoding

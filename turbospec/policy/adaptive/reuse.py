@@ -1,5 +1,5 @@
-"""For how many steps `adaptive` lets a plan be reused: by predicted step times, not by a clock, so that runs can be
-repeated."""
+"""For how many steps `adaptive` lets a plan be reused. It depends on predicted step times, not on a clock, so that runs
+are reproducible."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MAX_IDLE_STEPS = 64
 
 
 def steps_of_a_plan(step_seconds: float) -> int:
-    """Steps that may run on a plan whose steps take this long; NaN or 0 seconds: one."""
+    """Steps that may run on a plan whose steps take `step_seconds`; 1 if that is NaN or 0."""
     if not step_seconds > 0.0:
         return 1
     return max(min(math.ceil(DECISION_SECONDS / (DECISION_SHARE * step_seconds)), MAX_STEPS), 1)
 
 
 def steps_without_drafts(step_seconds: float, in_a_row: int = 0) -> int:
-    """Steps that an engine may run on its own on a plan without drafts; doubled for each of up to four before it."""
+    """Steps that an engine may run on a plan without drafts; doubled for each of up to four such plans before it."""
     if not step_seconds > 0.0:
         return 1
     return min(math.ceil(2 ** min(in_a_row, 4) * IDLE_SECONDS / (DECISION_SHARE * step_seconds)), MAX_IDLE_STEPS)

@@ -1,4 +1,4 @@
-"""The models that `adaptive` learns of its server, and how it learns them from outcomes."""
+"""The models of one server under `adaptive`, and how they learn from outcomes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ServerModels:
     """The models of one server: step times, the price of time, prediction bias, acceptance.
 
     Args:
-        latency: the step times to start from, fitted to a profile or not.
+        latency: the initial latency model, fitted to a profile or not.
     """
 
     def __init__(self, latency: LatencyModel) -> None:
@@ -25,7 +25,7 @@ class ServerModels:
         self.price = DecodeRate()
         self.bias = PredictionBias()
         self.drafter: DrafterModels | None = None
-        """None until the first view says how long drafts can be."""
+        """None until the first view gives the maximum draft length."""
         self.stopping: PassValueCache | None = None
         """Values of starting a gated draft; None as long as `drafter` is."""
         self._drafted_at = -1
@@ -51,14 +51,14 @@ class ServerModels:
             idle_steps = max(outcome.step - self._drafted_at - 1, 0)
             self.drafter.learn(record.rows, record.class_ids, outcome, idle_steps)
             self._drafted_at = outcome.step
-        # A probe's step is no sample of the decode rate: it was not planned to pay.
+        # A probe's step is not used for the decode rate, because its drafts were not expected to pay.
         if record.probe is None and decoded > 0:
             seconds = self._decode_seconds(outcome, len(record.rows))
             if seconds > 0.0:
                 self.price.add(decoded, int(outcome.emitted.sum()), seconds)
 
     def _compare_with_plan(self, record: PlanRecord, outcome: StepOutcome, decoded: int) -> None:
-        """Let the bias learn from a plan that predicted its step.
+        """Update the prediction bias from a plan with predictions.
 
         Prefill of requests that joined after the plan was made, in either model's pass, is not part of the prediction.
         """
@@ -76,7 +76,7 @@ class ServerModels:
     def _decode_seconds(self, outcome: StepOutcome, requests: int) -> float:
         """Predicted duration of a step without its prefill tokens; 0 where that is not known.
 
-        On a busy server nearly every step has some.
+        It is needed because on a busy server nearly every step has prefill tokens.
         """
         if outcome.prefill_tokens == 0:
             return outcome.step_seconds

@@ -1,4 +1,4 @@
-"""Compiles the kernels of every step under `adaptive`, so that the first step does not wait for them."""
+"""Compiles the kernels that `adaptive` uses, so that the first step does not wait for them."""
 
 from __future__ import annotations
 
