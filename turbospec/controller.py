@@ -64,7 +64,7 @@ class ControllerStats:
     decision_seconds: float = 0.0
     """Time spent in plan, gate and observe."""
     guard_trips: int = 0
-    """Faults of the policy or its gate."""
+    """Faults of the policy, of its gate, or of the host."""
     last_fault: str = ""
     """Where the last fault occurred, and the exception."""
 

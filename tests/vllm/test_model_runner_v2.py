@@ -39,7 +39,7 @@ RANDOM = "tests.vllm.random_lengths.Random"
         pytest.param(DRAFT_MODEL, True, id="draft model, async"),
         pytest.param(EAGLE3, False, id="EAGLE-3, sync"),
         pytest.param(EAGLE3, True, id="EAGLE-3, async"),
-        pytest.param(NGRAM, True, id="n-gram, async"),
+        pytest.param(NGRAM, False, id="n-gram, sync"),
     ],
 )
 def test_random_lengths_leave_the_output_as_it_is(

@@ -43,6 +43,12 @@ class DrafterLag:
         """Whether the request's lag, if any, can be caught up."""
         return request.lag_tokens == 0 or (request.lag_since >= self._first and request.lag_tokens <= self._max_lag)
 
+    def lose_kept(self) -> None:
+        """Take note that the worker drops what it keeps, as it does after a step without orders."""
+        self._first = self._next
+        self._kept.clear()
+        self._sum = 0
+
     def idle(self, requests: Sequence[KnownRequest]) -> DrafterOrders | None:
         """Orders for a step of one token for each of these requests, without drafts; None where one must catch up.
 

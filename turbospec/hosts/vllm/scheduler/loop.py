@@ -64,6 +64,7 @@ class _Plan:
 class _Step:
     """A step of vLLM, from its scheduling until the drafts of its plan are verified."""
 
+    number: int
     began: float
     plan: _Plan | None
     """None where the step reuses an earlier plan."""
@@ -100,8 +101,8 @@ class VllmLoop:
             self._lag = DrafterLag(limits.kept_tokens, limits.max_batched_tokens, prefix_caching=limits.prefix_caching)
         self._views = Views(limits, self._lag)
         self._split = StepSplit()
-        self._steps: deque[_Step] = deque()
-        """Scheduled and not yet finished, oldest first."""
+        self._steps: dict[int, _Step] = {}
+        """Scheduled and not yet finished, by number, oldest first."""
         self._last: _Step | None = None
         """The step that finished last, whose drafts the next one verifies."""
         self._last_output = 0.0
@@ -134,7 +135,7 @@ class VllmLoop:
         running.run(())
         self._context_tokens += tokens
         self._next_step += 1
-        self._steps.append(_Step(began, None, False, tokens, 0, self._context_tokens, NO_PASSES))
+        self._steps[self.newest] = _Step(self.newest, began, None, False, tokens, 0, self._context_tokens, NO_PASSES)
         return True, orders
 
     def plan(
@@ -181,12 +182,12 @@ class VllmLoop:
         tokens, self._context_tokens = sum(num_scheduled.values()), sum(computed)
         passes = self._passes(lengths, tokens, prefill_tokens, orders)
         drafts = bool(lengths.any())
-        step = _Step(began, plan, drafts, tokens, prefill_tokens, self._context_tokens, passes)
+        step = _Step(self.newest, began, plan, drafts, tokens, prefill_tokens, self._context_tokens, passes)
         if self.limits.tokens_first:
             step.late = passes.number > 0
         elif orders is not None and self.limits.late_drafts and drafts:
             step.late = orders.late = any(_brings_first_token(each, num_scheduled) for each in requests)
-        self._steps.append(step)
+        self._steps[step.number] = step
         return lengths, orders
 
     def plan_ahead(self, requests: Sequence[VllmRequest], queue: Queue) -> None:
@@ -207,22 +208,40 @@ class VllmLoop:
         view, _ = self._views.of_step(self._next_step, requests, known, tokens, queue, running=1)
         self._ahead, _ = self._ask(view, requests)
 
-    def finish(self, verify_result: VerifyResultFn) -> float:
-        """Record the duration of the oldest scheduled step, which has returned its output.
+    def finish(self, number: int, verify_result: VerifyResultFn) -> float:
+        """Record the duration of a step that has returned its output. Older steps are dropped: they return none.
 
         Args:
+            number: of the step, which was `newest` when it was scheduled.
             verify_result: called by `settle`, and only if the step verified the drafts of a plan.
 
         Returns:
-            The step's duration, seconds.
+            The step's duration, seconds; 0 for a step that is not open, as after `reset`.
         """
         now = time.perf_counter()
-        step = self._steps.popleft()
+        step = self._steps.pop(number, None)
+        if step is None:
+            return 0.0
+        self._steps = {other: each for other, each in self._steps.items() if other > number}
         step.follows = step.began <= self._last_output
         step.seconds = now - max(step.began, self._last_output)
         self._last_output = now
         self._ended.append((step, verify_result))
         return step.seconds
+
+    @property
+    def newest(self) -> int:
+        """Number of the step that was scheduled last."""
+        return self._next_step - 1
+
+    def reset(self) -> None:
+        """Drop the open steps and plans, after an error in one of them; what was learnt stays."""
+        self._steps, self._last, self._running, self._ahead = {}, None, None, None
+        self._ended.clear()
+        self._reused = ReusedSteps()
+        self._next_step += 1  # the next step does not verify the drafts of a dropped one
+        if self._lag is not None:
+            self._lag.lose_kept()
 
     def settle(self, queue: Queue) -> None:
         """Report the outcomes of the steps that have ended.
@@ -309,6 +328,8 @@ class VllmLoop:
 
     def _settle(self, step: _Step, verify_result: VerifyResultFn, queue: Queue) -> None:
         closing, self._last = self._last, step
+        if closing is not None and closing.number != step.number - 1:
+            closing = None
         late = closing.passes if closing is not None and closing.late and step.follows else NO_PASSES
         own = NO_PASSES if step.late else step.passes
         if step.plan is not None or late.number or own.number:

@@ -2,8 +2,8 @@
 """vLLM's schedulers, with draft lengths that the controller chooses for every step and every request.
 
 Methods of vLLM are extended, none is replaced: after a step is scheduled its draft length is set, drafts are cut to
-their request's length before they are verified, and every output is reported. If any of that fails, the server
-continues as vLLM without TurboSpec.
+their request's length before they are verified, and every output is reported. A step in which any of that fails runs as
+in vLLM without TurboSpec.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ from turbospec.observability.trace import DecisionTrace
 log = logging.getLogger("turbospec")
 
 MARK = "_turbospec_fetches_drafts_that_are_due"
+MAX_FAULTS = 20
+"""Faults of one burst, after which TurboSpec stays off."""
+HEALTHY_STEPS = 200
+"""Steps without a fault that end a burst."""
 
 
 class _Adaptive(Scheduler):
@@ -49,11 +53,11 @@ class _Adaptive(Scheduler):
         fetch_only_drafts_that_are_due()
         self._trace: DecisionTrace | None = None
         self._seconds = HostSeconds()
-        speculation = vllm_config.speculative_config
-        self._own_schedule = speculation is not None and graph_schedule(self.num_spec_tokens) == [
-            tuple(entry) for entry in speculation.num_speculative_tokens_per_batch_size or ()
-        ]
-        """Whether the table of draft lengths, which vLLM would follow without TurboSpec, is TurboSpec's own."""
+        self._faults = 0
+        """Of the present burst."""
+        self._healthy_steps = 0
+        self._numbers: dict[int, int] = {}
+        """The loop's numbers of the steps under way, by the id of vLLM's `SchedulerOutput`."""
         self._loop: VllmLoop | None = self._build_loop(vllm_config)
         self._began = 0.0
         self._was_paused = False
@@ -69,6 +73,10 @@ class _Adaptive(Scheduler):
         if settings is None or speculation is None or self.dynamic_sd_lookup is None:
             log.warning("TurboSpec is off: it needs a policy and a --speculative-config")
             return None
+        table = [tuple(entry) for entry in speculation.num_speculative_tokens_per_batch_size]
+        if table == graph_schedule(self.num_spec_tokens):
+            # The table is TurboSpec's own, for CUDA graphs. A step that TurboSpec fails in drafts the maximum.
+            self.dynamic_sd_lookup = [self.num_spec_tokens] * len(self.dynamic_sd_lookup)
         limits = EngineLimits(
             max_draft=self.num_spec_tokens,
             max_model_len=min(self.max_model_len, speculation.draft_model_config.max_model_len),
@@ -80,6 +88,7 @@ class _Adaptive(Scheduler):
             tokens_first=vllm_config.use_v2_model_runner and not current_platform.is_cpu(),
         )
         controller = settings.controller()
+        self._stats = controller.stats
         if settings.trace is not None:
             self._trace = DecisionTrace(settings.trace)
             controller.listeners.append(self._trace)
@@ -106,11 +115,15 @@ class _Adaptive(Scheduler):
                 self._loop.known.forget(scheduler_output.finished_req_ids)
                 if scheduler_output.num_scheduled_tokens:
                     self._plan(self._loop, scheduler_output)
+                    self._numbers[id(scheduler_output)] = self._loop.newest
+                self._healthy_steps += 1
+                if self._healthy_steps == HEALTHY_STEPS:
+                    self._faults = 0
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output, model_runner_output):
-        loop = self._loop
-        if loop is None or not scheduler_output.num_scheduled_tokens:
+        loop, number = self._loop, self._numbers.pop(id(scheduler_output), None)
+        if loop is None or number is None:
             return super().update_from_output(scheduler_output, model_runner_output)
         sampled: list[int] = []
         with self._measured():
@@ -119,7 +132,7 @@ class _Adaptive(Scheduler):
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         with self._measured():
             rows = model_runner_output.req_id_to_index
-            self._seconds.steps += loop.finish(lambda: verified(scheduler_output, rows, sampled, outputs))
+            self._seconds.steps += loop.finish(number, lambda: verified(scheduler_output, rows, sampled, outputs))
         return outputs
 
     def shutdown(self) -> None:
@@ -188,11 +201,19 @@ class _Adaptive(Scheduler):
         return Queue(requests, max(now - arrived, 0.0), min(ready, slots))
 
     def _fail(self) -> None:
-        log.exception("TurboSpec failed and is off until the server restarts; vLLM continues with its own draft length")
-        self._loop = None
         self._lengths = {}
-        if self.dynamic_sd_lookup is not None and self._own_schedule:
-            self.dynamic_sd_lookup = [self.num_spec_tokens] * len(self.dynamic_sd_lookup)
+        self._numbers.clear()
+        if self._loop is None:
+            return
+        self._faults, self._healthy_steps = self._faults + 1, 0
+        self._stats.guard_trips += 1
+        if self._faults == 1:
+            log.exception("TurboSpec failed in a step; the step runs with vLLM's own draft length")
+        if self._faults < MAX_FAULTS:
+            self._loop.reset()
+        else:
+            log.error("TurboSpec failed and is off until the server restarts; vLLM continues with its own draft length")
+            self._loop = None
 
 
 def fetch_only_drafts_that_are_due() -> None:

@@ -183,3 +183,12 @@ def test_who_lacks_what_is_no_longer_kept_cannot_draft() -> None:
     steps.step(resumed="a", prompts={"a": 9})
     assert steps.missed[0] == 0
     assert steps.can_draft("a")
+
+
+def test_after_a_step_without_orders_what_was_kept_is_lost() -> None:
+    steps = Steps("ab")
+    steps.step()
+    steps.cache.lose_kept()
+    assert not steps.can_draft("a")
+    steps.step(a=2)
+    assert steps.lengths.tolist() == [0, 0], "its lag cannot be caught up"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,6 +63,8 @@ class FakeEngine:
         self.drafts: dict[str, int] = {}
         self.orders: DrafterOrders | None = None
         self.began = 0.0
+        self.numbers: deque[int] = deque()
+        """Of the steps under way, oldest first."""
 
     def schedule(self, requests: list[Request], chunk: int = 64) -> tuple[IntArray, dict[str, int]]:
         verified = {r.request_id: self.drafts.get(r.request_id, 0) for r in requests}
@@ -74,6 +77,7 @@ class FakeEngine:
             lengths = np.zeros(len(requests), np.int64)
         else:
             lengths, self.orders = self.loop.plan(requests, scheduled, drafted, (), Queue(), self.began)
+        self.numbers.append(self.loop.newest)
         for request, length in zip(requests, lengths.tolist(), strict=True):
             request.num_computed_tokens += scheduled[request.request_id]
             self.drafts[request.request_id] = length
@@ -92,7 +96,7 @@ class FakeEngine:
             request.num_output_tokens += kept + 1
             request.num_computed_tokens = request.num_tokens - 1
             done[name] = Verified(verified[name], kept, kept + 1)
-        self.loop.finish(lambda: done)
+        self.loop.finish(self.numbers.popleft(), lambda: done)
         if not ahead:
             self.loop.settle(Queue())
 
@@ -121,6 +125,42 @@ def test_a_plan_is_closed_by_the_step_that_verifies_its_drafts() -> None:
     assert outcome.draft_rows.tolist() == [2, 2]  # the first position comes with the pass of every step
     engine.step([a, b])
     assert controller.outcomes[1].drafted.tolist() == [2, 2]
+
+
+def test_outputs_are_tied_to_their_steps() -> None:
+    """Outputs of steps that the loop did not see, or dropped, change nothing; a step without output closes no plan."""
+    controller = Recorder(lengths=[3, 2, 1, 2, 0])
+    engine, a = FakeEngine(controller), Request("a")
+    engine.step([a])
+    assert engine.loop.finish(99, lambda: {}) == 0.0
+    engine.schedule([a])
+    dropped = engine.numbers.popleft()
+    engine.schedule([a])
+    engine.loop.finish(engine.numbers.popleft(), lambda: {"a": Verified(2, 2, 3)})
+    engine.loop.settle(Queue())
+    assert controller.outcomes == [], "the third step verifies the drafts of the second, whose output never came"
+    assert engine.loop.finish(dropped, lambda: {}) == 0.0
+    a.num_computed_tokens = a.num_tokens - 1
+    engine.step([a], accepted={"a": 1})
+    (outcome,) = controller.outcomes
+    assert outcome.step == controller.views[2].step
+    assert outcome.drafted.tolist() == [1]
+
+
+def test_after_an_error_the_loop_goes_on_with_the_next_step() -> None:
+    controller = Recorder(lengths=[3, 2, 1, 0, 0])
+    engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
+    engine.step([a])
+    engine.schedule([a])
+    open_step = engine.numbers.popleft()
+    engine.loop.reset()
+    assert engine.loop.finish(open_step, lambda: {}) == 0.0
+    a.num_computed_tokens = a.num_tokens - 1
+    engine.step([a])
+    assert controller.outcomes == [], "the step after the error verifies the drafts of a dropped one"
+    engine.step([a], accepted={"a": 1})
+    (outcome,) = controller.outcomes
+    assert outcome.step == controller.views[2].step
 
 
 def test_prompts_beside_drafts_are_the_drafters_work_too() -> None:
@@ -191,10 +231,10 @@ def test_steps_that_overlap_are_told_apart() -> None:
     assert controller.views[1].phase.tolist() == [Phase.DECODE]
     # Of 40 tokens one is under way in the first step and one in the second.
     assert controller.views[1].tokens_left.tolist() == [38]
-    engine.loop.finish(lambda: {"a": Verified(first["a"], 0, 1)})
+    engine.loop.finish(engine.numbers.popleft(), lambda: {"a": Verified(first["a"], 0, 1)})
     engine.loop.settle(Queue())
     assert controller.outcomes == []
-    engine.loop.finish(lambda: {"a": Verified(second["a"], 2, 3)})
+    engine.loop.finish(engine.numbers.popleft(), lambda: {"a": Verified(second["a"], 2, 3)})
     engine.loop.settle(Queue())
     (outcome,) = controller.outcomes
     assert (outcome.step, outcome.drafted.tolist(), outcome.accepted.tolist()) == (0, [2], [2])
@@ -206,7 +246,7 @@ def test_what_a_preempted_request_computes_again_is_prefill() -> None:
     engine.schedule([a], chunk=8)
     engine.schedule([a], chunk=8)
     assert [view.phase.tolist() for view in controller.views] == [[Phase.PREFILL], [Phase.DECODE]]
-    assert [step.prefill_tokens for step in engine.loop._steps] == [8, 6]
+    assert [step.prefill_tokens for step in engine.loop._steps.values()] == [8, 6]
 
 
 def test_an_acceptance_cut_short_shows_no_failure() -> None:
@@ -214,7 +254,7 @@ def test_an_acceptance_cut_short_shows_no_failure() -> None:
     engine, a = FakeEngine(controller), Request("a")
     engine.step([a])
     engine.schedule([a])
-    engine.loop.finish(lambda: {"a": Verified(4, 3, 2)})
+    engine.loop.finish(engine.numbers.popleft(), lambda: {"a": Verified(4, 3, 2)})
     engine.loop.settle(Queue())  # the second token was the end
     (outcome,) = controller.outcomes
     assert outcome.truncated.tolist() == [True]
@@ -227,7 +267,7 @@ def test_only_an_output_that_ends_at_an_accepted_token_is_truncated(emitted: int
     engine, a = FakeEngine(controller), Request("a")
     engine.step([a])
     engine.schedule([a])
-    engine.loop.finish(lambda: {"a": Verified(4, 1, emitted)})
+    engine.loop.finish(engine.numbers.popleft(), lambda: {"a": Verified(4, 1, emitted)})
     engine.loop.settle(Queue())
     assert controller.outcomes[0].truncated.tolist() == [truncated]
 
