@@ -83,11 +83,20 @@ def test_tokens_that_are_dropped_and_computed_again(alone: Served, drafting: Ser
     assert drafting.answers("after the preemption") == alone.answers("plain")
 
 
-def test_a_controller_that_fails_ends_nothing_but_itself(alone: Served, drafting: Served) -> None:
-    """It is logged once, the requests that it was busy with go on, and vLLM drafts its full length."""
-    assert drafting.log.count("TurboSpec failed and is off") == 1
+def test_a_step_that_fails_costs_its_lengths_and_no_more(alone: Served, drafting: Served) -> None:
+    """A burst of errors is logged once, the requests go on, and TurboSpec does when the errors end."""
+    assert drafting.log.count("TurboSpec failed in a step") == 1
     assert drafting.log.count("RuntimeError: fails on purpose") == 1
-    for kind in ("failing", "after the failure"):
+    for kind in ("failing", "healed"):
         assert drafting.answers(kind) == alone.answers("plain")
-    after = drafting.batches["after the failure"]
-    assert after["draft_tokens"] == MAX_DRAFT * after["drafts"] > 0
+    healed = drafting.batches["healed"]
+    assert 0 < healed["draft_tokens"] < 0.8 * MAX_DRAFT * healed["drafts"]
+
+
+def test_errors_that_do_not_end_turn_turbospec_off(alone: Served, drafting: Served) -> None:
+    """vLLM then drafts its full length."""
+    assert drafting.log.count("TurboSpec failed and is off") == 1
+    for kind in ("failing for good", "off"):
+        assert drafting.answers(kind) == alone.answers("plain")
+    off = drafting.batches["off"]
+    assert off["draft_tokens"] == MAX_DRAFT * off["drafts"] > 0

@@ -152,7 +152,12 @@ def main() -> None:
         loop.controller = RandomLengths(idle=0.0)
         spoil = partial(setattr, loop.controller, {"sync": "plan", "async": "observe"}[mode], fail)
         served["failing"] = serve(llm, plain, when_busy=spoil)
-        served["after the failure"] = serve(llm, plain)
+        loop.controller = RandomLengths()
+        served["healed"] = serve(llm, plain)
+        loop.controller.plan = fail
+        while scheduler._loop is not None:
+            served["failing for good"] = serve(llm, plain)
+        served["off"] = serve(llm, plain)
     Path(answer).write_text(json.dumps({"served": served, "known": known}))
 
 

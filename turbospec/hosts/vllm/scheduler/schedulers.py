@@ -39,7 +39,7 @@ from turbospec.observability.trace import DecisionTrace
 log = logging.getLogger("turbospec")
 
 MARK = "_turbospec_fetches_drafts_that_are_due"
-MAX_FAULTS = 20
+MAX_FAULTS = 100
 """Faults of one burst, after which TurboSpec stays off."""
 HEALTHY_STEPS = 200
 """Steps without a fault that end a burst."""
