@@ -50,6 +50,15 @@ class RandomConstantScheduler(RandomScheduler):
         return VllmLoop(loop.controller, replace(loop.limits, kept_tokens=0, late_drafts=False))
 
 
+class RandomSmallScheduler(RandomScheduler):
+    """Whose worker keeps hardly any input: the drafter must catch up in steps that draft nothing."""
+
+    def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
+        loop = super()._build_loop(vllm_config)
+        assert loop is not None
+        return VllmLoop(loop.controller, replace(loop.limits, kept_tokens=6))
+
+
 def _at_random(loop: VllmLoop | None) -> VllmLoop:
     assert loop is not None
     loop.controller = RandomLengths()
