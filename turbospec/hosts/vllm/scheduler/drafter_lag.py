@@ -15,8 +15,8 @@ class DrafterLag:
 
     A pass is skipped where nothing is to be drafted and no drafts are verified: then the lag of each request is known
     without waiting for the device. The step after a draft always runs the drafter. Before the worker can keep no more,
-    one pass catches up as many requests as have room, those that lag longest first: with 256 requests and 8,192 kept
-    tokens, one pass every 16 steps.
+    one pass catches up as many requests as have room, those that lag longest first, if `early` allows it: with 256
+    requests and 8,192 kept tokens, one pass every 16 steps.
 
     Args:
         kept_tokens: tokens whose inputs the worker keeps. A request whose lag reaches further back no longer drafts.
@@ -51,14 +51,19 @@ class DrafterLag:
         self._kept.clear()
         self._sum = 0
 
-    def idle(self, requests: Sequence[KnownRequest]) -> DrafterOrders | None:
+    @property
+    def kept(self) -> int:
+        """Tokens that the worker keeps."""
+        return self._sum
+
+    def idle(self, requests: Sequence[KnownRequest], *, early: bool) -> DrafterOrders | None:
         """Orders for a step of one token for each of these requests, without drafts; None where one must catch up.
 
         The requests' lag is updated as if the step had run.
         """
         if any(request.lacks_prompt and self.can_draft(request) for request in requests):
             return None
-        if self._catch_up_is_due(requests, len(requests)):
+        if early and self._catch_up_is_due(requests, len(requests)):
             return None
         orders = DrafterOrders(self._next, self._first, skip=True)
         for request in requests:
@@ -79,6 +84,7 @@ class DrafterLag:
         *,
         unfinished: bool,
         drafter_fits: bool,
+        early: bool,
     ) -> DrafterOrders:
         """Orders for one step. The requests' lag is updated as if the step had run.
 
@@ -91,6 +97,7 @@ class DrafterLag:
             lengths: (n,) draft lengths; set to 0 for requests that cannot catch up in this step.
             unfinished: whether a prefill chunk is left for later steps; a long prompt may be too much to catch up.
             drafter_fits: whether vLLM calls the drafter at all in this step.
+            early: whether requests may catch up that do not draft yet.
         """
         tokens = [num_scheduled[name] for name in names]
         for name, request in zip(names, requests, strict=True):
@@ -99,8 +106,10 @@ class DrafterLag:
         idle = not lengths.any() and not any(drafted.values())
         # Drafters that also take the next token need room for one more token per request.
         room = self._max_batched_tokens - sum(tokens) - len(names)
-        due = self._catch_up_is_due(requests, sum(tokens)) and any(
-            0 < request.lag_tokens <= room and self.can_draft(request) for request in requests
+        due = (
+            early
+            and self._catch_up_is_due(requests, sum(tokens))
+            and any(0 < request.lag_tokens <= room and self.can_draft(request) for request in requests)
         )
         if idle and (not drafter_fits or (not due and not unfinished and self._all_may_lag(requests, tokens))):
             orders = DrafterOrders(self._next, self._first, skip=True)

@@ -26,6 +26,7 @@ class Steps:
         *,
         unfinished: bool = False,
         drafter_fits: bool = True,
+        early: bool = True,
         **lengths: int,
     ) -> DrafterOrders:
         """One in which `drafted` are verified, `prompts` computed, and `lengths` wanted."""
@@ -42,6 +43,7 @@ class Steps:
             self.lengths,
             unfinished=unfinished,
             drafter_fits=drafter_fits,
+            early=early,
         )
 
     @property
@@ -107,6 +109,12 @@ def test_nobody_lags_by_more_than_can_be_caught_up() -> None:
     assert all(steps.step().skip for _ in range(4))
 
 
+def test_where_catching_up_early_is_too_dear_requests_lag_until_they_end() -> None:
+    steps = Steps("ab", kept_tokens=1000, max_batched_tokens=16)
+    assert all(steps.step(early=False).skip for _ in range(9))
+    assert not steps.can_draft("a")
+
+
 def test_those_that_lag_longest_catch_up_first() -> None:
     steps = Steps("ab", kept_tokens=1000, max_batched_tokens=16)
     steps.step(drafted={"a": 1}, prompts={"b": 3})
@@ -126,7 +134,7 @@ def test_a_prompt_for_which_there_was_no_room_in_time_is_given_up() -> None:
     assert steps.step(prompts={"b": 7}) == DrafterOrders(1, 0, keep={"a"}, catch_up={"b": KvLag(1, since=0)})
     assert steps.missed == [9, 0]
     assert steps.step().skip
-    assert steps.cache.idle(list(steps.known.values())) is not None
+    assert steps.cache.idle(list(steps.known.values()), early=True) is not None
 
 
 def test_a_step_without_room_keeps_its_input() -> None:
@@ -163,7 +171,7 @@ def test_who_starts_anew_owes_nothing() -> None:
     steps.step(resumed="b", prompts={"b": 80})
     assert steps.missed == [0, 0]
     assert steps.step().skip
-    assert steps.cache.idle(list(steps.known.values())) is not None
+    assert steps.cache.idle(list(steps.known.values()), early=True) is not None
 
 
 def test_prompts_do_not_push_one_another_out() -> None:
