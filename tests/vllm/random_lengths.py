@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from turbospec.hosts.vllm.scheduler import loop as loop_module
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.schedulers import TurboSpecAsyncScheduler, TurboSpecScheduler
 from turbospec.interface import StepOutcome, StepPlan, StepView
@@ -48,6 +49,16 @@ class RandomConstantScheduler(RandomScheduler):
         loop = super()._build_loop(vllm_config)
         assert loop is not None
         return VllmLoop(loop.controller, replace(loop.limits, kept_tokens=0, late_drafts=False))
+
+
+class RandomSmallScheduler(RandomScheduler):
+    """Whose worker keeps hardly any input: the drafter must catch up in steps that draft nothing."""
+
+    def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
+        loop = super()._build_loop(vllm_config)
+        assert loop is not None
+        loop_module.CATCH_UP_SHARE = 100.0  # steps are short here, and it catches up in every third
+        return VllmLoop(loop.controller, replace(loop.limits, kept_tokens=6))
 
 
 def _at_random(loop: VllmLoop | None) -> VllmLoop:

@@ -19,7 +19,7 @@ ON_DEMAND = "TurboSpec runs the drafter only in steps that draft"
 def test_a_drafter_on_demand_loses_no_acceptance(speculative_config: dict[str, Any], prompts: list[list[int]]) -> None:
     schedule = {"num_speculative_tokens_per_batch_size": [[1, 1, MAX_DRAFT]]}
     seen: list[tuple[list[list[int]], float, float]] = []
-    for scheduler in ("RandomScheduler", "RandomConstantScheduler"):
+    for scheduler in ("RandomScheduler", "RandomSmallScheduler", "RandomConstantScheduler"):
         tokens, metrics, log, _ = generate(
             prompts[:8],
             speculative_config | schedule,
@@ -30,4 +30,4 @@ def test_a_drafter_on_demand_loses_no_acceptance(speculative_config: dict[str, A
         )
         assert ON_DEMAND in log
         seen.append((tokens, metrics[DRAFTED], metrics[ACCEPTED]))
-    assert seen[0] == seen[1]
+    assert seen[0] == seen[1] == seen[2]

@@ -73,7 +73,7 @@ def test_a_drafter_that_catches_up_loses_no_acceptance(
     speculative_config: dict[str, Any], prompts: list[list[int]]
 ) -> None:
     seen: list[tuple[list[list[int]], float, float]] = []
-    for scheduler in ("Scheduler", "ConstantScheduler"):
+    for scheduler in ("Scheduler", "SmallScheduler", "ConstantScheduler"):
         done = generate(
             prompts[:8],
             speculative_config | SCHEDULE,
@@ -84,7 +84,7 @@ def test_a_drafter_that_catches_up_loses_no_acceptance(
             engine={"max_num_seqs": 1},
         )
         seen.append((done.tokens, done.metrics[DRAFTED], done.metrics[ACCEPTED]))
-    assert seen[0] == seen[1]
+    assert seen[0] == seen[1] == seen[2]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

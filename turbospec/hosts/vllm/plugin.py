@@ -153,6 +153,7 @@ def _reason(args, speculation, *, scheduler_cls=None, model_runner_v2: bool = Fa
             version=__version_tuple__,
             method=None if speculation is None else speculation.method,
             parallel_drafting=speculation is not None and bool(speculation.parallel_drafting),
+            adaptive_verification=bool(getattr(speculation, "enable_adaptive_verification", False)),
             data_parallel_size=args.data_parallel_size,
             pipeline_parallel_size=args.pipeline_parallel_size,
             model_runner_v2=model_runner_v2,

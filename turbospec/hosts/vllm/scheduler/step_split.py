@@ -71,6 +71,11 @@ class StepSplit:
             float(tokens), float(context_tokens), np.array([late[:3], own[:3]], np.float64),
         )  # fmt: skip
 
+    def catch_up_seconds(self, tokens: int) -> float:
+        """Predicted duration of a drafter pass over this many tokens of KV lag."""
+        per_pass, _, per_token = self._model.weights[self._verify_size :].tolist()
+        return max(per_pass, 0.0) + max(per_token, 0.0) * tokens
+
 
 @compiled
 def _learn_and_split(

@@ -34,6 +34,8 @@ class SetUp:
     """Drafting method as vLLM resolved it; None without speculation."""
     parallel_drafting: bool = False
     """Whether one pass of a parallel head drafts all positions."""
+    adaptive_verification: bool = False
+    """vLLM's `enable_adaptive_verification`."""
     data_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     model_runner_v2: bool = False
@@ -110,6 +112,8 @@ def unsupported(setup: SetUp) -> str | None:
         return f"method {setup.method!r} is not supported; supported are {known}"
     if setup.parallel_drafting:
         return "parallel_drafting is not supported: vLLM sizes its buffers for one draft length"
+    if setup.adaptive_verification:
+        return "enable_adaptive_verification is set: vLLM then chooses itself which drafts it verifies; leave it out"
     if setup.data_parallel_size > 1:
         return "data parallelism is not supported: its engines must draft alike, and vLLM fixes their draft length"
     if setup.pipeline_parallel_size > 1:

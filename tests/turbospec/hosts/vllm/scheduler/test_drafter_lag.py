@@ -12,7 +12,7 @@ class Steps:
     """Steps over the same requests, by name."""
 
     def __init__(
-        self, names: str, *, kept_tokens: int = 64, max_batched_tokens: int = 64, prefix_caching: bool = False
+        self, names: str, *, kept_tokens: int = 128, max_batched_tokens: int = 128, prefix_caching: bool = False
     ) -> None:
         self.cache = DrafterLag(kept_tokens, max_batched_tokens, prefix_caching=prefix_caching)
         self.known = {name: KnownRequest(number, None, 0) for number, name in enumerate(names)}
@@ -26,6 +26,7 @@ class Steps:
         *,
         unfinished: bool = False,
         drafter_fits: bool = True,
+        early: bool = True,
         **lengths: int,
     ) -> DrafterOrders:
         """One in which `drafted` are verified, `prompts` computed, and `lengths` wanted."""
@@ -42,6 +43,7 @@ class Steps:
             self.lengths,
             unfinished=unfinished,
             drafter_fits=drafter_fits,
+            early=early,
         )
 
     @property
@@ -82,11 +84,11 @@ def test_a_prompt_that_others_may_share_is_caught_up_when_its_first_token_has_le
 
 def test_a_prompt_too_long_to_be_caught_up_goes_through_the_drafter() -> None:
     steps = Steps("ab")
-    assert steps.step(prompts={"b": 40}) == DrafterOrders(0, 0)
+    assert steps.step(prompts={"b": 80}) == DrafterOrders(0, 0)
     assert steps.missed == [0, 0]
     steps.step()
-    assert steps.step(prompts={"b": 40}) == DrafterOrders(1, 0, keep={"a", "b"})
-    assert steps.missed == [2, 41]
+    assert steps.step(prompts={"b": 80}) == DrafterOrders(1, 0, catch_up={"a": KvLag(1, 0), "b": KvLag(1, 0)})
+    assert steps.missed == [0, 0]
 
 
 @pytest.mark.parametrize("prefix_caching", [False, True])
@@ -99,23 +101,48 @@ def test_a_prompt_in_parts_goes_through_the_drafter_part_by_part(prefix_caching:
     assert steps.can_draft("b")
 
 
-def test_who_lacks_more_than_there_may_be_room_for_drafts_no_more_and_bars_nobody() -> None:
+def test_nobody_lags_by_more_than_can_be_caught_up() -> None:
     steps = Steps("ab", kept_tokens=1000, max_batched_tokens=16)
-    for _ in range(8):
-        steps.step()
-    assert steps.can_draft("a")
-    steps.step()
+    assert all(steps.step().skip for _ in range(4))
+    assert steps.step() == DrafterOrders(4, 0, catch_up={"a": KvLag(4, 0), "b": KvLag(4, 0)})
+    assert steps.missed == [0, 0]
+    assert all(steps.step().skip for _ in range(4))
+
+
+def test_where_catching_up_early_is_too_dear_requests_lag_until_they_end() -> None:
+    steps = Steps("ab", kept_tokens=1000, max_batched_tokens=16)
+    assert all(steps.step(early=False).skip for _ in range(9))
     assert not steps.can_draft("a")
+
+
+def test_those_that_lag_longest_catch_up_first() -> None:
+    steps = Steps("ab", kept_tokens=1000, max_batched_tokens=16)
+    steps.step(drafted={"a": 1}, prompts={"b": 3})
+    steps.step(drafted={"a": 1}, b=0)
+    for request, lag, since in ((steps.known["a"], 3, 1), (steps.known["b"], 4, 0)):
+        request.lag_tokens, request.lag_since = lag, since
+    # 16 tokens, less 6 + 1 of the step and 2: there is room for 7.
+    assert steps.step(prompts={"a": 4}).catch_up.keys() == {"a", "b"}
+    for request, lag, since in ((steps.known["a"], 3, 1), (steps.known["b"], 4, 0)):
+        request.lag_tokens, request.lag_since = lag, since
+    assert steps.step(prompts={"a": 8}, unfinished=True).catch_up.keys() == {"b"}
 
 
 def test_a_prompt_for_which_there_was_no_room_in_time_is_given_up() -> None:
     steps = Steps("ab", kept_tokens=1000, max_batched_tokens=16, prefix_caching=True)
     assert steps.step(prompts={"a": 8}).skip
-    assert steps.step(prompts={"b": 7}).keep == {"a", "b"}
-    assert steps.missed == [9, 8]
-    assert steps.step() == DrafterOrders(2, 0, keep={"a"}, catch_up={"b": KvLag(8, since=0)})
+    assert steps.step(prompts={"b": 7}) == DrafterOrders(1, 0, keep={"a"}, catch_up={"b": KvLag(1, since=0)})
+    assert steps.missed == [9, 0]
     assert steps.step().skip
-    assert steps.cache.idle(list(steps.known.values())) is not None
+    assert steps.cache.idle(list(steps.known.values()), early=True) is not None
+
+
+def test_a_step_without_room_keeps_its_input() -> None:
+    steps = Steps("abc", kept_tokens=50, max_batched_tokens=24)
+    for _ in range(5):
+        assert steps.step().skip
+    assert steps.step(prompts=dict.fromkeys("abc", 7)).skip
+    assert steps.missed == [12, 12, 12]
 
 
 def test_what_vllm_gives_the_drafter_no_chance_to_see_is_missed() -> None:
@@ -141,19 +168,19 @@ def test_a_prompt_that_others_may_share_goes_through_the_drafter_if_it_has_no_la
 def test_who_starts_anew_owes_nothing() -> None:
     steps = Steps("ab", prefix_caching=True)
     steps.step(prompts={"b": 20})
-    steps.step(resumed="b", prompts={"b": 40})
-    assert steps.missed == [2, 0]
+    steps.step(resumed="b", prompts={"b": 80})
+    assert steps.missed == [0, 0]
     assert steps.step().skip
-    assert steps.cache.idle(list(steps.known.values())) is not None
+    assert steps.cache.idle(list(steps.known.values()), early=True) is not None
 
 
 def test_prompts_do_not_push_one_another_out() -> None:
     steps = Steps("abc")
-    assert steps.step(prompts={"a": 20, "b": 20}) == DrafterOrders(0, 0)
+    assert steps.step(prompts={"a": 40, "b": 40}) == DrafterOrders(0, 0)
     # In a step that other requests draft in, only the tokens of lagging requests are kept.
     steps.step()
     steps.step(b=1)
-    assert steps.step(prompts={"b": 61}).keep == {"a", "c"}
+    assert steps.step(prompts={"b": 122}).keep == {"a", "c"}
     assert steps.can_draft("a")
 
 
@@ -167,14 +194,25 @@ def test_no_more_is_caught_up_than_the_buffers_hold() -> None:
     assert steps.missed == [0, 4, 4]
 
 
+def test_however_long_nothing_is_drafted_everybody_can_draft() -> None:
+    steps = Steps("ab", kept_tokens=12)
+    orders = [steps.step() for _ in range(1000)]
+    assert sum(not each.skip for each in orders) == 1000 // 4
+    assert all(each.catch_up.keys() == {"a", "b"} for each in orders if not each.skip)
+    assert orders[-1].step - orders[-1].oldest <= 3, "the worker keeps no more than it must"
+    assert steps.can_draft("a")
+    assert steps.can_draft("b")
+
+
 def test_who_lacks_what_is_no_longer_kept_cannot_draft() -> None:
+    """As after many steps in which vLLM did not call the drafter."""
     steps = Steps("ab", kept_tokens=4)
     steps.step(drafted={"b": 1})  # what follows drafts goes through the drafter
     assert steps.missed == [0, 0]
-    steps.step()
-    steps.step()
+    steps.step(drafter_fits=False)
+    steps.step(drafter_fits=False)
     assert steps.can_draft("a")
-    steps.step()
+    steps.step(drafter_fits=False)
     assert not steps.can_draft("a")
     orders = steps.step(a=1)
     assert orders.catch_up == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -365,18 +366,26 @@ def test_a_view_tells_what_prompts_a_drafter_on_demand_would_read(limits: Engine
     assert [view.drafter_prefill_tokens for view in controller.views] == read
 
 
-def test_who_lacks_too_much_drafts_no_more() -> None:
-    controller = Recorder(lengths=[0] * 6 + [3] * 2)
+@pytest.mark.parametrize(("step_seconds", "last_limit"), [(0.1, 5), (0.001, 0)])
+def test_a_request_can_draft_after_many_steps_without_drafts_unless_catching_up_is_too_dear(
+    step_seconds: float, last_limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass is taken to last 1.5 ms: little of steps of 100 ms, and more than 2 % of eight steps of 1 ms."""
+    clock = itertools.count(1.0, step_seconds)
+    monkeypatch.setattr("turbospec.hosts.vllm.scheduler.loop.time.perf_counter", lambda: next(clock))
+    controller = Recorder(lengths=[0] * 16 + [3] * 2)
     engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
-    for _ in range(8):
+    engine.began = 1.0
+    for _ in range(18):
         engine.step([a])
-    # Eight tokens are kept: the prompt's four are the first to go.
-    assert [int(view.draft_limits[0]) for view in controller.views] == [5] * 6 + [0] * 2
+    # Eight tokens are kept.
+    assert int(controller.views[-1].draft_limits[0]) == last_limit
+    assert (max(int(view.drafter_lag_tokens[0]) for view in controller.views) <= 8) is (last_limit > 0)
 
 
 def test_steps_without_drafts_reuse_their_plan() -> None:
     controller = Recorder(idle_steps=3)
-    engine, a, b = FakeEngine(controller, ON_DEMAND), Request("a"), Request("b")
+    engine, a, b = FakeEngine(controller, replace(ON_DEMAND, kept_tokens=64)), Request("a"), Request("b")
     for _ in range(3):
         engine.step([a])
     assert [view.step for view in controller.views] == [0]

@@ -25,6 +25,7 @@ def test_known_versions_and_methods_are_supported(version: tuple[int | str, ...]
         ({"version": (1, 0, 0)}, "vLLM 1.0"),
         ({"method": "suffix"}, "'suffix'"),
         ({"parallel_drafting": True}, "parallel_drafting"),
+        ({"adaptive_verification": True}, "enable_adaptive_verification"),
         ({"data_parallel_size": 2}, "data parallelism"),
         ({"pipeline_parallel_size": 2}, "pipeline parallelism"),
         ({"model_runner_v2": True, "version": (0, 31, 0)}, "VLLM_USE_V2_MODEL_RUNNER=0"),
