@@ -207,6 +207,10 @@ class Controller:
             )
         if not _within(lengths, view.draft_limits):
             raise ValueError("draft_lengths must lie between 0 and the view's draft_limits")
+        if plan.padded_length and plan.padded_length not in view.graph_lengths:
+            raise ValueError(f"padded_length is {plan.padded_length}, not one of the view's {view.graph_lengths}")
+        if plan.padded_length and not _within(lengths, np.full(view.size, plan.padded_length)):
+            raise ValueError(f"draft_lengths must not exceed padded_length {plan.padded_length}")
         if plan.gate is not None:
             plan.gate = _GuardedGate(plan.gate, self._trip)
         return plan

@@ -84,6 +84,10 @@ class StepView:
     drafter_prefill_tokens: int = 0
     """Prompt tokens that the first drafter pass computes, if a pass runs in this step; otherwise a later pass computes
     them. Non-zero where that pass runs over the target's whole batch."""
+    graph_lengths: tuple[int, ...] = ()
+    """Draft lengths, 0 included, with a full CUDA graph: it is replayed if every request verifies exactly that many
+    draft tokens. Any other mix of lengths runs in dearer piecewise graphs. Empty where the mix makes no difference, as
+    in steps with prefill and in engines without graphs."""
 
     @property
     def size(self) -> int:
@@ -152,10 +156,20 @@ class StepPlan:
     """Why this plan was chosen, as one line for logs and traces."""
     gate: DraftGate | None = None
     """Ends drafts early; ignored by engines that cannot."""
+    padded_length: int = 0
+    """One of the view's `graph_lengths`, to which the engine pads the draft of every request, so that the step replays
+    a full CUDA graph; not below any draft length. 0 for no padding;
+    ignored if nothing is drafted. Padding is verified, but nothing is learnt from it."""
     probe: bool = False
     """True where some of these drafts are made to measure acceptance or costs, not because they pay."""
     validity: PlanValidity = PlanValidity()
     """For how long the plan may be reused; an engine may call `plan` again sooner."""
+
+    @classmethod
+    def same_length(cls, view: StepView, length: int, reason: str) -> StepPlan:
+        """Every request drafts `length` tokens, within its draft limit; padded where that length has a full graph."""
+        padded = length if length in view.graph_lengths else 0
+        return cls(np.minimum(length, view.draft_limits), reason=reason, padded_length=padded)
 
 
 @dataclass(slots=True, frozen=True)
@@ -165,7 +179,8 @@ class StepOutcome:
     step: int
     request_ids: IntArray
     drafted: IntArray
-    """(n,) draft tokens that were verified: those proposed by the drafter minus those dropped by a gate."""
+    """(n,) draft tokens that were verified: those proposed by the drafter minus those dropped by a gate. Without
+    padding."""
     accepted: IntArray
     """(n,) accepted draft tokens: the longest accepted prefix of the verified ones."""
     emitted: IntArray
@@ -188,9 +203,13 @@ class StepOutcome:
     pass runs over the target's whole batch, the prompts in it. Includes a pass that only updates the drafter's KV
     cache, which is not counted in `draft_rows`."""
     tokens_batched: int = 0
-    """Tokens in the target's pass: Σ (1 + drafted) over decoding requests, plus prefill chunks."""
+    """Tokens in the target's pass: Σ (1 + drafted) over decoding requests, with `StepPlan.padded_length` in place of
+    `drafted` where a plan has one, plus prefill chunks."""
     padded_tokens: int = 0
     """`tokens_batched` after CUDA-graph padding; equal to it where nothing pads."""
+    piecewise: bool = False
+    """Whether the target's pass ran without a full CUDA graph because its requests verified unequal numbers of draft
+    tokens, or a number that has none. False for steps with prefill, and where the view named no `graph_lengths`."""
     prefill_tokens: int = 0
     """Prompt tokens in the target's pass."""
     context_tokens: int = 0

@@ -36,6 +36,8 @@ class EngineArrays(NamedTuple):
     """(2, knots) as in `step_time.StepTimes`."""
     padding: IntArray
     """(sizes,) tokens to which CUDA graphs pad the target's pass, rising."""
+    graph_lengths: IntArray
+    """(lengths,) draft lengths with full CUDA graphs, rising; empty where the mix of lengths makes no difference."""
     totals: Records
     """(1 + snapshots,) `TOTALS` records."""
     gaps: IntArray

@@ -13,7 +13,7 @@ import numpy as np
 
 from turbospec.controller import Controller
 from turbospec.errors import UserError
-from turbospec.interface import IntArray, StepOutcome, StepView
+from turbospec.interface import IntArray, StepOutcome, StepPlan, StepView
 from turbospec_sim import steps
 from turbospec_sim.drafting import DrafterPasses
 from turbospec_sim.interrupts import deferred_interrupts
@@ -103,6 +103,7 @@ class SimulatedEngine:
             parallel_drafter=state.parallel_drafter,
             batch_drafter=state.batch_drafter,
             first_pass_every_step=state.first_pass_every_step,
+            graph_lengths=() if prefill_tokens else state.times.full_graphs(ids.size),
         )
 
     def _step_drafting_first(self) -> bool:
@@ -113,7 +114,9 @@ class SimulatedEngine:
             return False
         view = self._view(opened.columns, opened.prefill_tokens, opened.waiting_requests, opened.waiting_seconds)
         plan = self.controller.plan(view)
-        done = steps.draft_and_verify(state.arrays, opened.size, state.view_slots, plan.draft_lengths, self.now)
+        done = steps.draft_and_verify(
+            state.arrays, opened.size, state.view_slots, plan.draft_lengths, _padding(plan), self.now
+        )
         self.now = done.now
         self._report(view, done, opened.prefill_tokens, opened.waiting_requests)
         self._step += 1
@@ -142,16 +145,18 @@ class SimulatedEngine:
                 draft_seconds=drafter.seconds,
                 verify_seconds=verified.verify_seconds,
                 step_seconds=drafter.seconds + verified.verify_seconds + verified.host_seconds,
+                piecewise=verified.piecewise,
             )
             self._report(before.view, done, verified.prefill_tokens, verified.waiting_requests)
         self.now = self.now + verified.host_seconds + verified.verify_seconds
-        slots, lengths, view = NO_TOKENS, NO_TOKENS, None
+        slots, lengths, padded_length, view = NO_TOKENS, NO_TOKENS, 0, None
         if verified.columns.shape[1]:
             view = self._view(
                 verified.columns, verified.next_prefill_tokens, verified.waiting_requests, verified.waiting_seconds
             )
-            slots, lengths = state.view_slots, self.controller.plan(view).draft_lengths
-        drafter = steps.draft_and_emit(state.arrays, verified.size, slots, lengths, self.now)
+            plan = self.controller.plan(view)
+            slots, lengths, padded_length = state.view_slots, plan.draft_lengths, _padding(plan)
+        drafter = steps.draft_and_emit(state.arrays, verified.size, slots, lengths, padded_length, self.now)
         self.now += drafter.seconds
         self._unverified = None if view is None else _Unverified(view, slots, drafter)
         self._step += 1
@@ -174,6 +179,7 @@ class SimulatedEngine:
                 catch_up_tokens=done.catch_up_tokens,
                 tokens_batched=done.tokens_batched,
                 padded_tokens=done.padded_tokens,
+                piecewise=done.piecewise,
                 prefill_tokens=prefill_tokens,
                 context_tokens=done.context_tokens,
                 draft_seconds=done.draft_seconds,
@@ -182,3 +188,8 @@ class SimulatedEngine:
                 waiting_requests=waiting_requests,
             )
         )
+
+
+def _padding(plan: StepPlan) -> int:
+    """The plan's `padded_length`, 0 where nothing is drafted."""
+    return plan.padded_length if plan.padded_length and plan.draft_lengths.any() else 0

@@ -50,12 +50,23 @@ class _Latency(Settings):
     noise: float = Field(default=0.0, ge=0, le=10)
     """Standard deviation of the logarithm of the target's and of the drafter's time in a step (log-normal noise)."""
     graph_sizes: tuple[Count, ...] = ()
-    """Tokens to which CUDA graphs pad the target's pass; empty for no padding."""
+    """Tokens to which CUDA graphs pad the target's pass; empty for no padding. A larger pass replays no graph."""
+    graph_lengths: tuple[Annotated[int, Field(ge=0, le=MAX_COUNT)], ...] = ()
+    """Draft lengths with full CUDA graphs, which replay where every request verifies exactly that many draft tokens;
+    empty where the mix of lengths makes no difference."""
+    piecewise_seconds: Seconds = 0.0
+    """Additional time of a step without a full CUDA graph, where there are `graph_lengths`."""
+    piecewise_request_seconds: Seconds = 0.0
+    """The same, for each request of the step."""
 
     @model_validator(mode="after")
     def _rising(self) -> _Latency:
-        if list(self.graph_sizes) != sorted(set(self.graph_sizes)):
-            raise ValueError("`graph_sizes` must rise from one to the next")
+        for name in ("graph_sizes", "graph_lengths"):
+            values = list(getattr(self, name))
+            if values != sorted(set(values)):
+                raise ValueError(f"`{name}` must rise from one to the next")
+        if not self.graph_lengths and (self.piecewise_seconds or self.piecewise_request_seconds):
+            raise ValueError("`piecewise_seconds` and `piecewise_request_seconds` need `graph_lengths`")
         return self
 
     def _times(self, curve: FloatArray, derived: Mapping[str, float]) -> StepTimes:
@@ -69,6 +80,9 @@ class _Latency(Settings):
             cold_draft=self.cold_draft_seconds,
             noise=self.noise,
             graph_sizes=self.graph_sizes,
+            graph_lengths=self.graph_lengths,
+            piecewise=self.piecewise_seconds,
+            piecewise_request=self.piecewise_request_seconds,
             **chosen,
         )
 

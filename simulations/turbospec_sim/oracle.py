@@ -65,10 +65,15 @@ class OraclePolicy:
         self._price.add(decoding, int(outcome.emitted.sum()), outcome.step_seconds - prompts)
 
     def _costs(self, view: StepView, batch: Batch) -> StepCosts:
+        piecewise = self._state.times.piecewise + self._state.times.piecewise_request * view.size
+        return self._full_graphs(view, batch).with_graphs(view.graph_lengths, piecewise)
+
+    def _full_graphs(self, view: StepView, batch: Batch) -> StepCosts:
         times, size, decoding = self._state.times, view.size, batch.decoding
         context = batch.context_tokens
         tokens = decoding + view.prefill_tokens
-        verify = _verify_table(tokens, batch.max_draft_tokens, context, size, *self._state.arrays)
+        most = max(batch.max_draft_tokens, size * max(view.graph_lengths, default=0))
+        verify = _verify_table(tokens, most, context, size, *self._state.arrays)
         mean_context = context / size
         row = times.draft_row + times.draft_kv_token * mean_context
         if view.parallel_drafter:

@@ -76,7 +76,7 @@ def _verify(samples: Sequence[LatencySample]) -> tuple[FloatArray, dict[str, flo
     fitted, _ = nnls(features * weight[:, None], seconds * weight)
     fitted *= _to_mean(features @ fitted, seconds)
     # Columns that are 0 in all samples keep the latency model's prior: a coefficient of 0 would make those tokens free.
-    guess = np.append(LatencyModel().verify.weights, 0.0)
+    guess = np.append(LatencyModel().verify.weights[: features.shape[1] - 1], 0.0)
     floor, kv_token, *slopes, sampled_token = np.where(np.abs(features).max(axis=0) > 0.0, fitted, guess).tolist()
     knots = np.array([0.0, *VERIFY_KNOTS[:-1], 2.0 * VERIFY_KNOTS[-2]])
     curve = np.array([knots, np.concatenate([[floor, floor], floor + np.cumsum(slopes * np.diff(knots[1:]))])])

@@ -70,6 +70,8 @@ TIMES = np.dtype(
         ("draft_kv_token", "f8"),
         ("catch_up_token", "f8"),
         ("cold_draft", "f8"),
+        ("piecewise", "f8"),
+        ("piecewise_request", "f8"),
         ("noise", "f8"),
     ],
     align=True,
@@ -90,6 +92,7 @@ ENGINE = np.dtype(
         ("parallel_drafter", "i8"),
         ("batch_drafter", "i8"),
         ("first_pass_every_step", "i8"),
+        ("padded_length", "i8"),  # of the plan whose drafts are verified next
         ("drafter_warm", "i8"),  # whether it has drafted before
         ("closed_loop", "i8"),  # whether a finished request makes its client send the next one
         ("seed", "i8"),

@@ -66,6 +66,7 @@ class EngineState:
             **self.acceptance._asdict(),
             curve=self.times.curve,
             padding=self.times.padding,
+            graph_lengths=np.array(self.times.graph_lengths, np.int64),
             totals=self.totals,
             gaps=self.gaps,
         )

@@ -3,7 +3,7 @@
     step    = host + target's pass + drafting
     host    = fixed + per request
     target  = curve(tokens, padded to a CUDA graph's size) + per KV token read + per pair of a prompt's attention
-              + per token that a next token is sampled after
+              + per token that a next token is sampled after + fixed and per request without a full CUDA graph
     draft   = start + Σ over passes (fixed + per row + per KV token) + per token of catch-up,
               and a fixed time once, at the first draft
 
@@ -51,10 +51,16 @@ class StepTimes:
     """For each token that the drafter's first pass computes beyond one or two a request, prompt tokens included."""
     cold_draft: float = 0.0
     """Additional time of the first draft of a run."""
+    piecewise: float = 0.0
+    """For a step that replays no full CUDA graph, where there are any (`graph_lengths`)."""
+    piecewise_request: float = 0.0
+    """For each request of such a step."""
     noise: float = 0.0
     """Standard deviation of the logarithm of the target's and the drafter's time; the means do not change."""
     graph_sizes: Sequence[int] = field(default=())
     """Tokens to which CUDA graphs pad a pass, rising; a larger pass is not padded."""
+    graph_lengths: Sequence[int] = field(default=())
+    """Draft lengths with full CUDA graphs for a batch that verifies so many draft tokens for each request, rising."""
 
     @property
     def record(self) -> Records:
@@ -67,6 +73,11 @@ class StepTimes:
     @property
     def padding(self) -> IntArray:
         return np.array(self.graph_sizes, np.int64)
+
+    def full_graphs(self, requests: int) -> tuple[int, ...]:
+        """Those of `graph_lengths` that have a graph for a batch of `requests`."""
+        most = max(self.graph_sizes, default=math.inf)
+        return tuple(length for length in self.graph_lengths if requests * (length + 1) <= most)
 
 
 def floor_and_slope(floor: float, token: float, *, combined: str) -> FloatArray:

@@ -57,6 +57,7 @@ class FinishedStep(NamedTuple):
     draft_seconds: float
     verify_seconds: float
     step_seconds: float
+    piecewise: bool
 
 
 class VerifiedBatch(NamedTuple):
@@ -70,6 +71,7 @@ class VerifiedBatch(NamedTuple):
     padded_tokens: int
     prefill_tokens: int
     context_tokens: int
+    piecewise: bool
     verify_seconds: float
     host_seconds: float
     columns: IntArray
@@ -95,8 +97,11 @@ def open_step(arrays: EngineArrays, now: float) -> OpenedStep:
     return OpenedStep(*_open_step(now, *arrays))
 
 
-def draft_and_verify(arrays: EngineArrays, size: int, slots: IntArray, lengths: IntArray, now: float) -> FinishedStep:
+def draft_and_verify(
+    arrays: EngineArrays, size: int, slots: IntArray, lengths: IntArray, padded_length: int, now: float
+) -> FinishedStep:
     """Execute a plan: draft `lengths[i]` tokens for batch slot `slots[i]`, verify the `size` requests, emit."""
+    arrays.engine["padded_length"] = padded_length
     return FinishedStep(*_draft_and_verify(size, slots, lengths, now, *arrays))
 
 
@@ -108,11 +113,14 @@ def verify_batch(arrays: EngineArrays, drafted_slots: IntArray, now: float) -> V
     return VerifiedBatch(*_verify_batch(drafted_slots, now, *arrays))
 
 
-def draft_and_emit(arrays: EngineArrays, size: int, slots: IntArray, lengths: IntArray, now: float) -> DrafterPasses:
+def draft_and_emit(
+    arrays: EngineArrays, size: int, slots: IntArray, lengths: IntArray, padded_length: int, now: float
+) -> DrafterPasses:
     """The second half: draft `lengths[i]` tokens for batch slot `slots[i]`, for the next step, then emit.
 
     The drafter's seconds include their noise.
     """
+    arrays.engine["padded_length"] = padded_length
     return DrafterPasses(*_draft_and_emit(size, slots, lengths, now, *arrays))
 
 
@@ -153,6 +161,7 @@ def _draft_and_verify(size: int, slots: IntArray, lengths: IntArray, now: float,
     return (
         now + step_seconds, judged, drafter.rows, drafter.context_tokens, drafter.catch_up_tokens,
         target.tokens, target.padded_tokens, target.context_tokens, draft_seconds, verify_seconds, step_seconds,
+        target.piecewise,
     )  # fmt: skip
 
 
@@ -165,7 +174,7 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
     size = schedule(arrays)
     if size == 0:
         columns, _ = view_columns(engine, requests, arrays.batch, 0)
-        return 0, np.zeros((4, 0), np.int64), 0, 0, 0, 0, 0.0, 0.0, columns, 0, 0, 0.0
+        return 0, np.zeros((4, 0), np.int64), 0, 0, 0, 0, False, 0.0, 0.0, columns, 0, 0, 0.0
     target = target_pass(arrays, size)
     times, seed, step = engine[0].times, engine[0].seed, engine[0].step
     verify(arrays, size)
@@ -182,7 +191,7 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
     _account(engine, totals, size, Spent(host_seconds, 0.0, verify_seconds, target.prefill_seconds * target_noise))
     return (
         size, judged, target.tokens, target.padded_tokens, target.prefill_tokens, target.context_tokens,
-        verify_seconds, host_seconds, columns, next_prefill_tokens, number, seconds,
+        target.piecewise, verify_seconds, host_seconds, columns, next_prefill_tokens, number, seconds,
     )  # fmt: skip
 
 

@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from turbospec.interface import IntArray
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.acceptance import AcceptanceTables, advance_acceptance, draft_acceptance
 from turbospec_sim.arrays import EngineArrays
 from turbospec_sim.drafting import is_prefilling
+from turbospec_sim.limits import MAX_COUNT
 from turbospec_sim.randomness import uniform
 from turbospec_sim.records import SLOT, TOKENS
 from turbospec_sim.step_time import padded, pass_seconds
@@ -26,6 +28,8 @@ class TargetPass(NamedTuple):
     prefill_tokens: int
     context_tokens: int
     """KV tokens read, summed over requests."""
+    piecewise: bool
+    """As in a `StepOutcome`."""
 
 
 @compiled
@@ -34,24 +38,43 @@ def target_pass(arrays: EngineArrays, size: int) -> TargetPass:
     requests, batch = arrays.requests, arrays.batch
     cost, curve, padding = arrays.engine[0].times, arrays.curve, arrays.padding
     tokens, prefill, context, prefill_context, pairs = 0, 0, 0, 0, 0.0
+    padded_length, shortest, longest = arrays.engine[0].padded_length, MAX_COUNT, 0
     for row in range(size):
         request, own = requests[batch[SLOT, row]], batch[TOKENS, row]
-        tokens += own + request.drafts
-        context += request.computed + own + request.drafts
-        if is_prefilling(request):
+        prefilling = is_prefilling(request)
+        verified = 0 if prefilling else max(request.drafts, padded_length)
+        tokens += own + verified
+        context += request.computed + own + verified
+        if prefilling:
             prefill += own
             prefill_context += request.computed + own
             pairs += own * (request.computed + 0.5 * own)
+        else:
+            shortest, longest = min(shortest, verified), max(longest, verified)
     with_padding = padded(tokens, padding)
     seconds = pass_seconds(curve, with_padding) + cost.kv_token * context + cost.attention_pair * pairs
     seconds += cost.sampled_token * (tokens - prefill)
+    piecewise = False
+    if len(arrays.graph_lengths) and not (
+        prefill == 0 and shortest == longest and _has_graph(arrays.graph_lengths, padding, longest, tokens)
+    ):
+        seconds += cost.piecewise + cost.piecewise_request * size
+        piecewise = prefill == 0
     prefill_seconds = 0.0
     if prefill == tokens:
         prefill_seconds = seconds
     elif prefill > 0:
         without = pass_seconds(curve, padded(tokens - prefill, padding)) + cost.kv_token * (context - prefill_context)
         prefill_seconds = seconds - without - cost.sampled_token * (tokens - prefill)
-    return TargetPass(seconds, prefill_seconds, tokens, with_padding, prefill, context)
+    return TargetPass(seconds, prefill_seconds, tokens, with_padding, prefill, context, piecewise)
+
+
+@compiled
+def _has_graph(lengths: IntArray, sizes: IntArray, length: int, tokens: int) -> bool:
+    """Whether a batch of `tokens` tokens, in which every request verifies `length` drafts, has a full CUDA graph."""
+    if len(sizes) and tokens > sizes[-1]:
+        return False
+    return bool(np.any(lengths == length))
 
 
 @compiled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -131,6 +131,7 @@ def test_a_valid_plan_is_passed_through() -> None:
         pytest.param(drafting(0, 4, 8), id="over the maximum"),
         pytest.param(drafting(1, 4, 7), id="over a request's limit"),
         pytest.param(drafting(0, -1, 7), id="negative"),
+        pytest.param(lambda view: StepPlan(np.array([0, 4, 7]), padded_length=7), id="padded to no graph's length"),
     ],
 )
 @pytest.mark.parametrize(("fallback", "expected"), [(0, [0, 0, 0]), (5, [0, 4, 5])])
@@ -143,6 +144,15 @@ def test_an_invalid_plan_is_replaced_by_the_fallback(
     assert on_fallback(given_plan)
     assert controller.stats.guard_trips == 1
     assert controller.stats.last_fault.startswith("plan: ")
+
+
+def test_a_plan_is_padded_to_a_length_with_a_graph_that_is_not_below_its_drafts() -> None:
+    view = replace(a_view(), graph_lengths=(0, 5, 7))
+    longest = Controller(Scripted(lambda view: StepPlan.same_length(view, 7, ""))).plan(view)
+    assert (longest.draft_lengths.tolist(), longest.padded_length) == ([0, 4, 7], 7)
+    assert Controller(Scripted(lambda view: StepPlan.same_length(view, 6, ""))).plan(view).padded_length == 0
+    below = Controller(Scripted(lambda view: StepPlan(np.array([0, 4, 7]), padded_length=5)))
+    assert on_fallback(below.plan(view))
 
 
 @given(st.lists(st.integers(-3, 12), max_size=5), st.lists(st.integers(0, 9), min_size=1, max_size=5))

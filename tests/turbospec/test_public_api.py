@@ -64,7 +64,7 @@ EXPORTS = {
         "plan_draft_lengths",
         "step_costs",
     ],
-    "turbospec.exploration": ["NoDraftSteps", "ProbeBudget", "probe_loss_seconds"],
+    "turbospec.exploration": ["ComparisonSteps", "ProbeBudget", "probe_loss_seconds"],
     "turbospec.runtime": [
         "PACKAGE",
         "PlansInFlight",

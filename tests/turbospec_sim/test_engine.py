@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.turbospec_sim.scenarios import RandomPolicy, Steps, closed, scenario, serve, state_of
 from turbospec import UserError
-from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
+from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
 from turbospec.policy import load_policy
 from turbospec.policy.static import StaticPolicy
 from turbospec_sim.run import Run, simulate
@@ -119,6 +119,54 @@ def test_requests_that_fit_no_cache_are_refused_and_the_others_served() -> None:
         assert row["failed"] > 0
         assert row["completed"] > 0
         assert row["completed"] + row["failed"] == 60
+
+
+def decode_steps(order: str, policy: Policy) -> list[tuple[StepView, StepPlan, StepOutcome]]:
+    """Steps without prefill of a server with graphs for lengths 0, 1 and 3; without one a step takes 10 ms more."""
+    made = closed(
+        8,
+        server__emit=order,
+        latency__graph_lengths=[0, 1, 3],
+        latency__piecewise_seconds=0.008,
+        latency__piecewise_request_seconds=0.001,
+        chat__output_tokens={"distribution": "uniform", "low": 5, "high": 40},
+    )
+    recorded: list[tuple[StepView, StepPlan, StepOutcome]] = []
+
+    class Recorder:
+        def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
+            recorded.append((view, plan, outcome))
+
+    serve(state_of(made), policy, Recorder())
+    return [(v, p, o) for v, p, o in recorded if not o.prefill_tokens and v.size == int((o.emitted > 0).sum())]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("length", [0, 1, 2, 3])
+def test_a_padded_step_replays_a_full_graph(order: str, length: int) -> None:
+    steps = decode_steps(order, StaticPolicy(length))
+    cut = 0
+    for view, plan, outcome in steps:
+        if not view.graph_lengths or not plan.draft_lengths.any():
+            continue
+        uniform = bool((plan.draft_lengths == length).all())
+        cut += not uniform
+        assert plan.padded_length == (0 if length == 2 else length)
+        assert outcome.piecewise == (length == 2)
+        assert outcome.drafted.sum() == plan.draft_lengths.sum()
+        verified = length * view.size if plan.padded_length else int(plan.draft_lengths.sum())
+        assert outcome.tokens_batched == view.size + verified
+        missed = 0.008 + 0.001 * view.size if outcome.piecewise else 0.0
+        assert outcome.verify_seconds == pytest.approx(0.02 + 1e-4 * outcome.tokens_batched + missed, rel=1e-9)
+    assert cut > 5 or length < 2, "requests near their end are part of the test"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_unequal_drafts_miss_their_graph(order: str) -> None:
+    steps = decode_steps(order, RandomPolicy(3))
+    unequal = [outcome for view, _, outcome in steps if view.graph_lengths and len(set(outcome.drafted.tolist())) > 1]
+    assert len(unequal) > 20
+    assert all(outcome.piecewise for outcome in unequal)
 
 
 @pytest.mark.parametrize("order", ORDERS)

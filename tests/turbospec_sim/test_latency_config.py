@@ -40,6 +40,13 @@ def test_graphs_pad_up_to_their_largest_size() -> None:
     assert [padded(tokens, sizes) for tokens in (1, 3, 8, 9)] == [1, 4, 8, 9]
 
 
+def test_a_batch_has_full_graphs_up_to_the_largest_size() -> None:
+    made = times(
+        source="coefficients", verify_curve=[[0, 0.01], [8, 0.01]], graph_sizes=[8, 16], graph_lengths=[0, 1, 3]
+    )
+    assert [made.full_graphs(requests) for requests in (4, 5, 8, 9, 17)] == [(0, 1, 3), (0, 1), (0, 1), (0,), ()]
+
+
 def test_noise_changes_no_mean() -> None:
     record = StepTimes(np.zeros((2, 2)), noise=0.2).record[0]
     factors = np.array([noise(record, 0, step, 0) for step in range(20_000)])
@@ -91,6 +98,8 @@ def test_a_profile_is_fitted_as_the_controller_fits_it(tmp_path: Path) -> None:
         {"source": "coefficients", "verify_curve": [[1, 0.1], [2, 0.2]]},
         {"source": "roofline", "gpu": "h300", "target": "qwen3-8b"},
         {"source": "roofline", "gpu": "h100", "target": "qwen3-8b", "graph_sizes": [4, 2]},
+        {"source": "roofline", "gpu": "h100", "target": "qwen3-8b", "graph_lengths": [0, 0]},
+        {"source": "roofline", "gpu": "h100", "target": "qwen3-8b", "piecewise_seconds": 0.001},
     ],
 )
 def test_incomplete_sources_are_refused(fields: dict[str, Any]) -> None:

@@ -104,10 +104,10 @@ class Fit:
         from turbospec.models.latency import VERIFY_KNOTS
 
         segments = [f"verify: token {low:.0f} to {high:.0f}" for low, high in pairwise(VERIFY_KNOTS)]
-        verify = ["verify: any pass", "verify: context token", *segments]
+        verify = ["verify: any pass", "verify: context token", *segments, "verify: any prefill", "verify: prompt token"]
         draft = ["draft: any", "draft: pass", "draft: row of a pass", "draft: context token", "draft: catch-up token"]
         host = ["host: any step", "host: request"]
-        weights = np.concatenate([self.model.verify.weights, self.model.draft.weights, self.model.host.weights])
+        weights = np.concatenate([self.model.verify.weights[:-1], self.model.draft.weights, self.model.host.weights])
         costs = dict(zip(verify + draft + host, weights.tolist(), strict=True))
         unseen = {name for name, low in zip(segments, VERIFY_KNOTS[:-1], strict=True) if low >= self.most_tokens}
         return {name: seconds for name, seconds in costs.items() if seconds > 0 and name not in unseen}

@@ -3,7 +3,7 @@
 The names below are for policies; everything else in this package may change.
 """
 
-from turbospec.exploration.no_draft_steps import NoDraftSteps
+from turbospec.exploration.comparison_steps import ComparisonSteps
 from turbospec.exploration.probing import ProbeBudget, probe_loss_seconds
 
-__all__ = ["NoDraftSteps", "ProbeBudget", "probe_loss_seconds"]
+__all__ = ["ComparisonSteps", "ProbeBudget", "probe_loss_seconds"]

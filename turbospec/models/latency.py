@@ -4,7 +4,9 @@
 
 * verify: piecewise linear in the tokens of the target's pass, with a slope of its own (never negative) between powers
   of two, plus a term for the KV that attention reads. The constant is the memory-bound floor and the last slopes are
-  the compute-bound ones; a step of the curve at a CUDA graph's size appears as one steep segment.
+  the compute-bound ones; a step of the curve at a CUDA graph's size appears as one steep segment. Added to it: a
+  constant and a time per prompt token for passes with prefill, which replay no full CUDA graph and attend within the
+  prompt; and a constant for a pass that unequal draft lengths kept from replaying one.
 * draft: affine in the passes, their rows, the KV they read and the tokens of drafter KV lag caught up.
 * host: affine in the requests.
 
@@ -24,7 +26,7 @@ from turbospec.models.online_regression import OnlineRegression, Regression, lea
 from turbospec.models.profile import LatencySample
 from turbospec.runtime.kernels import compiled, unnamed
 
-VERIFY_KNOTS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, np.inf])
+VERIFY_KNOTS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, np.inf])
 """Tokens in the target's pass at which the slope may change."""
 MIN_OBSERVATIONS = 4
 """Measured steps, and measured steps with drafts, that a model without a profile needs before it is used."""
@@ -44,6 +46,9 @@ class StepMeasurement(NamedTuple):
     draft_seconds: float
     verify_seconds: float
     host_seconds: float
+    piecewise: float
+    """1 for `StepOutcome.piecewise`, else 0."""
+    prefill_tokens: int
 
 
 def verify_features(tokens: FloatArray, context_tokens: FloatArray) -> FloatArray:
@@ -62,10 +67,15 @@ def verify_features(tokens: FloatArray, context_tokens: FloatArray) -> FloatArra
 
 
 @compiled
-def step_features(tokens: float, context_tokens: float) -> FloatArray:
-    """(2 + segments,) `verify_features` of one pass, in one compiled loop instead of a dozen array operations."""
-    row = np.zeros(len(VERIFY_KNOTS) + 1)
+def step_features(tokens: float, context_tokens: float, prefill_tokens: float, piecewise: float) -> FloatArray:
+    """(5 + segments,) `verify_features` of one pass, then whether it has prefill tokens (1 or 0), their number, and
+    whether it ran `piecewise` (1 or 0).
+
+    One compiled loop instead of a dozen array operations.
+    """
+    row = np.zeros(len(VERIFY_KNOTS) + 4)
     row[0], row[1] = 1.0, context_tokens
+    row[-3], row[-2], row[-1] = min(prefill_tokens, 1.0), prefill_tokens, piecewise
     for segment in range(len(VERIFY_KNOTS) - 1):
         low, high = VERIFY_KNOTS[segment], VERIFY_KNOTS[segment + 1]
         row[segment + 2] = min(max(tokens - low, 0.0), high - low)
@@ -77,7 +87,9 @@ def _learn_step(verify: Regression, draft: Regression, host: Regression, step: S
     """Update all three regressions in one call: entering compiled code takes longer than the update itself."""
     verify, draft, host, step = Regression(*verify), Regression(*draft), Regression(*host), StepMeasurement(*step)
     if step.verify_seconds > 0.0:
-        row = step_features(float(step.tokens_batched), float(step.context_tokens))
+        row = step_features(
+            float(step.tokens_batched), float(step.context_tokens), float(step.prefill_tokens), step.piecewise
+        )
         learn_online(verify, row, step.verify_seconds)
     if step.draft_passes and step.draft_seconds > 0.0:
         row = np.array([1.0, step.draft_passes, step.draft_rows, step.draft_context_tokens, step.catch_up_tokens])
@@ -110,11 +122,12 @@ class LatencyModel:
 
     def __init__(self) -> None:
         segments = len(VERIFY_KNOTS) - 1
-        verify = np.concatenate([[8e-3, 1e-8], np.full(segments, 4e-5)])
+        verify = np.concatenate([[8e-3, 1e-8], np.full(segments, 4e-5), np.zeros(3)])
         # Slopes of neighbouring segments are similar: one shared uncertainty, and a smaller one of each segment.
         variance = np.zeros((len(verify), len(verify)))
         variance[0, 0], variance[1, 1] = 5e-2**2, 1e-7**2
-        variance[2:, 2:] = 1e-4**2 + np.diag(np.full(segments, 5e-5**2))
+        variance[-3:, -3:] = np.diag([5e-3**2, 1e-4**2, 5e-3**2])
+        variance[2:-3, 2:-3] = 1e-4**2 + np.diag(np.full(segments, 5e-5**2))
         # From one token to two a pass changes from matrix-vector to matrix-matrix products, which may cost much more.
         variance[2, 2] += 3e-3**2
         self.verify = OnlineRegression(verify, variance)
@@ -127,7 +140,7 @@ class LatencyModel:
         self.fitted = False
         """Whether the model was fitted to a profile and its draft costs have not been reset since."""
         self._no_draft_reference: tuple[FloatArray, float] | None = None
-        """Of the last step with drafts: its features without the drafts, and the time predicted for those then."""
+        """Of the last step with drafts: features of it without drafts, and the longest time predicted for them since."""
 
     @classmethod
     def fit(cls, samples: Sequence[LatencySample]) -> LatencyModel:
@@ -195,6 +208,8 @@ class LatencyModel:
             draft_seconds=step.draft_seconds,
             verify_seconds=step.verify_seconds,
             host_seconds=step.step_seconds - step.draft_seconds - step.verify_seconds,
+            piecewise=float(isinstance(step, StepOutcome) and step.piecewise),
+            prefill_tokens=step.prefill_tokens,
         )
         _learn_step(unnamed(verify.state), unnamed(self.draft.state), unnamed(self.host.state), unnamed(measurement))
         self.verify_observations += 1
@@ -203,16 +218,22 @@ class LatencyModel:
                 step.reused_plan_tokens / step.reused_plan_steps,
                 step.reused_plan_seconds / step.reused_plan_steps,
             )
-            verify.learn(step_features(tokens, float(step.context_tokens)), seconds - self.host_seconds(requests))
+            verify.learn(
+                step_features(tokens, float(step.context_tokens), 0.0, 0.0), seconds - self.host_seconds(requests)
+            )
         # There may be drafts without a drafter pass of their own: see `StepView.first_pass_every_step`.
         if rows or (isinstance(step, StepOutcome) and step.drafted.any()):
             self.draft_observations += 1
-            features = step_features(float(requests), float(step.context_tokens))
+            features = step_features(float(requests), float(step.context_tokens), 0.0, 0.0)
             self._no_draft_reference = features, float(verify.predict(features))
+        elif self._no_draft_reference is not None:
+            # The model may still have been adapting to slower hardware when it last saw a draft.
+            features, longest = self._no_draft_reference
+            self._no_draft_reference = features, max(longest, float(verify.predict(features)))
 
     @property
     def no_draft_time_ratio(self) -> float:
-        """Predicted time of a step without drafts, now over when a step with drafts was last measured.
+        """Predicted time of a step without drafts, now over the longest since a step with drafts was last measured.
 
         Below 1: the hardware has become faster since, and the draft costs may be outdated. 1 if nothing was drafted.
         """
@@ -225,7 +246,9 @@ class LatencyModel:
         """Reset the draft costs to the initial guess; the model is then no longer `calibrated`."""
         self.draft, self.draft_observations, self.fitted = _unknown_draft_costs(), 0, False
 
-    def verify_curve(self, base_tokens: int, extra_tokens: int, context_tokens: float, requests: int) -> FloatArray:
+    def verify_curve(
+        self, base_tokens: int, extra_tokens: int, context_tokens: float, requests: int, prefill_tokens: int = 0
+    ) -> FloatArray:
         """Host and verify seconds of a step, by the number of its draft tokens.
 
         Args:
@@ -233,13 +256,20 @@ class LatencyModel:
             extra_tokens: largest number of draft tokens.
             context_tokens: KV tokens that the pass attends to.
             requests: requests in the step.
+            prefill_tokens: prompt tokens among the base tokens.
 
         Returns:
             (extra + 1,) seconds with 0 … `extra_tokens` draft tokens; not decreasing.
         """
         weights = self.verify.weights
-        floor = float(weights[0] + weights[1] * context_tokens)
-        return _curve(weights[2:], floor + self.host_seconds(requests), base_tokens, extra_tokens)
+        floor = weights[0] + weights[1] * context_tokens
+        floor += weights[-3] * min(prefill_tokens, 1) + weights[-2] * prefill_tokens
+        return _curve(weights[2:-3], float(floor) + self.host_seconds(requests), base_tokens, extra_tokens)
+
+    @property
+    def piecewise_seconds(self) -> float:
+        """Seconds that a step takes longer if unequal draft lengths keep it from replaying a full CUDA graph."""
+        return float(self.verify.weights[-1])
 
     def host_seconds(self, requests: int) -> float:
         """Host work of a step, seconds."""
@@ -276,7 +306,7 @@ def _requests(sample: LatencySample) -> int:
 
 
 def _pass_features(step: LatencySample | StepOutcome) -> FloatArray:
-    return step_features(float(step.tokens_batched), float(step.context_tokens))
+    return step_features(float(step.tokens_batched), float(step.context_tokens), float(step.prefill_tokens), 0.0)
 
 
 def draft_features(step: LatencySample | StepOutcome) -> FloatArray:

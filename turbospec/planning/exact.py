@@ -10,6 +10,10 @@ columns, and they form a prefix of every row. One scan over the gains in falling
 therefore finds the optimum of every pair (d, m), in O(nK log nK + nK²). It is exact also where V has steps due to graph
 padding.
 
+Engines with full CUDA graphs replay one if every request verifies the same number of draft tokens, out of a short list;
+any other step takes a fixed time longer. With that time added to every plan with drafts, the scan finds the best plan
+of unequal lengths. The few uniform plans, in which shorter drafts are padded, are compared with it one by one.
+
 A fixed cost per drafting request (catching up its drafter KV lag) breaks that argument: finding the best plan is then a
 knapsack problem. A heuristic then excludes the requests whose gain does not cover their fixed cost; its loss against
 brute force is below 1 % in the tests.
@@ -18,7 +22,7 @@ brute force is below 1 % in the tests.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -40,14 +44,36 @@ class StepCosts:
     """α, per drafter pass, that is per position of depth. A parallel drafter's only pass belongs in `draft_start`."""
     draft_token: float = 0.0
     """β, per draft token: a row of a drafter pass."""
+    piecewise: float = 0.0
+    """Added to a step with drafts that is not padded to one of `graph_lengths`."""
+    graph_lengths: tuple[int, ...] = ()
+    """Draft lengths above 0 that every request's draft can be padded to, with so many drafter passes; `verify` covers n
+    times the longest. With them the optimum is exact if `draft_token` is 0, as where passes run over the batch."""
 
-    def seconds(self, draft_lengths: IntArray) -> float:
+    def with_graphs(self, lengths: tuple[int, ...], piecewise: float) -> StepCosts:
+        """The costs in an engine with full CUDA graphs for these lengths, 0 included or not; these are of full graphs.
+
+        Args:
+            lengths: a view's `graph_lengths`; empty for the costs as they are.
+            piecewise: seconds that a step without a full graph takes longer.
+        """
+        if not lengths:
+            return self
+        verify = self.verify.copy()
+        if 0 not in lengths:
+            verify[0] += piecewise
+        return replace(self, verify=verify, piecewise=piecewise, graph_lengths=tuple(each for each in lengths if each))
+
+    def seconds(self, draft_lengths: IntArray, padded_length: int = 0) -> float:
         """Duration of a step with these (n,) draft lengths, fixed costs of requests not included."""
         m = int(draft_lengths.sum())
         if m == 0:
             return float(self.verify[0])
-        depth = int(draft_lengths.max())
-        return float(self.draft_start + self.draft_pass * depth + self.draft_token * m + self.verify[m])
+        depth = padded_length or int(draft_lengths.max())
+        verified = padded_length * len(draft_lengths) or m
+        graph = 0.0 if padded_length else self.piecewise
+        drafting = self.draft_start + self.draft_pass * depth + self.draft_token * m
+        return float(drafting + graph + self.verify[verified])
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,6 +85,8 @@ class DraftPlan:
     """Σ gain[i,j] of the chosen tokens: expected accepted tokens where the weights are 1."""
     seconds: float
     """Duration of the step, fixed costs of requests included."""
+    padded_length: int = 0
+    """As in a `StepPlan`."""
 
     def value(self, price: float) -> float:
         """The objective, in tokens, at a price of time λ in tokens/s."""
@@ -84,8 +112,24 @@ def plan_draft_lengths(
     """
     scan = _GainScan(gains, costs, price, max_seconds)
     if request_seconds is None or not request_seconds.any():
-        return scan.best(np.ones(len(gains), np.bool_))
-    return _with_request_costs(scan, request_seconds)
+        best = scan.best(np.ones(len(gains), np.bool_))
+    else:
+        best = _with_request_costs(scan, request_seconds)
+    for length in costs.graph_lengths:
+        plan = _uniform(gains, costs, length, request_seconds)
+        if plan.seconds <= max_seconds and plan.value(price) > best.value(price):
+            best = plan
+    return best
+
+
+def _uniform(gains: FloatArray, costs: StepCosts, length: int, request_seconds: FloatArray | None) -> DraftPlan:
+    """The plan in which every request drafts `length` tokens, or as many as it can and the rest is padded."""
+    within = gains[:, :length]
+    lengths = np.count_nonzero(within, axis=1)
+    seconds = costs.seconds(lengths, length)
+    if request_seconds is not None:
+        seconds += float(request_seconds[lengths > 0].sum())
+    return DraftPlan(lengths, float(within.sum()), seconds, length)
 
 
 class _Linear(NamedTuple):
@@ -103,7 +147,8 @@ class _GainScan:
 
     def __init__(self, gains: FloatArray, costs: StepCosts, price: float, max_seconds: float) -> None:
         self.gains, self.costs, self.price, self.max_seconds = gains, costs, price, max_seconds
-        self._linear = unnamed(_Linear(costs.draft_start, costs.draft_pass, costs.draft_token, price, max_seconds))
+        start = costs.draft_start + costs.piecewise
+        self._linear = unnamed(_Linear(start, costs.draft_pass, costs.draft_token, price, max_seconds))
         # In an optimum each chosen gain covers at least the cheapest increment of the verify pass and a row of a
         # drafter pass; otherwise dropping it would be better. Smaller gains need not be sorted.
         values = gains.ravel()

@@ -158,7 +158,8 @@ def fixed_lengths(problem: StepProblem, max_seconds: float) -> StepPlan | None:
     return StepPlan(
         lengths,
         predicted_tokens=decoding + solution.gain,
-        predicted_seconds=costs.seconds(lengths) + catch_up,
+        predicted_seconds=costs.seconds(lengths, solution.padded_length) + catch_up,
+        padded_length=solution.padded_length,
         reason=f"{total} draft tokens for {decoding} requests: {solution.gain:.2f} predicted to be accepted, "
         f"at a price of time of {problem.price:.0f} tok/s",
     )

@@ -10,9 +10,14 @@ from turbospec.planning.problem import Batch
 
 def step_costs(latency: LatencyModel, view: StepView, batch: Batch) -> StepCosts:
     """Verify time by draft tokens, and drafting time by passes and rows, for one step."""
-    verify = latency.verify_curve(
-        batch.decoding + view.prefill_tokens, batch.max_draft_tokens, batch.context_tokens, view.size
-    )
+    return _full_graphs(latency, view, batch).with_graphs(view.graph_lengths, latency.piecewise_seconds)
+
+
+def _full_graphs(latency: LatencyModel, view: StepView, batch: Batch) -> StepCosts:
+    """The costs of steps that replay full CUDA graphs, or of an engine where the mix of lengths makes no difference."""
+    most = max(batch.max_draft_tokens, view.size * max(view.graph_lengths, default=0))
+    tokens = batch.decoding + view.prefill_tokens
+    verify = latency.verify_curve(tokens, most, batch.context_tokens, view.size, view.prefill_tokens)
     start, each_pass, row = latency.draft_costs(batch.context_tokens / view.size)
     if view.parallel_drafter and view.first_pass_every_step:
         return StepCosts(verify)

@@ -53,8 +53,8 @@ class AcceptanceGatePolicy:
             self._retire(set(view.request_ids.tolist()))
         if self.closed:
             return StepPlan(np.zeros(view.size, np.int64), reason="acceptance_gate: closed")
-        lengths = np.minimum(self._config.draft_length, view.draft_limits)
-        return StepPlan(lengths, reason=f"acceptance_gate: open, K = {self._config.draft_length}")
+        length = self._config.draft_length
+        return StepPlan.same_length(view, length, f"acceptance_gate: open, K = {length}")
 
     def observe(self, outcome: StepOutcome) -> None:
         if self.closed:

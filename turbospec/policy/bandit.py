@@ -47,7 +47,7 @@ class BanditPolicy:
         arm = arms.choose()
         self._open.put(view.step, (arms, arm))
         length = arms.draft_lengths[arm]
-        return StepPlan(np.minimum(length, view.draft_limits), reason=f"bandit: K = {length} at batch size {view.size}")
+        return StepPlan.same_length(view, length, f"bandit: K = {length} at batch size {view.size}")
 
     def observe(self, outcome: StepOutcome) -> None:
         arms, arm = self._open.pop(outcome.step) or (None, 0)

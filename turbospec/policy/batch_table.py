@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
-import numpy as np
 from pydantic import Field, field_validator
 
 from turbospec.interface import StepOutcome, StepPlan, StepView
@@ -67,7 +66,7 @@ class BatchTablePolicy:
     def plan(self, view: StepView) -> StepPlan:
         length = self._lengths[max(bisect_right(self._starts, view.size) - 1, 0)]
         reason = f"batch_table: K = {length} at batch size {view.size}"
-        return StepPlan(np.minimum(length, view.draft_limits), reason=reason)
+        return StepPlan.same_length(view, length, reason)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Nothing to learn."""

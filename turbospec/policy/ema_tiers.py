@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Literal
 
-import numpy as np
 from pydantic import Field, PositiveInt
 
 from turbospec.files.settings import Settings
@@ -65,7 +64,7 @@ class EmaTiersPolicy:
     def plan(self, view: StepView) -> StepPlan:
         slot = self._slot(view.size)
         reason = f"ema_tiers: K = {slot.length}, {slot.average:.2f} tokens accepted on average"
-        return StepPlan(np.minimum(slot.length, view.draft_limits), reason=reason)
+        return StepPlan.same_length(view, slot.length, reason)
 
     def observe(self, outcome: StepOutcome) -> None:
         self._slot(len(outcome.request_ids)).observe(outcome)

@@ -61,16 +61,13 @@ class GoodputPolicy:
         candidates = np.arange(view.max_draft + 1)
         if self.times is None:
             length = len(self._samples) % len(candidates)
-            return StepPlan(np.minimum(length, view.draft_limits), reason=f"goodput: warm-up, K = {length}")
+            return StepPlan.same_length(view, length, f"goodput: warm-up, K = {length}")
         tokens = self._expected_tokens(view, candidates)
         seconds = self.times.predict(view, candidates)
         best = int(np.argmax(tokens / seconds))
-        return StepPlan(
-            np.minimum(best, view.draft_limits),
-            predicted_tokens=float(tokens[best]),
-            predicted_seconds=float(seconds[best]),
-            reason=f"goodput: K = {best} at acceptance rate {self.acceptance:.2f}",
-        )
+        plan = StepPlan.same_length(view, best, f"goodput: K = {best} at acceptance rate {self.acceptance:.2f}")
+        plan.predicted_tokens, plan.predicted_seconds = float(tokens[best]), float(seconds[best])
+        return plan
 
     def observe(self, outcome: StepOutcome) -> None:
         if not self._offline:

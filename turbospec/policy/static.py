@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
 from turbospec.interface import StepOutcome, StepPlan, StepView
@@ -40,7 +39,7 @@ class StaticPolicy:
         self._reason = f"static: K = {draft_length}" if draft_length else "off"
 
     def plan(self, view: StepView) -> StepPlan:
-        return StepPlan(np.minimum(self.draft_length, view.draft_limits), reason=self._reason)
+        return StepPlan.same_length(view, self.draft_length, self._reason)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Nothing to learn."""

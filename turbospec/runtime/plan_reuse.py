@@ -42,6 +42,8 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
         return None
     if not np.array_equal(view.request_ids, planned.request_ids):
         return None
+    if plan.padded_length and plan.padded_length not in view.graph_lengths:
+        return None
     lengths = np.minimum(plan.draft_lengths, view.draft_limits)
     gate = None if plan.gate is None else plan.gate.for_next_step(lengths)
     return replace(plan, draft_lengths=lengths, gate=gate, reason="plan reused")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
+from turbospec.interface import StepOutcome
 from turbospec.models.latency import VERIFY_KNOTS, LatencyModel, draft_features, host_features, verify_features
 from turbospec.models.profile import LatencySample
 
@@ -42,6 +43,12 @@ def relative_errors(model: LatencyModel, samples: list[LatencySample]) -> np.nda
     return np.array([model.predict_sample(s) / s.step_seconds - 1.0 for s in samples])
 
 
+def pass_seconds(model: LatencyModel, tokens: np.ndarray, context: float = 0.0) -> np.ndarray:
+    """(n,) predicted seconds of passes without prompts that replay their graphs."""
+    features = verify_features(tokens, np.full(len(tokens), context))
+    return features @ model.verify.weights[: features.shape[1]]
+
+
 def test_offline_fit_predicts_unseen_steps() -> None:
     rng = np.random.default_rng(0)
     model = LatencyModel.fit(grid(rng))
@@ -55,7 +62,7 @@ def test_verify_curve_is_the_model_and_never_decreases() -> None:
     for base in (1, 2, 7, 64, 500):
         curve = model.verify_curve(base, 120, 900.0, 4)
         tokens = np.arange(base, base + 121, dtype=float)
-        expected = model.verify.predict(verify_features(tokens, np.full(121, 900.0))) + model.host_seconds(4)
+        expected = pass_seconds(model, tokens, 900.0) + model.host_seconds(4)
         assert curve == pytest.approx(expected, rel=1e-9)
         assert (np.diff(curve) >= 0).all()
 
@@ -172,9 +179,7 @@ def test_costs_that_a_profile_does_not_show_keep_their_initial_weight() -> None:
     model, initial = LatencyModel.fit(grid(np.random.default_rng(8))), LatencyModel()
     assert model.catch_up_token_seconds == initial.catch_up_token_seconds > 0.0
     unseen = np.array([700.0, 800.0])
-    assert np.diff(model.verify.predict(verify_features(unseen, np.zeros(2)))) == pytest.approx(
-        np.diff(initial.verify.predict(verify_features(unseen, np.zeros(2))))
-    )
+    assert np.diff(pass_seconds(model, unseen)) == pytest.approx(np.diff(pass_seconds(initial, unseen)))
 
 
 def test_the_first_measured_step_sets_the_scale() -> None:
@@ -182,8 +187,9 @@ def test_the_first_measured_step_sets_the_scale() -> None:
     model = LatencyModel()
     usual = measured(np.random.default_rng(8), 8, 0)
     model.learn(replace(usual, verify_seconds=0.08, step_seconds=0.085), 8)
-    assert float(model.verify.predict(verify_features(np.array(8.0), np.array(1600.0)))) == pytest.approx(0.08, rel=0.1)
-    assert float(model.verify.predict(verify_features(np.array(512.0), np.array(1600.0)))) < 0.24
+    small, large = pass_seconds(model, np.array([8.0, 512.0]), 1600.0)
+    assert small == pytest.approx(0.08, rel=0.1)
+    assert large < 0.24
     assert model.host_seconds(8) == pytest.approx(0.005, rel=0.1)
     drafted = measured(np.random.default_rng(8), 8, 2)
     model.learn(replace(drafted, draft_seconds=0.02, step_seconds=0.1), 8)
@@ -192,5 +198,33 @@ def test_the_first_measured_step_sets_the_scale() -> None:
 
 
 def test_the_slope_may_change_at_every_doubling_of_tokens() -> None:
-    """Target passes become compute-bound somewhere between 1 and 1,024 tokens."""
-    assert VERIFY_KNOTS[:-1].tolist() == [2**power for power in range(11)]
+    """Target passes become compute-bound somewhere between 1 and 8,192 tokens."""
+    assert VERIFY_KNOTS[:-1].tolist() == [2**power for power in range(14)]
+
+
+def pass_of(tokens: int, seconds: float, **fields: object) -> StepOutcome:
+    view = make_view(8)
+    return make_outcome(view, 0, 0, tokens_batched=tokens, verify_seconds=seconds, step_seconds=seconds, **fields)
+
+
+def test_passes_that_miss_their_graph_are_told_from_larger_ones() -> None:
+    model, rng = LatencyModel(), np.random.default_rng(3)
+    assert model.piecewise_seconds == 0.0, "unequal lengths are tried first"
+    for _ in range(200):
+        tokens, piecewise = 8 * int(rng.integers(1, 9)), bool(rng.random() < 0.3)
+        model.learn(pass_of(tokens, 0.015 + 1e-5 * tokens + 0.003 * piecewise, piecewise=piecewise), 8)
+    assert model.piecewise_seconds == pytest.approx(0.003, rel=0.1)
+    assert pass_seconds(model, np.array([8.0, 64.0]), 800.0) == pytest.approx([0.01508, 0.01564], rel=0.03)
+
+
+def test_prompts_that_take_longer_do_not_make_drafts_look_dear() -> None:
+    model, rng = LatencyModel(), np.random.default_rng(4)
+    for step in range(400):
+        tokens = 64 * (2 if step % 40 else 3)
+        prompt = int(rng.integers(200, 600)) * (step % 3 == 0)
+        seconds = 0.02 + 5e-5 * tokens + 3e-4 * prompt + 0.005 * (prompt > 0)
+        model.learn(pass_of(tokens + prompt, seconds, prefill_tokens=prompt), 64)
+    curve = model.verify_curve(64, 128, 800.0, 64)
+    assert curve[128] - curve[64] == pytest.approx(64 * 5e-5, rel=0.15)
+    mixed = model.verify_curve(128 + 400, 0, 800.0, 64, 400)[0] - model.host_seconds(64)
+    assert mixed == pytest.approx(0.02 + 128 * 5e-5 + 400 * 3e-4 + 0.005, rel=0.05)

@@ -23,20 +23,25 @@ def gain_of(lengths: IntArray, gains: FloatArray) -> float:
     return float((gains * (np.arange(gains.shape[1]) < lengths[:, None])).sum())
 
 
-def value(lengths: IntArray, gains: FloatArray, costs: StepCosts, price: float, request_seconds: FloatArray) -> float:
+def value(
+    lengths: IntArray, gains: FloatArray, costs: StepCosts, price: float, request_seconds: FloatArray, padded: int = 0
+) -> float:
     """The objective of a plan."""
-    seconds = costs.seconds(lengths) + request_seconds[lengths > 0].sum()
+    seconds = costs.seconds(lengths, padded) + request_seconds[lengths > 0].sum()
     return gain_of(lengths, gains) - price * seconds
 
 
 def brute_force(
     gains: FloatArray, costs: StepCosts, price: float, request_seconds: FloatArray, max_seconds: float = np.inf
 ) -> float:
-    """Value of the best plan."""
+    """Value of the best plan. A token of gain 0 is beyond its request's limit."""
     best = -price * costs.verify[0]
     for lengths in all_lengths(gains, costs):
-        if costs.seconds(lengths) + request_seconds[lengths > 0].sum() <= max_seconds:
-            best = max(best, value(lengths, gains, costs, price, request_seconds))
+        if (lengths > np.count_nonzero(gains, axis=1)).any():
+            continue
+        for padded in (0, *(each for each in costs.graph_lengths if each >= lengths.max())):
+            if costs.seconds(lengths, padded) + request_seconds[lengths > 0].sum() <= max_seconds:
+                best = max(best, value(lengths, gains, costs, price, request_seconds, padded))
     return best
 
 

@@ -34,6 +34,39 @@ def test_equals_brute_force_within_a_deadline(problem: Problem, max_seconds: flo
     assert plan.seconds <= max(max_seconds, costs.verify[0]) + 1e-12
 
 
+@settings(max_examples=1000, deadline=None)
+@given(problems(), st.sets(st.integers(0, 4)), st.floats(0.0, 5e-3), st.sampled_from([np.inf, 0.012, 0.02]))
+def test_equals_brute_force_with_full_graphs(
+    problem: Problem, lengths: set[int], piecewise: float, max_seconds: float
+) -> None:
+    gains, costs, price, _ = problem
+    costs.draft_token = 0.0
+    costs = costs.with_graphs(tuple(sorted(each for each in lengths if each <= gains.shape[1])), piecewise)
+    plan = plan_draft_lengths(gains, costs, price, max_seconds=max_seconds)
+    free = np.zeros(len(gains))
+    own = value(plan.draft_lengths, gains, costs, price, free, plan.padded_length)
+    assert plan.value(price) == pytest.approx(own, abs=1e-9)
+    assert own == pytest.approx(brute_force(gains, costs, price, free, max_seconds), abs=1e-9)
+    assert plan.padded_length in (0, *costs.graph_lengths)
+    assert plan.padded_length == 0 or plan.draft_lengths.max() <= plan.padded_length
+
+
+def test_unequal_drafts_are_padded_where_the_graph_saves_more_than_the_padding_takes() -> None:
+    gains = np.array([[0.9, 0.8, 0.7], [0.9, 0.8, 0.7], [0.9, 0.0, 0.0]])  # the third request is near its end
+    verify = 0.015 + 1e-4 * np.arange(10)
+    plain = StepCosts(verify, draft_pass=1e-3)
+    assert plan_draft_lengths(gains, plain.with_graphs((0, 1, 3), 2e-3), 200.0).padded_length == 3
+    cheap = plan_draft_lengths(gains, plain.with_graphs((0, 1, 3), 1e-5), 200.0)
+    assert (cheap.padded_length, cheap.draft_lengths.tolist()) == (0, [3, 3, 1])
+    assert cheap.seconds == pytest.approx(verify[7] + 3e-3 + 1e-5)
+
+
+def test_a_step_without_drafts_runs_piecewise_where_0_has_no_graph() -> None:
+    costs = StepCosts(np.array([0.01, 0.011])).with_graphs((1,), 2e-3)
+    assert costs.verify.tolist() == [0.012, 0.011]
+    assert StepCosts(np.array([0.01])).with_graphs((), 2e-3).verify.tolist() == [0.01]
+
+
 @settings(max_examples=300, deadline=None)
 @given(problems())
 def test_a_shorter_verify_table_caps_the_draft_tokens(problem: Problem) -> None:

@@ -63,7 +63,7 @@ class AdaptivePolicy:
         if batch.max_draft_tokens == 0:
             return self._nothing_to_draft(view, batch)
         if not self.models.latency.calibrated:
-            return self.exploration.explore(limits)
+            return self.exploration.explore(view, limits)
         return self._decide(view, batch, limits, record, drafter)
 
     def observe(self, outcome: StepOutcome) -> None:

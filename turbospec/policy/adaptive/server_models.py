@@ -82,9 +82,10 @@ class ServerModels:
             return outcome.step_seconds
         if not self.latency.calibrated:
             return 0.0
+        decoded = outcome.tokens_batched - outcome.prefill_tokens
         alone, whole = (
-            float(self.latency.verify_curve(tokens, 0, outcome.context_tokens, requests)[0])
-            for tokens in (outcome.tokens_batched - outcome.prefill_tokens, outcome.tokens_batched)
+            float(self.latency.verify_curve(decoded + prefill, 0, outcome.context_tokens, requests, prefill)[0])
+            for prefill in (0, outcome.prefill_tokens)
         )
         return outcome.draft_seconds + (outcome.step_seconds - outcome.draft_seconds) * alone / whole
 

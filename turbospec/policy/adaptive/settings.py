@@ -19,7 +19,7 @@ class AdaptiveSettings(PolicyConfig, ABC):
         default=0.01,
         ge=0,
         le=0.2,
-        description="Share of step time to lose at most: to probes while drafting is off, to no-draft steps while on.",
+        description="Share of step time to lose at most: to probes while drafting is off, to comparisons while on.",
     )
     first_token_weight: float = Field(
         default=8.0,

@@ -142,10 +142,11 @@ def test_drafting_comes_back_when_the_machine_does(served_before: int, seed: int
 
 
 def test_requests_whose_drafts_never_match_are_left_alone() -> None:
-    served = serve(adaptive(), alternating(GOOD, never_accepted), 16, times=Times(draft_pass=6e-4))
+    times = Times(draft_pass=6e-4)
+    runs = [serve(adaptive(), alternating(GOOD, never_accepted), 16, seed, times=times) for seed in range(1, 6)]
     drafted = np.zeros(2)
     steps = np.zeros(2)
-    for step in served.steps:
+    for step in (step for served in runs for step in served.steps):
         kinds = step.view.request_ids % 2
         decoding = step.view.phase != Phase.PREFILL
         drafted += np.bincount(kinds, step.outcome.drafted, 2)
@@ -169,7 +170,7 @@ def test_a_price_is_learnt_where_every_step_has_prompts() -> None:
 
 def test_a_queue_that_will_fill_the_batch_shortens_drafts_for_this_step_alone() -> None:
     dear = Times(verify_token=6e-4)
-    policy = adaptive(use_confidence=False)
+    policy = adaptive(use_confidence=False, probe_share=0.0)
     for concurrency in (4, 32):
         SyntheticEngine(concurrency, times=dear).serve(policy, GOOD, 4 * concurrency)
     filling = policy.plan(make_view(4, step=10**6, waiting_requests=28))
@@ -224,7 +225,7 @@ def test_a_first_token_is_worth_more_than_the_next_ones() -> None:
     view = make_view(8, step=100_000)
     prompt = make_view(8, step=100_001, phase=np.r_[[Phase.PREFILL], np.full(7, Phase.DECODE)], prefill_tokens=120)
     prompt.draft_limits[0] = 0
-    policy = adaptive(first_token_weight=0.0, use_confidence=False)
+    policy = adaptive(first_token_weight=0.0, use_confidence=False, probe_share=0.0)
     serve(policy, GOOD, 8)
     lengths: list[list[int]] = []
     for weight in (0.0, 50.0):

@@ -30,7 +30,7 @@ import numpy as np
 from turbospec.hosts.common import ReusedSteps
 from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
 from turbospec.hosts.vllm.scheduler.requests import KnownRequest, KnownRequests, VllmRequest, is_unfinished
-from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, StepSplit
+from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, StepSplit, TargetPass
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue, Views
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
 from turbospec.interface import IntArray, Policy, StepOutcome, StepView
@@ -61,6 +61,9 @@ class _Plan:
     view: StepView
     names: Sequence[str]
     """Of the view's requests."""
+    lengths: IntArray
+    """(n,) draft lengths without padding."""
+    padded_length: int
     reuse: RunningPlan[str]
 
 
@@ -74,9 +77,7 @@ class _Step:
     """None where the step reuses an earlier plan."""
     drafts: bool
     """Whether the step makes drafts."""
-    tokens: int
-    prefill_tokens: int
-    context_tokens: int
+    target: TargetPass
     passes: DrafterPasses
     late: bool = False
     """Whether its passes run after its tokens were sent, in the time of the next step."""
@@ -141,7 +142,8 @@ class VllmLoop:
         running.run(())
         self._context_tokens += tokens
         self._next_step += 1
-        self._steps[self.newest] = _Step(self.newest, began, None, False, tokens, 0, self._context_tokens, NO_PASSES)
+        target = TargetPass(tokens, self._context_tokens, piecewise=self._is_piecewise(num_scheduled, 0))
+        self._steps[self.newest] = _Step(self.newest, began, None, False, target, NO_PASSES)
         return True, orders
 
     def plan(
@@ -193,7 +195,9 @@ class VllmLoop:
         tokens, self._context_tokens = sum(num_scheduled.values()), sum(computed)
         passes = self._passes(lengths, tokens, prefill_tokens, orders)
         drafts = bool(lengths.any())
-        step = _Step(self.newest, began, plan, drafts, tokens, prefill_tokens, self._context_tokens, passes)
+        piecewise = self._is_piecewise(num_scheduled, prefill_tokens)
+        target = TargetPass(tokens, self._context_tokens, prefill_tokens, piecewise)
+        step = _Step(self.newest, began, plan, drafts, target, passes)
         if self.limits.tokens_first:
             step.late = passes.number > 0
         elif orders is not None and self.limits.late_drafts and drafts:
@@ -294,7 +298,9 @@ class VllmLoop:
         """Have the controller plan a view of these requests."""
         asked = self.controller.plan(view)
         names = [request.request_id for request in requests]
-        return _Plan(view, names, RunningPlan(asked, names)), asked.draft_lengths.copy()
+        padded_length = asked.padded_length if asked.draft_lengths.any() else 0
+        plan = _Plan(view, names, asked.draft_lengths, padded_length, RunningPlan(asked, names))
+        return plan, np.full(view.size, padded_length) if padded_length else asked.draft_lengths.copy()
 
     def _fit(
         self,
@@ -319,6 +325,8 @@ class VllmLoop:
         computed = [request.num_computed_tokens + num_scheduled[request.request_id] for request in requests]
         if plan.reuse.drafts and not self._views.drafts_fit(max(computed)):
             return None
+        if plan.padded_length and not new:
+            return np.full(len(requests), plan.padded_length), 0
         lengths = np.zeros(len(requests), np.int64)
         for row, length in enumerate(plan.reuse.lengths(num_scheduled)):
             if length:
@@ -329,6 +337,14 @@ class VllmLoop:
     def _may_catch_up(self, lag: DrafterLag) -> bool:
         """Whether requests may catch up that do not draft yet."""
         return self._catch_up_budget >= self._split.catch_up_seconds(lag.kept)
+
+    def _is_piecewise(self, num_scheduled: Mapping[str, int], prefill_tokens: int) -> bool:
+        """Whether the step being scheduled misses a full CUDA graph because of its draft lengths."""
+        if prefill_tokens or not self.limits.graphs:
+            return False
+        longest, shortest = max(num_scheduled.values()), min(num_scheduled.values())
+        graphs = self.limits.full_graphs(len(num_scheduled))
+        return bool(graphs) and not (longest == shortest and longest - 1 in graphs)
 
     def _passes(
         self, lengths: IntArray, tokens: int, prefill_tokens: int, orders: DrafterOrders | None
@@ -350,9 +366,7 @@ class VllmLoop:
         late = closing.passes if closing is not None and closing.late and step.follows else NO_PASSES
         own = NO_PASSES if step.late else step.passes
         if step.plan is not None or late.number or own.number:
-            late_seconds, step.draft_seconds = self._split.draft_seconds(
-                step.seconds, step.tokens, step.context_tokens, late, own
-            )
+            late_seconds, step.draft_seconds = self._split.draft_seconds(step.seconds, step.target, late, own)
             step.seconds -= late_seconds + step.draft_seconds
             if closing is not None and closing.late:
                 closing.draft_seconds = late_seconds
@@ -362,9 +376,9 @@ class VllmLoop:
             verified = verify_result()
             if not verified.keys().isdisjoint(closing.plan.names):
                 self._close(closing, closing.plan, step, verified, queue)
-        elif step.prefill_tokens == 0:
+        elif step.target.prefill_tokens == 0:
             # The step closes no plan: the step before it reused one, or the duration of its late drafts is unknown.
-            self._reused.add(step.tokens, step.seconds)
+            self._reused.add(step.target.tokens, step.seconds)
 
     def _close(
         self,
@@ -379,6 +393,9 @@ class VllmLoop:
         rows = [verified.get(name, nothing) for name in plan.names]
         drafted = np.array([row.drafted for row in rows], np.int64)
         accepted = np.array([row.accepted for row in rows], np.int64)
+        if plan.padded_length:
+            drafted = np.minimum(drafted, plan.lengths)
+            accepted = np.minimum(accepted, drafted)
         emitted = np.array([row.emitted for row in rows], np.int64)
         view = plan.view
         # A pass that only updates the drafter's KV cache, over prompts or after rejected drafts, is not drafting.
@@ -400,10 +417,11 @@ class VllmLoop:
                 draft_rows=np.full(reported, view.size, np.int64),
                 draft_context_tokens=passes * int(view.context_tokens.sum()),
                 catch_up_tokens=drafted_in.passes.catch_up_tokens,
-                tokens_batched=step.tokens,
-                padded_tokens=step.tokens,
-                prefill_tokens=step.prefill_tokens,
-                context_tokens=step.context_tokens,
+                tokens_batched=step.target.tokens,
+                padded_tokens=step.target.tokens,
+                piecewise=step.target.piecewise,
+                prefill_tokens=step.target.prefill_tokens,
+                context_tokens=step.target.context_tokens,
                 draft_seconds=draft_seconds,
                 verify_seconds=step.seconds,
                 step_seconds=draft_seconds + step.seconds,

@@ -29,7 +29,7 @@ from turbospec.hosts.vllm.shared.drafter_orders import (
     ORDERS_ATTRIBUTE,
     DrafterOrders,
 )
-from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule
+from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule, largest_batches
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileWriter
 from turbospec.hosts.vllm.shared.settings import read_settings
 from turbospec.hosts.vllm.shared.support import PARALLEL_METHODS, drafts_late, kept_tokens
@@ -73,6 +73,7 @@ class _Adaptive(Scheduler):
         if settings is None or speculation is None or self.dynamic_sd_lookup is None:
             log.warning("TurboSpec is off: it needs a policy and a --speculative-config")
             return None
+        graphs = self._graphs(vllm_config, self.dynamic_sd_lookup[1:])
         table = [tuple(entry) for entry in speculation.num_speculative_tokens_per_batch_size]
         if table == graph_schedule(self.num_spec_tokens):
             # The table is TurboSpec's own, for CUDA graphs. A step that TurboSpec fails in drafts the maximum.
@@ -86,6 +87,7 @@ class _Adaptive(Scheduler):
             prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),
             late_drafts=drafts_late(vllm_config),
             tokens_first=vllm_config.use_v2_model_runner and not current_platform.is_cpu(),
+            graphs=graphs,
         )
         controller = settings.controller()
         self._stats = controller.stats
@@ -96,6 +98,17 @@ class _Adaptive(Scheduler):
             metrics = StepMetrics(controller.stats, self._seconds)
             controller.listeners += [metrics, MetricsFileWriter(Path(path), metrics)]
         return VllmLoop(controller, limits)
+
+    def _graphs(self, vllm_config, lengths) -> tuple[tuple[int, int], ...]:
+        """Draft lengths with full CUDA graphs, and their largest batches; empty where the runner captures none."""
+        compilation = vllm_config.compilation_config
+        mode = compilation.cudagraph_mode
+        captured = vllm_config.use_v2_model_runner and not current_platform.is_cpu()
+        # Without a routine of their own for uniform batches, all batches replay the same kind of graph.
+        if not captured or mode is None or not mode.separate_routine() or not compilation.cudagraph_capture_sizes:
+            return ()
+        sizes, largest = compilation.cudagraph_capture_sizes, compilation.max_cudagraph_capture_size
+        return largest_batches(lengths, sizes, largest, self.max_num_running_reqs)
 
     def schedule(self, *args, **kwargs):
         # While requests run, steps follow one another at once, and the time between two belongs to the second. Time

@@ -35,6 +35,17 @@ class DrafterPasses(NamedTuple):
 NO_PASSES = DrafterPasses()
 
 
+class TargetPass(NamedTuple):
+    """The target's pass of a step."""
+
+    tokens: int
+    context_tokens: int
+    """KV tokens that it attends to."""
+    prefill_tokens: int = 0
+    piecewise: bool = False
+    """As in a `StepOutcome`."""
+
+
 class StepSplit:
     """Splits step times between the target's pass and the drafter's passes."""
 
@@ -47,17 +58,16 @@ class StepSplit:
         variance[verify_size:, verify_size:] = np.diag(np.array([1e-2, 1e-4, 1e-4]) ** 2)
         self._model = OnlineRegression(np.concatenate([verify.weights, passes]), variance)
         self._verify_size = verify_size
-        self.draft_seconds(0.0, 1, 0, NO_PASSES, NO_PASSES)  # compiles; teaches nothing
+        self.draft_seconds(0.0, TargetPass(1, 0), NO_PASSES, NO_PASSES)  # compiles; teaches nothing
 
     def draft_seconds(
-        self, step_seconds: float, tokens: int, context_tokens: int, late: DrafterPasses, own: DrafterPasses
+        self, step_seconds: float, target: TargetPass, late: DrafterPasses, own: DrafterPasses
     ) -> tuple[float, float]:
         """Learn from one step and split its time.
 
         Args:
             step_seconds: the whole step.
-            tokens: in the target's pass.
-            context_tokens: KV tokens that it attends to.
+            target: the target's pass.
             late: passes of the step before that ran in this step's time.
             own: passes of this step that ran in its time.
 
@@ -68,7 +78,7 @@ class StepSplit:
         model = self._model
         return _learn_and_split(
             *model.state, self._verify_size, step_seconds,
-            float(tokens), float(context_tokens), np.array([late[:3], own[:3]], np.float64),
+            np.array(target, np.float64), np.array([late[:3], own[:3]], np.float64),
         )  # fmt: skip
 
     def catch_up_seconds(self, tokens: int) -> float:
@@ -85,12 +95,11 @@ def _learn_and_split(
     forgetting: float,
     verify_size: int,
     step_seconds: float,
-    tokens: float,
-    context_tokens: float,
+    target: FloatArray,
     passes: FloatArray,
 ) -> tuple[float, float]:
     row = np.zeros(len(weights))
-    row[:verify_size] = step_features(tokens, context_tokens)
+    row[:verify_size] = step_features(target[0], target[1], target[2], target[3])
     row[verify_size:] = passes[0] + passes[1]
     if step_seconds > 0.0:
         learn_online(Regression(weights, covariance, noise, forgetting), row, step_seconds)

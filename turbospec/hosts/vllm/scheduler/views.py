@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +29,13 @@ class EngineLimits:
     """Whether the drafter can run after a step's tokens were sent, as it does if one of them is a first token."""
     tokens_first: bool = False
     """Whether every step sends its tokens before its drafts are made, as model runner V2 does on a GPU."""
+
+    graphs: tuple[tuple[int, int], ...] = ()
+    """Draft lengths with full CUDA graphs, rising from 0, and the most requests that each has graphs for."""
+
+    def full_graphs(self, requests: int) -> tuple[int, ...]:
+        """Draft lengths with a full CUDA graph for a batch of this size."""
+        return tuple(length for length, most in self.graphs if requests <= most)
 
     @property
     def first_tokens_wait(self) -> bool:
@@ -81,6 +88,7 @@ class Views:
         limits = self._limits
         rows_of: list[tuple[int, ...]] = []
         prefill_tokens = prompt_left = longest = 0
+        paddable = limits.max_draft
         for request, asked in zip(requests, known, strict=True):
             computed = request.num_computed_tokens + num_scheduled[request.request_id]
             known_tokens = request.num_tokens + request.num_output_placeholders
@@ -98,6 +106,8 @@ class Views:
             else:
                 phase = Phase.DECODE if emitted else Phase.FIRST_DECODE
                 limit = self.draft_limit(asked, computed, left)
+                if limit < min(limits.max_draft, left - 1):
+                    paddable = min(paddable, limit)  # not for want of tokens left to emit: do not verify more
             longest = max(longest, computed)
             rows_of.append((asked.number, phase, computed, emitted + 1, left, limit, asked.class_id, asked.lag_tokens))
         rows = np.array(rows_of, np.int64).T.copy() if rows_of else np.zeros((8, 0), np.int64)
@@ -126,6 +136,9 @@ class Views:
             drafter_always_prefills=self._lag is None or limits.prefix_caching,
             drafter_prefill_tokens=0 if self._lag is None else prefill_tokens,
         )
+        if limits.graphs and not view.prefill_pending:
+            lengths = tuple(length for length in limits.full_graphs(view.size) if length <= paddable)
+            view = replace(view, graph_lengths=lengths)
         return view, prefill_tokens
 
     def drafts_fit(self, longest: int) -> bool:

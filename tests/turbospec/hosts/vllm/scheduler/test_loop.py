@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,10 +48,9 @@ class Recorder:
 
     def plan(self, view: StepView) -> StepPlan:
         self.views.append(view)
-        wanted = self.lengths.pop(0) if self.lengths else 0
-        return StepPlan(
-            np.minimum(np.full(view.size, wanted), view.draft_limits), validity=PlanValidity(idle_steps=self.idle_steps)
-        )
+        plan = StepPlan.same_length(view, self.lengths.pop(0) if self.lengths else 0, "")
+        plan.validity = PlanValidity(idle_steps=self.idle_steps)
+        return plan
 
     def observe(self, outcome: StepOutcome) -> None:
         self.outcomes.append(outcome)
@@ -247,7 +247,7 @@ def test_what_a_preempted_request_computes_again_is_prefill() -> None:
     engine.schedule([a], chunk=8)
     engine.schedule([a], chunk=8)
     assert [view.phase.tolist() for view in controller.views] == [[Phase.PREFILL], [Phase.DECODE]]
-    assert [step.prefill_tokens for step in engine.loop._steps.values()] == [8, 6]
+    assert [step.target.prefill_tokens for step in engine.loop._steps.values()] == [8, 6]
 
 
 def test_an_acceptance_cut_short_shows_no_failure() -> None:
@@ -316,6 +316,47 @@ def test_a_request_that_must_catch_up_ends_plan_reuse() -> None:
     assert skipped == [True, False, True]
     assert drafted == [False, True, False], "the drafter's pass is part of a step that reuses a plan"
     assert engine.loop.known.get(a).lag_tokens == 1
+
+
+GRAPHS = replace(LIMITS, graphs=((0, 8), (2, 8), (3, 2)))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_request_near_its_end_is_padded_so_that_the_step_replays_a_graph(ahead: bool) -> None:
+    controller = Recorder(lengths=[0, 3, 0, 2, 0, 1, 0])
+    engine, a, b = FakeEngine(controller, GRAPHS), Request("a"), Request("b", max_tokens=4)
+    engine.step([a, b])
+    lengths = engine.step([a, b], ahead=ahead)
+    assert controller.views[1].draft_limits.tolist() == [5, 1]
+    assert controller.views[1].graph_lengths == (0, 2, 3)
+    assert lengths.tolist() == [3, 3]
+    engine.step([a, b], accepted={"a": 3, "b": 2}, ahead=ahead)
+    engine.loop.settle(Queue())
+    outcome = controller.outcomes[1]
+    assert (outcome.drafted.tolist(), outcome.accepted.tolist()) == ([3, 1], [3, 1]), "padding teaches nothing"
+    assert (outcome.tokens_batched, outcome.piecewise) == (8, False)
+    for _ in range(5):
+        engine.step([a], ahead=ahead)
+    engine.loop.settle(Queue())
+    alone = [(int(each.drafted.max()), each.piecewise) for each in controller.outcomes[2:] if each.drafted.any()]
+    assert alone == [(2, False), (1, True)], "1 has no graph"
+
+
+def test_graphs_are_for_batches_that_only_decode_and_whose_requests_may_all_be_verified() -> None:
+    controller = Recorder()
+    engine = FakeEngine(controller, GRAPHS)
+    batch = [Request(name) for name in "abc"]
+    engine.step(batch)
+    engine.step(batch)
+    assert controller.views[-1].graph_lengths == (0, 2), "3 has graphs for two requests"
+    engine.step([batch[0], Request("d", num_prompt_tokens=90)])
+    assert controller.views[-1].graph_lengths == (), "a part of a prompt is left"
+    engine.loop.plan_ahead(batch, Queue(1, 0.0, 1))
+    assert controller.views[-1].graph_lengths == (), "a prompt joins the next step"
+    capped = Request("e", sampling_params=SimpleNamespace(extra_args={"turbospec_max_draft": 1}))
+    for _ in range(2):
+        engine.step([batch[0], capped])
+    assert controller.views[-1].graph_lengths == (0,)
 
 
 def test_a_plan_ahead_is_dropped_where_a_request_resumes_or_the_step_is_another() -> None:

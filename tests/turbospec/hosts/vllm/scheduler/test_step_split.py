@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, StepSplit
+from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, StepSplit, TargetPass
 
 
 def true_parts(tokens: int, passes: int, requests: int) -> tuple[float, float]:
@@ -22,7 +22,7 @@ def test_whole_steps_tell_drafting_from_verifying() -> None:
         verify, draft = true_parts(tokens, passes, requests)
         seconds = (verify + draft) * float(rng.normal(1.0, 0.05))
         late, told = split.draft_seconds(
-            seconds, tokens, 100 * requests, NO_PASSES, DrafterPasses(passes, passes * requests)
+            seconds, TargetPass(tokens, 100 * requests), NO_PASSES, DrafterPasses(passes, passes * requests)
         )
         assert late == 0.0
         if step > 200 and passes:
@@ -33,13 +33,13 @@ def test_whole_steps_tell_drafting_from_verifying() -> None:
 
 def test_a_step_that_drafts_nothing_is_all_verify() -> None:
     split = StepSplit()
-    assert split.draft_seconds(0.01, 8, 800, NO_PASSES, NO_PASSES) == (0.0, 0.0)
+    assert split.draft_seconds(0.01, TargetPass(8, 800), NO_PASSES, NO_PASSES) == (0.0, 0.0)
 
 
 def test_parts_never_exceed_the_whole() -> None:
     split = StepSplit()
     for seconds in (1e-6, 0.01, 3.0):
-        late, own = split.draft_seconds(seconds, 8, 800, DrafterPasses(2, 16), DrafterPasses(3, 24))
+        late, own = split.draft_seconds(seconds, TargetPass(8, 800), DrafterPasses(2, 16), DrafterPasses(3, 24))
         assert 0.0 <= late + own <= seconds
 
 
@@ -51,7 +51,9 @@ def test_passes_of_the_step_before_are_told_from_a_steps_own() -> None:
         passes = [DrafterPasses(number, 8 * number) for number in rng.integers(0, 6, 2).tolist()]
         verify, _ = true_parts(tokens, 0, 8)
         parts = [true_parts(tokens, each.number, 8)[1] for each in passes]
-        told = split.draft_seconds((verify + sum(parts)) * float(rng.normal(1.0, 0.05)), tokens, 800, *passes)
+        told = split.draft_seconds(
+            (verify + sum(parts)) * float(rng.normal(1.0, 0.05)), TargetPass(tokens, 800), *passes
+        )
         if step > 200:
             errors += [got - part for got, part in zip(told, parts, strict=True)]
     assert float(np.median(np.abs(errors))) < 0.15 * true_parts(8, 3, 8)[1]
@@ -66,7 +68,7 @@ def test_prompts_in_a_drafters_pass_are_not_taken_to_cost_what_drafts_do() -> No
         draft = passes * 8 * 1e-4 + prompt * 5e-6
         seconds = (true_parts(tokens, 0, 8)[0] + draft) * float(rng.normal(1.0, 0.02))
         own = DrafterPasses(passes, 8 * passes, tokens - 8 + prompt, prompt)
-        drafting = split.draft_seconds(seconds, tokens, 800, NO_PASSES, own)[1]
+        drafting = split.draft_seconds(seconds, TargetPass(tokens, 800), NO_PASSES, own)[1]
         if step > 300 and prompt:
             told.append(drafting / draft)
     assert float(np.median(told)) == pytest.approx(1.0, abs=0.25)
@@ -76,6 +78,6 @@ def test_prompts_in_a_drafters_pass_are_not_taken_to_cost_what_drafts_do() -> No
 def test_a_stall_is_survived(passes: int) -> None:
     split, own = StepSplit(), DrafterPasses(passes, 8 * passes)
     for _ in range(50):
-        split.draft_seconds(0.01, 8, 800, NO_PASSES, own)
-    split.draft_seconds(60.0, 8, 800, NO_PASSES, own)
-    assert 0.0 <= split.draft_seconds(0.01, 8, 800, NO_PASSES, own)[1] < 0.01
+        split.draft_seconds(0.01, TargetPass(8, 800), NO_PASSES, own)
+    split.draft_seconds(60.0, TargetPass(8, 800), NO_PASSES, own)
+    assert 0.0 <= split.draft_seconds(0.01, TargetPass(8, 800), NO_PASSES, own)[1] < 0.01

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turbospec.hosts.vllm.shared.graph_lengths import graph_lengths, graph_schedule
+from turbospec.hosts.vllm.shared.graph_lengths import graph_lengths, graph_schedule, largest_batches
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,11 @@ def test_the_table_is_one_that_vllm_takes() -> None:
     assert table[0] == (1, 1, 8), "a server with one request has graphs for the longest draft"
     assert all(first == last for first, last, _ in table)
     assert [first for first, _, _ in table] == [*range(1, len(table) + 1)]
+
+
+def test_a_length_has_graphs_up_to_a_whole_number_of_requests_within_the_limits() -> None:
+    sizes = [1, 2, 4, 8, 16, 24]
+    assert largest_batches([5, 0, 1, 2], sizes, 24, 100) == ((0, 24), (1, 12), (2, 8), (5, 4))
+    assert largest_batches([0, 1], sizes, 24, 10) == ((0, 8), (1, 8)), "16 and 24 tokens are for more requests"
+    assert largest_batches([0, 6], [4, 8], 8, 100) == ((0, 8), (6, 1)), "8 tokens are rounded up to 14"
+    assert largest_batches([0, 9], [4, 8], 8, 100) == ((0, 8),)

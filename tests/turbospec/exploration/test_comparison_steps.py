@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from turbospec.exploration.no_draft_steps import NoDraftSteps
+from turbospec.exploration.comparison_steps import ComparisonSteps
 
 
 def comparison_steps(loss_seconds: float, steps: int = 2000, share: float = 0.01, requests: int = 8) -> list[int]:
     """Numbers of the comparison steps among steps of 10 ms, each of which would lose so many seconds."""
-    schedule = NoDraftSteps(share)
+    schedule = ComparisonSteps(share)
     run: list[int] = []
     for step in range(steps):
         if schedule.is_due(requests, step, loss_seconds):
@@ -32,26 +32,26 @@ def test_comparison_steps_stay_within_their_share() -> None:
 
 
 def test_each_load_has_its_own_schedule() -> None:
-    schedule = NoDraftSteps(0.01)
+    schedule = ComparisonSteps(0.01)
     schedule.earn(1.0)
     schedule.learn(8, step=0)
     assert not schedule.is_due(8, 3, 0.0)
     assert not schedule.is_due(32, 3, 0.0)
-    assert schedule.is_due(32, 3 + NoDraftSteps.FIRST_INTERVAL, 0.0)
-    assert schedule.is_due(9, NoDraftSteps.FIRST_INTERVAL, 0.0), "9 requests are in the same load bucket as 8"
+    assert schedule.is_due(32, 3 + ComparisonSteps.FIRST_INTERVAL, 0.0)
+    assert schedule.is_due(9, ComparisonSteps.FIRST_INTERVAL, 0.0), "9 requests are in the same load bucket as 8"
 
 
 def test_a_comparison_step_in_flight_is_not_repeated() -> None:
-    schedule = NoDraftSteps(0.01)
+    schedule = ComparisonSteps(0.01)
     schedule.earn(1.0)
-    due = [schedule.is_due(8, step, 0.0) for step in range(2 * NoDraftSteps.FIRST_INTERVAL)]
-    assert due.index(True) == NoDraftSteps.FIRST_INTERVAL
+    due = [schedule.is_due(8, step, 0.0) for step in range(2 * ComparisonSteps.FIRST_INTERVAL)]
+    assert due.index(True) == ComparisonSteps.FIRST_INTERVAL
     assert sum(due) == 1
 
 
 def test_steps_without_a_usable_outcome_become_rare_too() -> None:
     """As on a busy server, where requests are admitted to nearly every step after it was planned."""
-    schedule = NoDraftSteps(0.01)
+    schedule = ComparisonSteps(0.01)
     asked: list[int] = []
     for step in range(2000):
         schedule.earn(0.01)

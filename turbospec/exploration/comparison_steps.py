@@ -1,19 +1,19 @@
-"""Comparison steps: steps without drafts, run now and then while every step drafts."""
+"""Comparison steps: steps without drafts, or with longer ones, run now and then while every step drafts."""
 
 from __future__ import annotations
 
 from turbospec.models.decode_rate import load_bucket
 
 
-class NoDraftSteps:
-    """Schedules comparison steps, so that drafting is compared with the present speed of steps without drafts.
+class ComparisonSteps:
+    """Schedules comparison steps of one kind, so that the plan is compared with the present speed of its alternative.
 
     Each load (decoding requests, to a power of two) has comparison steps at intervals that double up to `MAX_INTERVAL`.
-    An interval is counted from the last step without drafts, whatever its reason. The time lost to comparison steps is
+    An interval is counted from the last step of that kind, whatever its reason. The time lost to comparison steps is
     bounded by a share of all step time.
 
     Args:
-        share: share of step time that comparison steps may lose against the steps with drafts that they replace.
+        share: share of step time that comparison steps may lose against the steps that they replace.
     """
 
     FIRST_INTERVAL, MAX_INTERVAL = 8, 128
@@ -33,12 +33,12 @@ class NoDraftSteps:
         self._credit += self.share * step_seconds
 
     def is_due(self, requests: int, step: int, loss_seconds: float) -> bool:
-        """Whether this step should run without drafts; if so, its loss is charged to the credit.
+        """Whether this step should be a comparison step; if so, its loss is charged to the credit.
 
         Args:
             requests: decoding requests.
             step: number of the step.
-            loss_seconds: predicted gain of the step's drafts, tokens over λ, minus the time that they take.
+            loss_seconds: predicted value of the plan minus that of the comparison step, tokens over λ minus duration.
         """
         load = load_bucket(requests)
         if self._due.setdefault(load, step + self.FIRST_INTERVAL) > step or self._credit < loss_seconds:
@@ -51,7 +51,7 @@ class NoDraftSteps:
         return True
 
     def learn(self, requests: int, step: int) -> None:
-        """Take in a finished step without drafts, whatever its reason.
+        """Take in a finished step of the kind that is compared with, whatever its reason.
 
         Args:
             requests: decoding requests.
