@@ -140,7 +140,7 @@ class LatencyModel:
         self.fitted = False
         """Whether the model was fitted to a profile and its draft costs have not been reset since."""
         self._no_draft_reference: tuple[FloatArray, float] | None = None
-        """Of the last step with drafts: features of it without drafts, and the longest time predicted for them since."""
+        """Of the last step with drafts: its features without drafts, and the longest time predicted for these since."""
 
     @classmethod
     def fit(cls, samples: Sequence[LatencySample]) -> LatencyModel:
