@@ -40,7 +40,7 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
     """
     if not planned.step < view.step < planned.step + plan.validity.steps or view.prefill_pending:
         return None
-    if not np.array_equal(view.request_ids, planned.request_ids):
+    if plan.selection is not None or not np.array_equal(view.request_ids, planned.request_ids):
         return None
     lengths = np.minimum(plan.draft_lengths, view.draft_limits)
     gate = None if plan.gate is None else plan.gate.for_next_step(lengths)
