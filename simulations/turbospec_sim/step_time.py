@@ -3,7 +3,7 @@
     step    = host + target's pass + drafting
     host    = fixed + per request
     target  = curve(tokens, padded to a CUDA graph's size) + per KV token read + per pair of a prompt's attention
-              + per token that a next token is sampled after
+              + per token that a next token is sampled after + fixed where verified tokens are selected after drafting
     draft   = start + Σ over passes (fixed + per row + per KV token) + per token of catch-up,
               and a fixed time once, at the first draft
 
@@ -51,6 +51,8 @@ class StepTimes:
     """For each token that the drafter's first pass computes beyond one or two a request, prompt tokens included."""
     cold_draft: float = 0.0
     """Additional time of the first draft of a run."""
+    selection: float = 0.0
+    """For a target's pass over drafts of which the verified tokens were selected after drafting."""
     noise: float = 0.0
     """Standard deviation of the logarithm of the target's and the drafter's time; the means do not change."""
     graph_sizes: Sequence[int] = field(default=())

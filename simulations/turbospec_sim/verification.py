@@ -45,12 +45,16 @@ def target_pass(arrays: EngineArrays, size: int) -> TargetPass:
     with_padding = padded(tokens, padding)
     seconds = pass_seconds(curve, with_padding) + cost.kv_token * context + cost.attention_pair * pairs
     seconds += cost.sampled_token * (tokens - prefill)
+    if arrays.engine[0].selection:
+        seconds += cost.selection
     prefill_seconds = 0.0
     if prefill == tokens:
         prefill_seconds = seconds
     elif prefill > 0:
         without = pass_seconds(curve, padded(tokens - prefill, padding)) + cost.kv_token * (context - prefill_context)
         prefill_seconds = seconds - without - cost.sampled_token * (tokens - prefill)
+        if arrays.engine[0].selection:
+            prefill_seconds -= cost.selection
     return TargetPass(seconds, prefill_seconds, tokens, with_padding, prefill, context)
 
 
