@@ -194,7 +194,7 @@ class SimulatedEngine:
         """
         drafted, accepted, emitted, truncated = done.judged
         # Of a request that was not in the step, nothing counts as proposed.
-        proposed = drafted if proposed is None else np.where(emitted > 0, proposed, drafted)
+        made: IntArray = drafted if proposed is None else np.where(emitted > 0, proposed, drafted)
         self.controller.observe(
             StepOutcome(
                 step=view.step,
@@ -203,7 +203,7 @@ class SimulatedEngine:
                 accepted=accepted,
                 emitted=emitted,
                 truncated=truncated.astype(np.bool_),
-                proposed=proposed,
+                proposed=made,
                 draft_rows=done.draft_rows,
                 draft_context_tokens=done.draft_context_tokens,
                 catch_up_tokens=done.catch_up_tokens,
