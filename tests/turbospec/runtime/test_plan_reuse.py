@@ -50,6 +50,10 @@ def test_another_batch_or_pending_prefill_ends_reuse(other: object) -> None:
     assert plan_again(a_plan(), PLANNED, other) is None  # pyright: ignore[reportArgumentType]
 
 
+def test_a_plan_that_selects_after_drafting_is_not_reused() -> None:
+    assert plan_again(a_plan(selection=object()), PLANNED, make_view(4, step=6)) is None
+
+
 def test_every_step_has_a_gate_of_its_own() -> None:
     gate = SurvivalGate(np.full(13, 0.9), np.ones(1), np.full((1, 15), 0.9), np.array([3]), np.array([0.1, 0.02, 0.01]))
     planned = make_view(1, step=5)
