@@ -101,7 +101,8 @@ def judged_confidence(correlation: float) -> tuple[FloatArray, FloatArray]:
     odds, verdicts = list[FloatArray](), list[FloatArray]()
     for (_, outcome), confidence in zip(plans, policy.confidence, strict=True):
         shown = (outcome.drafted > 0) & ((outcome.accepted > 0) | ~outcome.truncated)
-        odds.append(np.log(confidence[shown, 0]) - np.log1p(-confidence[shown, 0]))
+        certain = np.clip(confidence[shown, 0], 1e-12, 1 - 1e-12)
+        odds.append(np.log(certain) - np.log1p(-certain))
         verdicts.append(outcome.accepted[shown] > 0)
     return 1.0 / (1.0 + np.exp(-(0.5 * np.concatenate(odds) - 0.2))), np.concatenate(verdicts)
 
