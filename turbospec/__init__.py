@@ -4,6 +4,25 @@ The names below are the contract between an engine, the controller and a policy.
 """
 
 from turbospec.errors import UserError
-from turbospec.interface import DraftGate, Phase, PlanValidity, Policy, StepOutcome, StepPlan, StepView
+from turbospec.interface import (
+    DraftGate,
+    DraftSelection,
+    Phase,
+    PlanValidity,
+    Policy,
+    StepOutcome,
+    StepPlan,
+    StepView,
+)
 
-__all__ = ["DraftGate", "Phase", "PlanValidity", "Policy", "StepOutcome", "StepPlan", "StepView", "UserError"]
+__all__ = [
+    "DraftGate",
+    "DraftSelection",
+    "Phase",
+    "PlanValidity",
+    "Policy",
+    "StepOutcome",
+    "StepPlan",
+    "StepView",
+    "UserError",
+]

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from turbospec.interface import (
     BoolArray,
     DraftGate,
+    DraftSelection,
     FloatArray,
     IntArray,
     Policy,
@@ -62,9 +63,9 @@ class ControllerStats:
     steps: int = 0
     """Steps observed."""
     decision_seconds: float = 0.0
-    """Time spent in plan, gate and observe."""
+    """Time spent in plan, gate, selection and observe."""
     guard_trips: int = 0
-    """Faults of the policy, of its gate, or of the host."""
+    """Faults of the policy, of its gate or selection, or of the host."""
     last_fault: str = ""
     """Where the last fault occurred, and the exception."""
 
@@ -101,6 +102,30 @@ class _GuardedGate:
 
     def for_next_step(self, limits: IntArray) -> _GuardedGate:
         return _GuardedGate(self._gate.for_next_step(limits), self._trip)
+
+
+class _GuardedSelection:
+    """Wraps a policy's selection: one that fails verifies whole drafts, and its time counts as decision time."""
+
+    def __init__(self, selection: DraftSelection, trip: Callable[[str, Exception], None]) -> None:
+        self._selection = selection
+        self._trip = trip
+        self.seconds = 0.0
+        """Time spent in the selection."""
+
+    def select(self, proposed: IntArray, confidence: FloatArray) -> IntArray:
+        began = time.perf_counter()
+        try:
+            kept = self._selection.select(proposed, confidence)
+            if kept.shape != proposed.shape or kept.dtype.kind not in "iu":
+                raise ValueError(f"returned {kept.dtype} of shape {kept.shape}, not integers of shape {proposed.shape}")
+            if not _within(kept, proposed):
+                raise ValueError("must return 0 to `proposed` tokens for each row")
+        except Exception as error:
+            self._trip("selection", error)
+            kept = proposed
+        self.seconds += time.perf_counter() - began
+        return kept
 
 
 class Controller:
@@ -175,6 +200,8 @@ class Controller:
         decision_seconds = planning + time.perf_counter() - began
         if plan is not None and isinstance(plan.gate, _GuardedGate):
             decision_seconds += plan.gate.seconds
+        if plan is not None and isinstance(plan.selection, _GuardedSelection):
+            decision_seconds += plan.selection.seconds
         self.stats.steps += 1
         self.stats.decision_seconds += decision_seconds
         if view is None or plan is None:
@@ -213,6 +240,8 @@ class Controller:
             raise ValueError(f"draft_lengths must not exceed padded_length {plan.padded_length}")
         if plan.gate is not None:
             plan.gate = _GuardedGate(plan.gate, self._trip)
+        if plan.selection is not None:
+            plan.selection = _GuardedSelection(plan.selection, self._trip)
         return plan
 
     def _fallback(self, view: StepView) -> StepPlan:

@@ -130,6 +130,29 @@ class DraftGate(Protocol):
         ...
 
 
+class DraftSelection(Protocol):
+    """Chooses, once all drafts of a step are made, how many tokens of each draft are verified; the rest is discarded.
+
+    Engines that report the drafter's confidence call it once per step, after the last drafter pass. Like a gate, it
+    sees only the largest probability of each draft distribution, never a sampled token or its probability. It sees all
+    positions at once; non-anticipation therefore is the author's duty: whether token j of a request is verified must
+    not depend on the confidence at its later positions, which depends on the value of token j.
+    """
+
+    def select(self, proposed: IntArray, confidence: FloatArray) -> IntArray:
+        """Decide on all drafts of the step. Arrays have one row per row of the plan's view.
+
+        Args:
+            proposed: (n,) draft tokens that the drafter computed.
+            confidence: (n, longest draft) largest probability of the distribution that each token is drawn from, in
+                [0, 1]; NaN past `proposed`.
+
+        Returns:
+            (n,) draft tokens to verify: the first ones of each draft, 0 to `proposed`.
+        """
+        ...
+
+
 @dataclass(slots=True, frozen=True)
 class PlanValidity:
     """For how long a plan may be reused. `turbospec.runtime.plan_reuse` has the rules."""
@@ -162,6 +185,10 @@ class StepPlan:
     ignored if nothing is drafted. Padding is verified, but nothing is learnt from it."""
     probe: bool = False
     """True where some of these drafts are made to measure acceptance or costs, not because they pay."""
+    selection: DraftSelection | None = None
+    """Chooses what is verified, after all drafts are made. Engines that cannot and drafters that report no confidence
+    ignore it and verify whole drafts. `StepOutcome.drafted` counts what is verified. A plan with a selection is never
+    reused."""
     validity: PlanValidity = PlanValidity()
     """For how long the plan may be reused; an engine may call `plan` again sooner."""
 

@@ -19,7 +19,7 @@ class Draft:
     proposed: IntArray
     """(n,) tokens that the drafter computed, at most the planned draft length."""
     drafted: IntArray
-    """(n,) of these, tokens to verify: a gate may drop the last one."""
+    """(n,) of these, tokens to verify: a gate may drop the last one, a selection any at the end."""
     distributions: torch.Tensor | None = None
     """(m, vocab) distributions q that sampled draft tokens were drawn from; None where drafting is deterministic."""
     distribution_index: IntArray | None = None

@@ -78,6 +78,8 @@ class StepPlanner:
         if longest:
             assert self._drafter is not None  # draft_limits are 0 without one
             draft = self._drafter.propose(batch.requests, lengths, draws[:, 1::2], plan.gate)
+            if plan.selection is not None and draft.confidence is not None:
+                draft.drafted = np.minimum(plan.selection.select(draft.proposed, draft.confidence), draft.drafted)
         now = time.perf_counter()
         return PlannedStep(
             view=view,

@@ -93,7 +93,8 @@ def draft(engine: Records, requests: Records, slots: IntArray, lengths: IntArray
     for i in range(size):
         request, length = requests[slots[i]], lengths[i]
         known = known_tokens(request)
-        request.drafts = length
+        request.drafts = min(length, request.selected)
+        request.selected = state.max_draft
         in_batch = state.batch_drafter and drafter_lag_tokens(engine, request) == 0
         if length > 0 or in_batch:
             fed += max(known - request.draft_computed - ORDINARY_TOKENS, 0)

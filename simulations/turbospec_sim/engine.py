@@ -15,6 +15,7 @@ from turbospec.controller import Controller
 from turbospec.errors import UserError
 from turbospec.interface import IntArray, StepOutcome, StepPlan, StepView
 from turbospec_sim import steps
+from turbospec_sim.confidence import draft_confidence
 from turbospec_sim.drafting import DrafterPasses
 from turbospec_sim.interrupts import deferred_interrupts
 from turbospec_sim.state import EngineState
@@ -30,6 +31,8 @@ class _Unverified(NamedTuple):
     view: StepView
     slots: IntArray
     drafter: DrafterPasses
+    proposed: IntArray | None
+    """As in `_report`."""
 
 
 class SimulatedEngine:
@@ -114,11 +117,12 @@ class SimulatedEngine:
             return False
         view = self._view(opened.columns, opened.prefill_tokens, opened.waiting_requests, opened.waiting_seconds)
         plan = self.controller.plan(view)
+        proposed = self._select(plan)
         done = steps.draft_and_verify(
             state.arrays, opened.size, state.view_slots, plan.draft_lengths, _padding(plan), self.now
         )
         self.now = done.now
-        self._report(view, done, opened.prefill_tokens, opened.waiting_requests)
+        self._report(view, done, proposed, opened.prefill_tokens, opened.waiting_requests)
         self._step += 1
         return True
 
@@ -147,24 +151,54 @@ class SimulatedEngine:
                 step_seconds=drafter.seconds + verified.verify_seconds + verified.host_seconds,
                 piecewise=verified.piecewise,
             )
-            self._report(before.view, done, verified.prefill_tokens, verified.waiting_requests)
+            self._report(before.view, done, before.proposed, verified.prefill_tokens, verified.waiting_requests)
         self.now = self.now + verified.host_seconds + verified.verify_seconds
-        slots, lengths, padded_length, view = NO_TOKENS, NO_TOKENS, 0, None
+        slots, lengths, padded_length, view, proposed = NO_TOKENS, NO_TOKENS, 0, None, None
+        state.engine["selection"] = False
         if verified.columns.shape[1]:
             view = self._view(
                 verified.columns, verified.next_prefill_tokens, verified.waiting_requests, verified.waiting_seconds
             )
             plan = self.controller.plan(view)
             slots, lengths, padded_length = state.view_slots, plan.draft_lengths, _padding(plan)
+            proposed = self._select(plan)
         drafter = steps.draft_and_emit(state.arrays, verified.size, slots, lengths, padded_length, self.now)
         self.now += drafter.seconds
-        self._unverified = None if view is None else _Unverified(view, slots, drafter)
+        self._unverified = None if view is None else _Unverified(view, slots, drafter, proposed)
         self._step += 1
         return True
 
-    def _report(self, view: StepView, done: steps.FinishedStep, prefill_tokens: int, waiting_requests: int) -> None:
-        """Pass the outcome of an executed plan to the controller."""
+    def _select(self, plan: StepPlan) -> IntArray | None:
+        """Let a plan select what is verified of its drafts; their lengths, or None where it does not."""
+        state, correlation = self.state, self.state.confidence_correlation
+        selects = plan.selection is not None and correlation is not None and bool(plan.draft_lengths.any())
+        state.engine["selection"] = selects
+        if plan.selection is None or correlation is None or not selects:
+            return None
+        confidence = draft_confidence(state, plan.draft_lengths, correlation)
+        state.requests["selected"][state.view_slots] = plan.selection.select(plan.draft_lengths, confidence)
+        return plan.draft_lengths
+
+    def _report(
+        self,
+        view: StepView,
+        done: steps.FinishedStep,
+        proposed: IntArray | None,
+        prefill_tokens: int,
+        waiting_requests: int,
+    ) -> None:
+        """Pass the outcome of an executed plan to the controller.
+
+        Args:
+            view: of the plan.
+            done: what it came to.
+            proposed: (n,) draft tokens made, if more than were verified.
+            prefill_tokens: prompt tokens in the target's pass.
+            waiting_requests: queued requests.
+        """
         drafted, accepted, emitted, truncated = done.judged
+        # Of a request that was not in the step, nothing counts as proposed.
+        made: IntArray = drafted if proposed is None else np.where(emitted > 0, proposed, drafted)
         self.controller.observe(
             StepOutcome(
                 step=view.step,
@@ -173,7 +207,7 @@ class SimulatedEngine:
                 accepted=accepted,
                 emitted=emitted,
                 truncated=truncated.astype(np.bool_),
-                proposed=drafted,
+                proposed=made,
                 draft_rows=done.draft_rows,
                 draft_context_tokens=done.draft_context_tokens,
                 catch_up_tokens=done.catch_up_tokens,

@@ -47,6 +47,9 @@ class _Latency(Settings):
     """For each plan of the controller."""
     cold_draft_seconds: Seconds = 0.0
     """Once, at the first draft: compilation, allocation and loading."""
+    selection_seconds: Seconds = 0.0
+    """For a target's pass over drafts of which the verified tokens were selected after drafting: CUDA graphs for
+    unequal lengths, and the exchange of confidence and lengths with the GPU."""
     noise: float = Field(default=0.0, ge=0, le=10)
     """Standard deviation of the logarithm of the target's and of the drafter's time in a step (log-normal noise)."""
     graph_sizes: tuple[Count, ...] = ()
@@ -78,6 +81,7 @@ class _Latency(Settings):
             curve=curve,
             decision=self.decision_seconds,
             cold_draft=self.cold_draft_seconds,
+            selection=self.selection_seconds,
             noise=self.noise,
             graph_sizes=self.graph_sizes,
             graph_lengths=self.graph_lengths,

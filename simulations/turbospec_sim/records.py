@@ -41,6 +41,7 @@ REQUEST = np.dtype(
         ("blocks", "i8"),  # KV blocks held
         ("decode_steps", "i8"),
         ("drafts", "i8"),  # draft tokens that are not verified yet
+        ("selected", "i8"),  # most of its next draft tokens that will be verified
         ("last_emission", "f8"),  # simulated time of it
         ("step", "i8"),  # the last engine step that the request was in; its outcome there:
         ("step_tokens", "i8"),  # tokens computed, rejected drafts not counted
@@ -72,6 +73,7 @@ TIMES = np.dtype(
         ("cold_draft", "f8"),
         ("piecewise", "f8"),
         ("piecewise_request", "f8"),
+        ("selection", "f8"),
         ("noise", "f8"),
     ],
     align=True,
@@ -93,6 +95,7 @@ ENGINE = np.dtype(
         ("batch_drafter", "i8"),
         ("first_pass_every_step", "i8"),
         ("padded_length", "i8"),  # of the plan whose drafts are verified next
+        ("selection", "i8"),  # whether what is verified next was selected after drafting
         ("drafter_warm", "i8"),  # whether it has drafted before
         ("closed_loop", "i8"),  # whether a finished request makes its client send the next one
         ("seed", "i8"),

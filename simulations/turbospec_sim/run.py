@@ -12,12 +12,14 @@ from turbospec.controller import Controller, GuardConfig, StepListener
 from turbospec.files.results_file import ALL_AT_ONCE
 from turbospec.interface import Policy
 from turbospec.policy import PolicyConfig, find_policy, read_policy
+from turbospec.policy.adaptive_verification import VllmAdaptiveVerificationConfig
 from turbospec.policy.static import StaticPolicy
 from turbospec_sim.acceptance import acceptance_tables
 from turbospec_sim.engine import SimulatedEngine
 from turbospec_sim.metrics import judged, summarise
 from turbospec_sim.oracle import OraclePolicy
 from turbospec_sim.scenario import Scenario
+from turbospec_sim.startup_profile import startup_profile
 from turbospec_sim.state import EngineState
 from turbospec_sim.timeline import timeline
 from turbospec_sim.workload.offered import offered_requests
@@ -66,6 +68,7 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
         acceptance=acceptance_tables(scenario.workload.classes),
         times=scenario.latency.step_times(),
         concurrency=scenario.workload.concurrency,
+        confidence_correlation=scenario.drafter.confidence_correlation,
     )
     figures, guard_trips = serve(state, *_policy(run, state), listeners)
     return {
@@ -114,7 +117,10 @@ def _policy(run: Run, state: EngineState) -> tuple[Policy, GuardConfig]:
     if run.policy == ORACLE:
         return OraclePolicy(state), GuardConfig()
     config = run.settings or read_policy(find_policy(run.policy))
-    return config.build(run.scenario.latency.profile(), run.seed), config.guard
+    profile = run.scenario.latency.profile()
+    if profile is None and isinstance(config, VllmAdaptiveVerificationConfig):
+        profile = startup_profile(state, config.profile_context_tokens, run.seed)
+    return config.build(profile, run.seed), config.guard
 
 
 def _shown_rate(run: Run, state: EngineState) -> float | str:

@@ -63,6 +63,9 @@ class Drafter(Settings):
     """Whether each pass runs over the whole batch, up to the longest draft, as in vLLM."""
     first_pass_every_step: bool = False
     """Whether the first pass runs in every step, with drafts or without, as in vLLM without TurboSpec's scheduler."""
+    confidence_correlation: float = Field(default=0.5, ge=0, lt=1)
+    """How much the drafter's confidence tells about single tokens: 0, only the acceptance of its class and position;
+    near 1, whether the token is accepted. Only plans that select after drafting see confidence."""
 
 
 class Scenario(Settings):

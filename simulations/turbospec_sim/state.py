@@ -26,6 +26,7 @@ class EngineState:
         acceptance: the acceptance processes of the request classes.
         times: coefficients of the step times.
         concurrency: clients of a closed loop; None where requests arrive at given times.
+        confidence_correlation: as in the scenario; None for a drafter without confidence.
     """
 
     engine: Records
@@ -33,6 +34,7 @@ class EngineState:
     acceptance: AcceptanceTables
     times: StepTimes
     concurrency: int | None = None
+    confidence_correlation: float | None = None
     view_slots: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     """(n,) batch slots of the requests in the last view."""
     requests: Records = field(init=False)
@@ -49,6 +51,7 @@ class EngineState:
         engine = self.engine
         slots = int(engine["max_num_seqs"][0])
         self.requests = np.zeros(slots, REQUEST)
+        self.requests["selected"] = engine["max_draft"]
         queues = np.zeros((3, slots), np.int64)
         queues[FREE_SLOTS] = np.arange(slots)
         self.totals = np.zeros(1 + MAX_SNAPSHOTS, TOTALS)

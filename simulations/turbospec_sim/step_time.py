@@ -3,7 +3,8 @@
     step    = host + target's pass + drafting
     host    = fixed + per request
     target  = curve(tokens, padded to a CUDA graph's size) + per KV token read + per pair of a prompt's attention
-              + per token that a next token is sampled after + fixed and per request without a full CUDA graph
+              + per token that a next token is sampled after + fixed where verified tokens are selected after drafting
+              + fixed and per request without a full CUDA graph
     draft   = start + Σ over passes (fixed + per row + per KV token) + per token of catch-up,
               and a fixed time once, at the first draft
 
@@ -55,6 +56,8 @@ class StepTimes:
     """For a step that replays no full CUDA graph, where there are any (`graph_lengths`)."""
     piecewise_request: float = 0.0
     """For each request of such a step."""
+    selection: float = 0.0
+    """For a target's pass over drafts of which the verified tokens were selected after drafting."""
     noise: float = 0.0
     """Standard deviation of the logarithm of the target's and the drafter's time; the means do not change."""
     graph_sizes: Sequence[int] = field(default=())

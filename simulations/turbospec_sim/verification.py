@@ -54,18 +54,25 @@ def target_pass(arrays: EngineArrays, size: int) -> TargetPass:
     with_padding = padded(tokens, padding)
     seconds = pass_seconds(curve, with_padding) + cost.kv_token * context + cost.attention_pair * pairs
     seconds += cost.sampled_token * (tokens - prefill)
+    selected = arrays.engine[0].selection > 0
+    if selected:
+        seconds += cost.selection
     piecewise = False
-    if len(arrays.graph_lengths) and not (
-        prefill == 0 and shortest == longest and _has_graph(arrays.graph_lengths, padding, longest, tokens)
-    ):
-        seconds += cost.piecewise + cost.piecewise_request * size
-        piecewise = prefill == 0
+    if len(arrays.graph_lengths):
+        # vLLM's graphs for adaptive verification replay any mix of lengths.
+        any_mix = selected and (len(padding) == 0 or tokens <= padding[-1])
+        uniform = shortest == longest and _has_graph(arrays.graph_lengths, padding, longest, tokens)
+        if prefill > 0 or not (any_mix or uniform):
+            seconds += cost.piecewise + cost.piecewise_request * size
+            piecewise = prefill == 0
     prefill_seconds = 0.0
     if prefill == tokens:
         prefill_seconds = seconds
     elif prefill > 0:
         without = pass_seconds(curve, padded(tokens - prefill, padding)) + cost.kv_token * (context - prefill_context)
         prefill_seconds = seconds - without - cost.sampled_token * (tokens - prefill)
+        if selected:
+            prefill_seconds -= cost.selection
     return TargetPass(seconds, prefill_seconds, tokens, with_padding, prefill, context, piecewise)
 
 

@@ -352,6 +352,40 @@ def test_steps_of_the_guard_do_not_count_as_steps_that_reuse_a_plan() -> None:
     )
 
 
+class FaultySelection:
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def select(self, proposed: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "answer", [RuntimeError("no idea"), np.ones(2, int), np.ones(3), np.array([0, 5, 7]), np.array([0, -1, 7]), None]
+)
+def test_a_selection_that_fails_verifies_whole_drafts_and_counts_as_a_fault(answer: object) -> None:
+    controller = Controller(Scripted(lambda view: StepPlan(np.array([0, 4, 7]), selection=FaultySelection(answer))))
+    plan = controller.plan(a_view())
+    assert plan.selection is not None
+    assert plan.selection.select(np.array([0, 4, 7]), np.full((3, 7), 0.5)).tolist() == [0, 4, 7]
+    assert controller.stats.guard_trips == 1
+    assert "selection" in controller.stats.last_fault
+
+
+def test_a_valid_selection_decides_and_its_time_counts() -> None:
+    answer = np.array([0, 4, 0])
+    controller = Controller(Scripted(lambda view: StepPlan(np.array([0, 4, 7]), selection=FaultySelection(answer))))
+    view = a_view()
+    plan = controller.plan(view)
+    assert plan.selection is not None
+    assert plan.selection.select(np.array([0, 4, 7]), np.full((3, 7), 0.5)).tolist() == [0, 4, 0]
+    assert controller.stats.guard_trips == 0
+    before = plan.selection.seconds  # type: ignore[attr-defined]
+    assert before > 0.0
+
+
 def test_a_plan_whose_gate_cannot_be_reused_is_a_fault() -> None:
     def plan(view: StepView) -> StepPlan:
         gate = FaultyGate((np.ones(1, bool), np.ones(1, bool)))

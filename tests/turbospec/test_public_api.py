@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 
 EXPORTS = {
-    "turbospec": ["DraftGate", "Phase", "PlanValidity", "Policy", "StepOutcome", "StepPlan", "StepView", "UserError"],
+    "turbospec": [
+        "DraftGate",
+        "DraftSelection",
+        "Phase",
+        "PlanValidity",
+        "Policy",
+        "StepOutcome",
+        "StepPlan",
+        "StepView",
+        "UserError",
+    ],
     "turbospec.policy": [
         "DraftLengths",
         "PolicyConfig",

@@ -8,9 +8,21 @@ from pathlib import Path
 import pytest
 
 from tests.turbospec_engine.harness import Pair, RandomPlans, Reference, assert_blocks_sound, random_prompts
+from turbospec import StepOutcome, StepPlan, StepView
+from turbospec.policy import load_controller
 from turbospec_engine import Engine, SamplingParams
 
 MAX_TOKENS = 24
+
+
+class Outcomes:
+    """Keeps every step's plan and outcome."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[StepPlan, StepOutcome]] = []
+
+    def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
+        self.steps.append((plan, outcome))
 
 
 @pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
@@ -41,6 +53,24 @@ def test_preemption_recomputes(emit: str, llama: Pair, reference: Callable[[Path
     assert engine.scheduler.num_preemptions > 0
     compared = reference(llama.target).compare(prompts, [output.token_ids for output in outputs], MAX_TOKENS)
     assert not compared.different
+    assert engine.allocator.num_free == engine.allocator.num_blocks
+
+
+@pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
+def test_a_part_of_each_draft_verified(emit: str, llama: Pair, reference: Callable[[Path], Reference]) -> None:
+    controller, seen = load_controller("vllm-adaptive-verification"), Outcomes()
+    controller.listeners.append(seen)
+    engine = Engine(llama.config(emit=emit, max_num_batched_tokens=32), controller)
+    prompts = random_prompts(14, longest=60, seed=5)
+    outputs = engine.generate(prompts, SamplingParams(max_tokens=MAX_TOKENS))
+    compared = reference(llama.target).compare(prompts, [output.token_ids for output in outputs], MAX_TOKENS)
+    assert not compared.different
+    assert controller.stats.guard_trips == 0
+    drafting = [(plan, outcome) for plan, outcome in seen.steps if outcome.proposed.any()]
+    assert any(0 < outcome.drafted.sum() < outcome.proposed.sum() for _, outcome in drafting)
+    for plan, outcome in drafting:
+        assert (outcome.drafted <= outcome.proposed).all()
+        assert (outcome.proposed <= plan.draft_lengths).all()
     assert engine.allocator.num_free == engine.allocator.num_blocks
 
 

@@ -1,4 +1,4 @@
-"""Speculation leaves the sampled distribution as it is, and a gate that anticipates would not."""
+"""Speculation leaves the sampled distribution as it is; a gate or selection that anticipates would not."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from tests.turbospec_engine.harness import DEVICE, FixedPlans, Pair, RandomPlans, Reference, build, perturbed
-from turbospec import StepPlan, StepView
+from turbospec import StepOutcome, StepPlan, StepView
 from turbospec.models.confidence import BIN_CENTRES
 from turbospec.planning.gate import GatePrices, SurvivalGate
+from turbospec.policy.adaptive_verification.policy import (
+    BudgetSelection,
+    VllmAdaptiveVerificationConfig,
+    VllmAdaptiveVerificationPolicy,
+)
 from turbospec_engine import Engine, SamplingParams
 from turbospec_engine.drafter import draft_model
 
@@ -164,10 +169,42 @@ def test_gate_on_the_maximum_is_lossless(
     assert p_value(observed, exact(reference(small.target), params)) > REJECT
 
 
-def test_gate_on_the_drawn_token_is_caught(
-    small: Pair, reference: Callable[[Path], Reference], monkeypatch: pytest.MonkeyPatch
+class HalfVerified:
+    """vLLM's rule with a budget of half of the draft tokens, so that in every step some are not verified."""
+
+    def __init__(self) -> None:
+        config = VllmAdaptiveVerificationConfig(version=1, policy="vllm_adaptive_verification")
+        self.policy = VllmAdaptiveVerificationPolicy(config, None)
+        self.outcomes: list[StepOutcome] = []
+
+    def plan(self, view: StepView) -> StepPlan:
+        plan = self.policy.plan(view)
+        if plan.selection is not None:
+            slots, _ = self.policy._slots.lookup(view.request_ids)
+            plan.selection = BudgetSelection(self.policy, view.step, slots, int(plan.draft_lengths.sum()) // 2)
+        return plan
+
+    def observe(self, outcome: StepOutcome) -> None:
+        self.policy.observe(outcome)
+        self.outcomes.append(outcome)
+
+
+@pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
+def test_selecting_by_survival_is_lossless(emit: str, small: Pair, reference: Callable[[Path], Reference]) -> None:
+    params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, temperature=1.0)
+    plans = HalfVerified()
+    observed = sample(small, params, plans, emit=emit)
+    proposed = sum(int(outcome.proposed.sum()) for outcome in plans.outcomes)
+    drafted = sum(int(outcome.drafted.sum()) for outcome in plans.outcomes)
+    assert 0.1 * proposed < drafted < 0.9 * proposed, "some drafts must have been verified in part"
+    assert p_value(observed, exact(reference(small.target), params)) > REJECT
+
+
+@pytest.mark.parametrize("plans", [GatedPlans(longest=2, threshold=0.3), HalfVerified()])
+def test_confidence_of_the_drawn_token_is_caught(
+    plans: Any, small: Pair, reference: Callable[[Path], Reference], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were the gate shown the drawn token's own probability, likely tokens would be verified more often."""
+    """Were a gate or selection shown the drawn token's own probability, likely tokens would be verified more often."""
     choose = draft_model._choose
 
     def anticipating(*args: Any) -> Any:
@@ -176,7 +213,7 @@ def test_gate_on_the_drawn_token_is_caught(
 
     monkeypatch.setattr(draft_model, "_choose", anticipating)
     params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, temperature=1.0)
-    observed = sample(small, params, GatedPlans(longest=2, threshold=0.3), 3 * SAMPLES)
+    observed = sample(small, params, plans, 3 * SAMPLES)
     assert p_value(observed, exact(reference(small.target), params)) < REJECT
 
 

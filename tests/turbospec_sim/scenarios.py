@@ -79,6 +79,7 @@ def state_of(made: Scenario, seed: int = 0) -> EngineState:
         acceptance=acceptance_tables(made.workload.classes),
         times=made.latency.step_times(),
         concurrency=made.workload.concurrency,
+        confidence_correlation=made.drafter.confidence_correlation,
     )
 
 

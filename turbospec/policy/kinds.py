@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from turbospec.policy.acceptance_gate import AcceptanceGateConfig
 from turbospec.policy.adaptive import AdaptiveConfig
+from turbospec.policy.adaptive_verification import VllmAdaptiveVerificationConfig
 from turbospec.policy.bandit import BanditConfig
 from turbospec.policy.batch_table import BatchTableConfig
 from turbospec.policy.confidence import ConfidenceConfig
@@ -25,6 +26,7 @@ BUILT_IN: dict[str, type[PolicyConfig]] = {
     "heuristic": HeuristicConfig,
     "off": OffConfig,
     "static": StaticConfig,
+    "vllm_adaptive_verification": VllmAdaptiveVerificationConfig,
 }
 """Settings class of each built-in policy, by name. The class's `policy` field has the same name."""
 

@@ -40,7 +40,7 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
     """
     if not planned.step < view.step < planned.step + plan.validity.steps or view.prefill_pending:
         return None
-    if not np.array_equal(view.request_ids, planned.request_ids):
+    if plan.selection is not None or not np.array_equal(view.request_ids, planned.request_ids):
         return None
     if plan.padded_length and plan.padded_length not in view.graph_lengths:
         return None

@@ -7,7 +7,10 @@ from turbospec.policy import json_schema, read_policy, registered
 
 HEAD = "version: 1\npolicy: static\n"
 EMA = "version: 1\npolicy: ema_tiers\n"
-KINDS = "acceptance_gate, adaptive, bandit, batch_table, confidence, ema_tiers, goodput, heuristic, off, static"
+KINDS = (
+    "acceptance_gate, adaptive, bandit, batch_table, confidence, ema_tiers, goodput, heuristic, off, static, "
+    "vllm_adaptive_verification"
+)
 
 
 @pytest.fixture(autouse=True)

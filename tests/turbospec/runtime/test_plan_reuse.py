@@ -59,6 +59,10 @@ def test_a_padded_plan_needs_its_graph() -> None:
     assert plan_again(padded, planned, make_view(4, step=6)) is None
 
 
+def test_a_plan_that_selects_after_drafting_is_not_reused() -> None:
+    assert plan_again(a_plan(selection=object()), PLANNED, make_view(4, step=6)) is None
+
+
 def test_every_step_has_a_gate_of_its_own() -> None:
     gate = SurvivalGate(np.full(13, 0.9), np.ones(1), np.full((1, 15), 0.9), np.array([3]), np.array([0.1, 0.02, 0.01]))
     planned = make_view(1, step=5)
