@@ -102,7 +102,12 @@ class VllmLoop:
         self.limits = limits
         self._lag: DrafterLag | None = None
         if limits.kept_tokens:
-            self._lag = DrafterLag(limits.kept_tokens, limits.max_batched_tokens, prefix_caching=limits.prefix_caching)
+            self._lag = DrafterLag(
+                limits.kept_tokens,
+                limits.max_batched_tokens,
+                slots=limits.drafter_slots,
+                prefix_caching=limits.prefix_caching,
+            )
         self._views = Views(limits, self._lag)
         self._split = StepSplit()
         self._steps: dict[int, _Step] = {}
