@@ -28,12 +28,13 @@ def allow_async_scheduling() -> None:
 
 
 def build(*, asynchronous: bool, **arguments: Any) -> Any:
-    """A small vLLM with the repository's target; the arguments are vLLM's own."""
+    """A small vLLM with the repository's target, unless told otherwise; the arguments are vLLM's own."""
     from vllm import LLM
 
     if asynchronous:
         allow_async_scheduling()
     own = {
+        "model": str(MODELS / "target"),
         "dtype": "float32",
         "max_model_len": 256,
         "max_num_seqs": 8,
@@ -42,7 +43,7 @@ def build(*, asynchronous: bool, **arguments: Any) -> Any:
         "seed": 0,
         "disable_log_stats": False,
     }
-    return LLM(str(MODELS / "target"), **(own | arguments))
+    return LLM(**(own | arguments))
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from turbospec.hosts.vllm.shared.drafter_orders import (
 from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileWriter, file_of_engine
 from turbospec.hosts.vllm.shared.settings import read_settings
-from turbospec.hosts.vllm.shared.support import drafts_in_one_pass, drafts_late, kept_tokens
+from turbospec.hosts.vllm.shared.support import LOOK_UP_METHODS, drafts_in_one_pass, drafts_late, kept_tokens
 from turbospec.observability.metrics import HostSeconds, StepMetrics
 from turbospec.observability.trace import DecisionTrace
 
@@ -84,6 +84,8 @@ class _Adaptive(Scheduler):
             max_model_len=min(self.max_model_len, drafter.max_model_len),
             max_batched_tokens=self.max_num_scheduled_tokens,
             parallel_drafter=drafts_in_one_pass(speculation),
+            look_up=speculation.method in LOOK_UP_METHODS,
+            heads=speculation.method == "medusa",
             kept_tokens=kept_tokens(vllm_config),
             drafter_slots=max(getattr(speculation, "max_num_new_slots_for_drafting", 1), 1),
             prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),
