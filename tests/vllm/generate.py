@@ -46,8 +46,8 @@ def build(*, asynchronous: bool, **arguments: Any) -> Any:
     return LLM(**(own | arguments))
 
 
-def main() -> None:
-    job = json.load(sys.stdin)
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """One job, with a vLLM of its own."""
     from vllm import SamplingParams
 
     llm = build(
@@ -68,7 +68,11 @@ def main() -> None:
     metrics = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
     result = {"tokens": [list(output.outputs[0].token_ids) for output in outputs], "metrics": metrics}
     result["steps"] = llm.collective_rpc(passes.counted)
-    Path(sys.argv[1]).write_text(json.dumps(result))
+    return result
+
+
+def main() -> None:
+    Path(sys.argv[1]).write_text(json.dumps(run(json.load(sys.stdin))))
 
 
 if __name__ == "__main__":

@@ -44,5 +44,5 @@ def run_script(
             timeout=900,
             env=os.environ | SETTINGS | dict(variables or {}),
         )
-        assert done.returncode == 0, done.stdout[-40000:]
+        assert done.returncode == 0, done.stdout[-6000:]
         return json.load(answer), done.stdout

@@ -27,7 +27,6 @@ log = logging.getLogger("turbospec")
 SYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.schedulers.TurboSpecScheduler"
 ASYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.schedulers.TurboSpecAsyncScheduler"
 SCHEDULE = "num_speculative_tokens_per_batch_size"
-DISABLE = "_maybe_disable_dynamic_sd_for_data_parallel"
 MARK = "_turbospec_registered"
 
 
@@ -44,8 +43,9 @@ def register() -> None:
     EngineArgs.create_speculative_config = _with_schedule(EngineArgs.create_speculative_config)
     EngineArgs.create_engine_config = _with_scheduler(EngineArgs.create_engine_config)
     WorkerWrapperBase.init_device = _with_runner_wrapped(WorkerWrapperBase.init_device)
-    if hasattr(VllmConfig, DISABLE):
-        setattr(VllmConfig, DISABLE, _with_table_kept(getattr(VllmConfig, DISABLE)))
+    VllmConfig._maybe_disable_dynamic_sd_for_data_parallel = _with_table_kept(
+        VllmConfig._maybe_disable_dynamic_sd_for_data_parallel
+    )
 
 
 def _with_schedule(create):

@@ -87,7 +87,7 @@ class _Adaptive(Scheduler):
             look_up=speculation.method in LOOK_UP_METHODS,
             heads=speculation.method == "medusa",
             kept_tokens=kept_tokens(vllm_config),
-            drafter_slots=max(getattr(speculation, "max_num_new_slots_for_drafting", 1), 1),
+            drafter_slots=max(speculation.max_num_new_slots_for_drafting, 1),
             prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),
             late_drafts=drafts_late(vllm_config),
             tokens_first=vllm_config.use_v2_model_runner and not current_platform.is_cpu(),

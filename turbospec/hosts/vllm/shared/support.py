@@ -105,8 +105,9 @@ def kept_tokens(vllm_config: Any) -> int:
 
 def _is_like_eagle(speculation: Any, model_runner_v2: bool) -> bool:
     """Whether an MTP drafter is one module with a KV cache of its own, whose input is tokens and hidden states."""
-    others = ["use_gemma4_mtp", "use_step3p5_mtp"] + ["use_multi_module_mtp"] * model_runner_v2
-    return not any(hasattr(speculation, name) and getattr(speculation, name)() for name in others)
+    # Model runner V1 uses the first of several modules only.
+    several = model_runner_v2 and speculation.use_multi_module_mtp()
+    return not (several or speculation.use_gemma4_mtp() or speculation.use_step3p5_mtp())
 
 
 def drafts_late(vllm_config: Any) -> bool:
