@@ -127,12 +127,8 @@ def _with_runner_wrapped(init):
         config = wrapper.vllm_config
         from turbospec.hosts.vllm.shared.support import may_be_scheduled_by_us
 
-        if not may_be_scheduled_by_us(config):
-            return
-        runner = wrapper.worker.model_runner
-        # Of pipeline stages, the last one has the drafter.
-        if getattr(runner, "speculator" if config.use_v2_model_runner else "drafter", None) is not None:
-            (_install_on_v2 if config.use_v2_model_runner else _install_on_v1)(runner, config)
+        if may_be_scheduled_by_us(config):
+            (_install_on_v2 if config.use_v2_model_runner else _install_on_v1)(wrapper.worker.model_runner, config)
 
     return init_device
 

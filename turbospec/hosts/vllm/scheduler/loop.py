@@ -113,9 +113,7 @@ class VllmLoop:
         self._steps: dict[int, _Step] = {}
         """Scheduled and not yet finished, by number, oldest first."""
         self._last: _Step | None = None
-        """The step that finished last."""
-        self._unverified: dict[int, tuple[_Step, _Plan]] = {}
-        """Finished steps with a plan whose drafts are not verified yet, by number, oldest first."""
+        """The step that finished last, whose drafts the next one verifies."""
         self._last_output = 0.0
         self._next_step = 0
         self._running: RunningPlan[str] | None = None
@@ -256,7 +254,7 @@ class VllmLoop:
 
     def reset(self) -> None:
         """Drop the open steps and plans, after an error in one of them; what was learnt stays."""
-        self._steps, self._last, self._unverified, self._running, self._ahead = {}, None, {}, None, None
+        self._steps, self._last, self._running, self._ahead = {}, None, None, None
         self._ended.clear()
         self._reused = ReusedSteps()
         self._next_step += 1  # the next step does not verify the drafts of a dropped one
@@ -352,38 +350,26 @@ class VllmLoop:
         return DrafterPasses(passes, passes * size, tokens - size + catch_up, catch_up + prefill_tokens)
 
     def _settle(self, step: _Step, verify_result: VerifyResultFn, queue: Queue) -> None:
-        previous, self._last = self._last, step
-        if previous is not None and previous.number != step.number - 1:
-            previous = None
-        late = previous.passes if previous is not None and previous.late and step.follows else NO_PASSES
+        closing, self._last = self._last, step
+        if closing is not None and closing.number != step.number - 1:
+            closing = None
+        late = closing.passes if closing is not None and closing.late and step.follows else NO_PASSES
         own = NO_PASSES if step.late else step.passes
         if step.plan is not None or late.number or own.number:
             late_seconds, step.draft_seconds = self._split.draft_seconds(
                 step.seconds, step.tokens, step.context_tokens, late, own
             )
             step.seconds -= late_seconds + step.draft_seconds
-            if previous is not None and previous.late:
-                previous.draft_seconds = late_seconds
-        if previous is not None and previous.late and not step.follows:
-            # Late drafts before a pause were made during the pause: their duration is unknown.
-            self._unverified.pop(previous.number, None)
-        self._verify(step, verify_result, queue)
-        if step.plan is not None:
-            self._unverified[step.number] = step, step.plan
-
-    def _verify(self, step: _Step, verify_result: VerifyResultFn, queue: Queue) -> None:
-        """Close the plan whose drafts a step has verified."""
-        # With pipeline stages, other requests' steps lie between two of a request, as many as there are other stages.
-        oldest = step.number - 2 * self.limits.stages + 1
-        self._unverified = {number: each for number, each in self._unverified.items() if number >= oldest}
-        verified: Mapping[str, Verified] = verify_result() if self._unverified else {}
-        for number, (drafted_in, plan) in reversed(self._unverified.items()):
-            if not verified.keys().isdisjoint(plan.names):
-                del self._unverified[number]
-                self._close(drafted_in, plan, step, verified, queue)
-                return
-        if step.prefill_tokens == 0:
-            # The step closes no plan: the one before it reused one, or the duration of its late drafts is unknown.
+            if closing is not None and closing.late:
+                closing.draft_seconds = late_seconds
+        # Late drafts before a pause were made during the pause: their duration is unknown.
+        untimed = closing is not None and closing.late and not step.follows
+        if closing is not None and closing.plan is not None and not untimed:
+            verified = verify_result()
+            if not verified.keys().isdisjoint(closing.plan.names):
+                self._close(closing, closing.plan, step, verified, queue)
+        elif step.prefill_tokens == 0:
+            # The step closes no plan: the step before it reused one, or the duration of its late drafts is unknown.
             self._reused.add(step.tokens, step.seconds)
 
     def _close(
@@ -394,7 +380,7 @@ class VllmLoop:
         verified: Mapping[str, Verified],
         queue: Queue,
     ) -> None:
-        """Report a plan whose drafts were made at the end of one step and verified in a later one."""
+        """Report a plan whose drafts were made at the end of one step and verified in the next."""
         nothing = Verified(0, 0, 0)
         rows = [verified.get(name, nothing) for name in plan.names]
         drafted = np.array([row.drafted for row in rows], np.int64)

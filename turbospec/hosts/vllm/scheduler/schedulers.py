@@ -88,7 +88,6 @@ class _Adaptive(Scheduler):
             heads=speculation.method == "medusa",
             kept_tokens=kept_tokens(vllm_config),
             drafter_slots=max(speculation.max_num_new_slots_for_drafting, 1),
-            stages=vllm_config.parallel_config.pipeline_parallel_size,
             prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),
             late_drafts=drafts_late(vllm_config),
             tokens_first=vllm_config.use_v2_model_runner and not current_platform.is_cpu(),

@@ -30,8 +30,6 @@ class EngineLimits:
     """Tokens whose drafter input the worker keeps for catching up; 0 where the drafter runs in every step."""
     drafter_slots: int = 1
     """Rows that the drafter's first pass needs for each request besides the target's tokens."""
-    stages: int = 1
-    """Pipeline stages. A request's next step is at least as many steps later; the steps between are of others."""
     prefix_caching: bool = False
     late_drafts: bool = False
     """Whether the drafter can run after a step's tokens were sent, as it does if one of them is a first token."""

@@ -140,7 +140,10 @@ def unsupported(setup: SetUp) -> str | None:
     if setup.data_parallel_size > 1 and setup.experts:
         return "data parallelism with a mixture of experts: vLLM's engines then run every drafter pass together"
     if setup.pipeline_parallel_size > 1:
-        return "pipeline parallelism is not supported: a request's steps do not follow one another"
+        return (
+            "pipeline parallelism is not supported: a step's drafts are not verified by the next step, which vLLM "
+            "gives to other requests"
+        )
     if setup.model_runner_v2 and release < OLDEST_V2_VERSION:
         version = ".".join(map(str, release))
         return f"vLLM {version}'s model runner V2 has one draft length for all steps; set VLLM_USE_V2_MODEL_RUNNER=0"

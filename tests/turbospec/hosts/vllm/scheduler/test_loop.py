@@ -148,21 +148,6 @@ def test_outputs_are_tied_to_their_steps() -> None:
     assert outcome.drafted.tolist() == [1]
 
 
-def test_with_pipeline_stages_a_plan_is_closed_by_its_requests_next_step() -> None:
-    """Two stages: steps of two requests take turns, and each step is scheduled before the one before has ended."""
-    controller = Recorder(lengths=[3, 1, 2, 2, 0, 0])
-    engine, a, b = FakeEngine(controller, replace(LIMITS, stages=2)), Request("a", 1), Request("b", 1)
-    _, verified = engine.schedule([a])
-    for number in range(1, 6):
-        scheduled, finished = ([b], [a]) if number % 2 else ([a], [b])
-        _, others = engine.schedule(scheduled)
-        engine.finish(finished, verified, {"a": 2, "b": 1})
-        verified = others
-    assert [outcome.step for outcome in controller.outcomes] == [view.step for view in controller.views[:3]]
-    assert [outcome.drafted.tolist() for outcome in controller.outcomes] == [[3], [1], [2]]
-    assert [outcome.accepted.tolist() for outcome in controller.outcomes] == [[2], [1], [2]]
-
-
 def test_after_an_error_the_loop_goes_on_with_the_next_step() -> None:
     controller = Recorder(lengths=[3, 2, 1, 0, 0])
     engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
