@@ -28,12 +28,13 @@ def allow_async_scheduling() -> None:
 
 
 def build(*, asynchronous: bool, **arguments: Any) -> Any:
-    """A small vLLM with the repository's target; the arguments are vLLM's own."""
+    """A small vLLM with the repository's target, unless told otherwise; the arguments are vLLM's own."""
     from vllm import LLM
 
     if asynchronous:
         allow_async_scheduling()
     own = {
+        "model": str(MODELS / "target"),
         "dtype": "float32",
         "max_model_len": 256,
         "max_num_seqs": 8,
@@ -42,11 +43,11 @@ def build(*, asynchronous: bool, **arguments: Any) -> Any:
         "seed": 0,
         "disable_log_stats": False,
     }
-    return LLM(str(MODELS / "target"), **(own | arguments))
+    return LLM(**(own | arguments))
 
 
-def main() -> None:
-    job = json.load(sys.stdin)
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """One job, with a vLLM of its own."""
     from vllm import SamplingParams
 
     llm = build(
@@ -67,7 +68,11 @@ def main() -> None:
     metrics = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
     result = {"tokens": [list(output.outputs[0].token_ids) for output in outputs], "metrics": metrics}
     result["steps"] = llm.collective_rpc(passes.counted)
-    Path(sys.argv[1]).write_text(json.dumps(result))
+    return result
+
+
+def main() -> None:
+    Path(sys.argv[1]).write_text(json.dumps(run(json.load(sys.stdin))))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -67,13 +68,19 @@ def generate(
         "engine": {},
     }
     result, log = run_script("generate", job=fields | job, variables=variables)
+    assert all(steps == result["steps"][0] for steps in result["steps"])  # workers act alike
     return Generated(result["tokens"], result["metrics"], log, result["steps"][0])
 
 
 @pytest.fixture(scope="module")
 def reference(prompts: list[list[int]]) -> list[list[int]]:
-    """Without speculation, and without TurboSpec."""
-    return generate(prompts, None).tokens
+    """Without speculation, and without TurboSpec; once for all modules."""
+    return _undrafted(tuple(map(tuple, prompts)))
+
+
+@functools.cache
+def _undrafted(prompts: tuple[tuple[int, ...], ...]) -> list[list[int]]:
+    return generate([list(ids) for ids in prompts], None).tokens
 
 
 @pytest.mark.parametrize(

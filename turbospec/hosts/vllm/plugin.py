@@ -4,7 +4,8 @@
 vLLM loads it in every process before it parses arguments. It wraps two methods of `EngineArgs`: one gives the
 speculative configuration the K schedule that vLLM needs for a draft length that changes, the other sets the scheduler.
 In a worker it wraps `init_device`: the drafter then runs on demand, and its drafts are sent with the step's tokens or
-made after these were sent. Without a policy the wrapped methods behave as before.
+made after these were sent. For dense models it keeps vLLM from dropping the table under data parallelism. Without a
+policy the wrapped methods behave as before.
 
 Everything is imported where it is used, and numba never in a worker: vLLM's search for CPU kernels inspects every
 loaded module and fails on numba's.
@@ -31,6 +32,7 @@ MARK = "_turbospec_registered"
 
 def register() -> None:
     """Wrap `EngineArgs`; a second call in the same process does nothing."""
+    from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
@@ -41,6 +43,9 @@ def register() -> None:
     EngineArgs.create_speculative_config = _with_schedule(EngineArgs.create_speculative_config)
     EngineArgs.create_engine_config = _with_scheduler(EngineArgs.create_engine_config)
     WorkerWrapperBase.init_device = _with_runner_wrapped(WorkerWrapperBase.init_device)
+    VllmConfig._maybe_disable_dynamic_sd_for_data_parallel = _with_table_kept(
+        VllmConfig._maybe_disable_dynamic_sd_for_data_parallel
+    )
 
 
 def _with_schedule(create):
@@ -86,50 +91,69 @@ def _with_scheduler(create):
         )
         if reason is not None:
             log.warning("TurboSpec is off, vLLM keeps its own draft length: %s", reason)
-            if speculation is not None and SCHEDULE not in (args.speculative_config or {}):
+            given = SCHEDULE in (args.speculative_config or {}) and args.data_parallel_size == 1
+            if speculation is not None and not given:
                 speculation.num_speculative_tokens_per_batch_size = None
             return config
         scheduler.scheduler_cls = ASYNC_SCHEDULER if scheduler.async_scheduling else SYNC_SCHEDULER
-        _share_metrics()
+        _share_metrics(config.parallel_config.data_parallel_size)
         log.info("TurboSpec chooses draft lengths by policy %s", settings.policy)
         return config
 
     return create_engine_config
 
 
+def _with_table_kept(disable):
+    """Keep the table of draft lengths for dense models, whose engines of data parallelism have nothing in common.
+
+    vLLM drops the table for them too, although it starts them as engines without data parallelism.
+    """
+
+    @functools.wraps(disable)
+    def maybe_disable(config):
+        from turbospec.hosts.vllm.shared.support import is_asked_for
+
+        dense = config.model_config is not None and not config.model_config.is_moe
+        if not (dense and is_asked_for(config.additional_config)):
+            disable(config)
+
+    return maybe_disable
+
+
 def _with_runner_wrapped(init):
     @functools.wraps(init)
     def init_device(wrapper):
-        from turbospec.hosts.vllm.shared.support import (
-            PARALLEL_METHODS,
-            drafts_late,
-            kept_tokens,
-            may_be_scheduled_by_us,
-        )
-
         init(wrapper)
         config = wrapper.vllm_config
-        if not may_be_scheduled_by_us(config):
-            return
-        runner = wrapper.worker.model_runner
-        if config.use_v2_model_runner:
-            from turbospec.hosts.vllm.worker import speculator_on_demand
+        from turbospec.hosts.vllm.shared.support import may_be_scheduled_by_us
 
-            if kept_tokens(config):
-                speculator_on_demand.install(runner)
-            elif config.speculative_config.method in PARALLEL_METHODS:
-                speculator_on_demand.install_without_cache(runner)
-            return
-        from turbospec.hosts.vllm.worker import drafter_on_demand, drafts_in_output, late_drafts
-
-        if kept_tokens(config):
-            drafter_on_demand.install(runner)
-        if drafts_late(config):
-            late_drafts.install(runner)
-        if not config.scheduler_config.async_scheduling:
-            drafts_in_output.install(runner)
+        if may_be_scheduled_by_us(config):
+            (_install_on_v2 if config.use_v2_model_runner else _install_on_v1)(wrapper.worker.model_runner, config)
 
     return init_device
+
+
+def _install_on_v1(runner, config) -> None:
+    from turbospec.hosts.vllm.shared.support import drafts_late, kept_tokens
+    from turbospec.hosts.vllm.worker import drafter_on_demand, drafts_in_output, full_drafts, late_drafts
+
+    full_drafts.install(runner)
+    if kept_tokens(config):
+        drafter_on_demand.install(runner)
+    if drafts_late(config):
+        late_drafts.install(runner)
+    if not config.scheduler_config.async_scheduling:
+        drafts_in_output.install(runner)
+
+
+def _install_on_v2(runner, config) -> None:
+    from turbospec.hosts.vllm.shared.support import LOOK_UP_METHODS, kept_tokens
+    from turbospec.hosts.vllm.worker import speculator_on_demand
+
+    if kept_tokens(config):
+        speculator_on_demand.install(runner)
+    elif config.speculative_config.method in LOOK_UP_METHODS:
+        speculator_on_demand.install_without_cache(runner)
 
 
 def _settings(args):
@@ -152,17 +176,17 @@ def _reason(args, speculation, *, scheduler_cls=None, model_runner_v2: bool = Fa
         SetUp(
             version=__version_tuple__,
             method=None if speculation is None else speculation.method,
-            parallel_drafting=speculation is not None and bool(speculation.parallel_drafting),
             adaptive_verification=bool(getattr(speculation, "enable_adaptive_verification", False)),
             data_parallel_size=args.data_parallel_size,
+            experts=speculation is not None and speculation.target_model_config.is_moe,
             pipeline_parallel_size=args.pipeline_parallel_size,
             model_runner_v2=model_runner_v2,
         )
     )
 
 
-def _share_metrics() -> None:
-    """Show the metrics of the engine core, which is another process, on this process's `/metrics`."""
+def _share_metrics(engines: int) -> None:
+    """Show the metrics of the engine cores, which are other processes, on this process's `/metrics`."""
     from prometheus_client import REGISTRY
 
     from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileReader
@@ -171,4 +195,4 @@ def _share_metrics() -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder) / "metrics.prom"
     os.environ[METRICS_FILE_VARIABLE] = str(path)
-    REGISTRY.register(MetricsFileReader(path))
+    REGISTRY.register(MetricsFileReader(path, engines))

@@ -22,14 +22,16 @@ class DrafterLag:
         kept_tokens: tokens whose inputs the worker keeps. A request whose lag reaches further back no longer drafts.
         max_batched_tokens: size of the drafter's buffers. A request catches up before it lags by more than half of it:
             next to the other requests' tokens there may never be room for more.
+        slots: rows that the drafter's pass needs for each request besides its tokens.
         prefix_caching: whether other requests may reuse a prompt's KV blocks, the drafter's included. A prompt is then
             caught up in the step after its prefill, once its first token was sent.
     """
 
-    def __init__(self, kept_tokens: int, max_batched_tokens: int, *, prefix_caching: bool) -> None:
+    def __init__(self, kept_tokens: int, max_batched_tokens: int, *, slots: int = 1, prefix_caching: bool) -> None:
         self._kept_tokens = kept_tokens
         self._max_batched_tokens = max_batched_tokens
         self._max_lag = min(kept_tokens, max_batched_tokens // 2)
+        self._slots = slots
         self._prefix_caching = prefix_caching
         self._kept: deque[int] = deque()
         """Tokens of each step that the worker keeps, oldest step first."""
@@ -104,8 +106,7 @@ class DrafterLag:
             if name in resumed:
                 request.lag_tokens, request.lacks_prompt = 0, False
         idle = not lengths.any() and not any(drafted.values())
-        # Drafters that also take the next token need room for one more token per request.
-        room = self._max_batched_tokens - sum(tokens) - len(names)
+        room = self._max_batched_tokens - sum(tokens) - self._slots * len(names)
         due = (
             early
             and self._catch_up_is_due(requests, sum(tokens))

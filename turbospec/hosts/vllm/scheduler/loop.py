@@ -103,7 +103,12 @@ class VllmLoop:
         self.limits = limits
         self._lag: DrafterLag | None = None
         if limits.kept_tokens:
-            self._lag = DrafterLag(limits.kept_tokens, limits.max_batched_tokens, prefix_caching=limits.prefix_caching)
+            self._lag = DrafterLag(
+                limits.kept_tokens,
+                limits.max_batched_tokens,
+                slots=limits.drafter_slots,
+                prefix_caching=limits.prefix_caching,
+            )
         self._views = Views(limits, self._lag)
         self._split = StepSplit()
         self._steps: dict[int, _Step] = {}
@@ -350,13 +355,14 @@ class VllmLoop:
         self, lengths: IntArray, tokens: int, prefill_tokens: int, orders: DrafterOrders | None
     ) -> DrafterPasses:
         longest, size = int(lengths.max(initial=0)), len(lengths)
-        if self.limits.parallel_drafter or (orders is not None and orders.skip):
+        if self.limits.look_up or (orders is not None and orders.skip):
             return NO_PASSES
+        number = min(longest, 1) if self.limits.parallel_drafter else longest
         if orders is None:
-            passes = max(longest - 1, 0)
+            passes = number if self.limits.heads else max(number - 1, 0)
             return DrafterPasses(passes, passes * size)
         # The first pass takes all tokens of the target's pass, and the lag that is caught up.
-        passes, catch_up = max(longest, 1), sum(lag.tokens for lag in orders.catch_up.values())
+        passes, catch_up = max(number, 1), sum(lag.tokens for lag in orders.catch_up.values())
         return DrafterPasses(passes, passes * size, tokens - size + catch_up, catch_up + prefill_tokens)
 
     def _settle(self, step: _Step, verify_result: VerifyResultFn, queue: Queue) -> None:
@@ -401,7 +407,7 @@ class VllmLoop:
         # A pass that only updates the drafter's KV cache, over prompts or after rejected drafts, is not drafting.
         passes = drafted_in.passes.number if drafted_in.drafts else 0
         draft_seconds = drafted_in.draft_seconds if drafted_in.drafts else 0.0
-        # Prompt look-up runs no drafter pass in vLLM, and is reported as one.
+        # Look-up runs no drafter pass in vLLM, and is reported as one.
         reported = 1 if drafted_in.drafts and self.limits.parallel_drafter else passes
         reused = self._reused.take()
         self.controller.observe(

@@ -30,9 +30,9 @@ from turbospec.hosts.vllm.shared.drafter_orders import (
     DrafterOrders,
 )
 from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule, largest_batches
-from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileWriter
+from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileWriter, file_of_engine
 from turbospec.hosts.vllm.shared.settings import read_settings
-from turbospec.hosts.vllm.shared.support import PARALLEL_METHODS, drafts_late, kept_tokens
+from turbospec.hosts.vllm.shared.support import LOOK_UP_METHODS, drafts_in_one_pass, drafts_late, kept_tokens
 from turbospec.observability.metrics import HostSeconds, StepMetrics
 from turbospec.observability.trace import DecisionTrace
 
@@ -78,25 +78,31 @@ class _Adaptive(Scheduler):
         if table == graph_schedule(self.num_spec_tokens):
             # The table is TurboSpec's own, for CUDA graphs. A step that TurboSpec fails in drafts the maximum.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * len(self.dynamic_sd_lookup)
+        # Suffix decoding has no draft model, and no configuration of one.
+        drafter = speculation.draft_model_config or vllm_config.model_config
         limits = EngineLimits(
             max_draft=self.num_spec_tokens,
-            max_model_len=min(self.max_model_len, speculation.draft_model_config.max_model_len),
+            max_model_len=min(self.max_model_len, drafter.max_model_len),
             max_batched_tokens=self.max_num_scheduled_tokens,
-            parallel_drafter=speculation.method in PARALLEL_METHODS,
+            parallel_drafter=drafts_in_one_pass(speculation),
+            look_up=speculation.method in LOOK_UP_METHODS,
+            heads=speculation.method == "medusa",
             kept_tokens=kept_tokens(vllm_config),
+            drafter_slots=max(speculation.max_num_new_slots_for_drafting, 1),
             prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),
             late_drafts=drafts_late(vllm_config),
             tokens_first=vllm_config.use_v2_model_runner and not current_platform.is_cpu(),
             graphs=graphs,
         )
+        engine = vllm_config.parallel_config.data_parallel_index
         controller = settings.controller()
         self._stats = controller.stats
         if settings.trace is not None:
-            self._trace = DecisionTrace(settings.trace)
+            self._trace = DecisionTrace(file_of_engine(settings.trace, engine))
             controller.listeners.append(self._trace)
         if (path := os.environ.get(METRICS_FILE_VARIABLE)) is not None:
             metrics = StepMetrics(controller.stats, self._seconds)
-            controller.listeners += [metrics, MetricsFileWriter(Path(path), metrics)]
+            controller.listeners += [metrics, MetricsFileWriter(file_of_engine(Path(path), engine), metrics)]
         return VllmLoop(controller, limits)
 
     def _graphs(self, vllm_config, lengths) -> tuple[tuple[int, int], ...]:
@@ -104,6 +110,8 @@ class _Adaptive(Scheduler):
         compilation = vllm_config.compilation_config
         mode = compilation.cudagraph_mode
         captured = vllm_config.use_v2_model_runner and not current_platform.is_cpu()
+        if vllm_config.speculative_config.method in LOOK_UP_METHODS:
+            return ()  # a look-up may find fewer tokens than asked for, so that no batch is surely uniform
         # Without a routine of their own for uniform batches, all batches replay the same kind of graph.
         if not captured or mode is None or not mode.separate_routine() or not compilation.cudagraph_capture_sizes:
             return ()

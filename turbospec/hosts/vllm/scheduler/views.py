@@ -22,8 +22,14 @@ class EngineLimits:
     """Of the target or the drafter, whichever is shorter."""
     max_batched_tokens: int
     parallel_drafter: bool
+    look_up: bool = False
+    """Whether drafts are looked up instead of computed by a model, which takes next to no time."""
+    heads: bool = False
+    """Whether the drafter has no KV cache, as Medusa's heads: it never runs in steps without drafts."""
     kept_tokens: int = 0
     """Tokens whose drafter input the worker keeps for catching up; 0 where the drafter runs in every step."""
+    drafter_slots: int = 1
+    """Rows that the drafter's first pass needs for each request besides the target's tokens."""
     prefix_caching: bool = False
     late_drafts: bool = False
     """Whether the drafter can run after a step's tokens were sent, as it does if one of them is a first token."""
@@ -132,7 +138,7 @@ class Views:
             draft_before_emit=limits.first_tokens_wait,
             parallel_drafter=limits.parallel_drafter,
             batch_drafter=True,
-            first_pass_every_step=self._lag is None,
+            first_pass_every_step=self._lag is None and not limits.heads,
             drafter_always_prefills=self._lag is None or limits.prefix_caching,
             drafter_prefill_tokens=0 if self._lag is None else prefill_tokens,
         )

@@ -24,6 +24,11 @@ EVERY_SECONDS = 1.0
 """Delay from a step to the file that contains it."""
 
 
+def file_of_engine(path: Path, engine: int) -> Path:
+    """The file of one of several engine cores, as with data parallelism; the first has the path itself."""
+    return path.with_stem(f"{path.stem}-{engine}") if engine else path
+
+
 class MetricsFileWriter:
     """A controller's listener that writes a collector's metrics in a thread, so that steps do not wait for the file.
 
@@ -61,17 +66,31 @@ class MetricsFileWriter:
 
 
 class MetricsFileReader(Collector):
-    """A collector of the metrics that another process wrote last; none while there is no file."""
+    """A collector of the metrics that other processes wrote last; none while there is no file.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the first engine core's file; the others' are its `file_of_engine`.
+        engines: number of engine cores. With several, every metric has the label `engine`, as vLLM's own.
+    """
+
+    def __init__(self, path: Path, engines: int = 1) -> None:
         self._path = path
+        self._engines = engines
 
     def collect(self) -> Iterator[Metric]:
-        try:
-            text = self._path.read_text(encoding="utf-8")
-        except OSError:
-            return
-        yield from text_string_to_metric_families(text)
+        families: dict[str, Metric] = {}
+        for engine in range(self._engines):
+            try:
+                text = file_of_engine(self._path, engine).read_text(encoding="utf-8")
+            except OSError:
+                continue
+            for family in text_string_to_metric_families(text):
+                samples = family.samples
+                if self._engines > 1:
+                    samples = [each._replace(labels=each.labels | {"engine": str(engine)}) for each in samples]
+                known = families.setdefault(family.name, family)
+                known.samples = samples if known is family else known.samples + samples
+        yield from families.values()
 
     def describe(self) -> list[Metric]:
         """No metrics before the first step. Without this method a registry calls `collect` when it is registered."""

@@ -16,12 +16,17 @@ OLDEST_V2_VERSION = (0, 32)
 """The first version whose model runner V2 takes a step's draft length from the scheduler."""
 
 SEQUENTIAL_METHODS = ("draft_model", "eagle", "eagle3", "mtp")
-PARALLEL_METHODS = ("ngram",)
-"""Methods whose drafting cost hardly depends on K."""
+LOOK_UP_METHODS = ("ngram", "ngram_gpu", "suffix", "custom_class")
+BLOCK_METHODS = ("medusa", "dflash", "dspark")
+"""One pass of these drafts all positions."""
+NO_DRAFTER = {
+    "extract_hidden_states": "method 'extract_hidden_states' drafts nothing: vLLM uses it to hand out hidden states",
+    "mlp_speculator": "vLLM has no drafter for method 'mlp_speculator'",
+}
 
-KEPT_TOKENS = {"draft_model": 65536, "eagle": 8192, "eagle3": 8192}
-"""Tokens whose input is kept so that a drafter can catch up. EAGLE's include the target's hidden states: about 24 kB a
-token with an 8 B model, 200 MB in all."""
+KEPT_TOKENS = {"draft_model": 65536} | dict.fromkeys(("eagle", "eagle3", "mtp", "dflash", "dspark"), 8192)
+"""Tokens whose input is kept so that a drafter can catch up. All but a draft model's include the target's hidden
+states: about 24 kB a token for an EAGLE head of an 8 B model, 200 MB in all."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,11 +37,11 @@ class SetUp:
     """Of vLLM, as its `__version_tuple__`."""
     method: str | None
     """Drafting method as vLLM resolved it; None without speculation."""
-    parallel_drafting: bool = False
-    """Whether one pass of a parallel head drafts all positions."""
     adaptive_verification: bool = False
     """vLLM's `enable_adaptive_verification`."""
     data_parallel_size: int = 1
+    experts: bool = False
+    """Whether the target is a mixture of experts."""
     pipeline_parallel_size: int = 1
     model_runner_v2: bool = False
     """Model runner V2, vLLM's default where Triton is available."""
@@ -71,6 +76,15 @@ def may_be_scheduled_by_us(vllm_config: Any) -> bool:
     )
 
 
+def drafts_in_one_pass(speculation: Any) -> bool:
+    """Whether drafting costs about the same for any draft length.
+
+    Args:
+        speculation: vLLM's `SpeculativeConfig`.
+    """
+    return speculation.method in LOOK_UP_METHODS + BLOCK_METHODS or bool(speculation.parallel_drafting)
+
+
 def kept_tokens(vllm_config: Any) -> int:
     """`KEPT_TOKENS` of a server; 0 where its drafter runs in every step, drafts or not.
 
@@ -84,7 +98,16 @@ def kept_tokens(vllm_config: Any) -> int:
     # for rejected tokens.
     if vllm_config.kv_transfer_config is not None or speculation.disable_padded_drafter_batch:
         return 0
+    if speculation.method == "mtp" and not _is_like_eagle(speculation, vllm_config.use_v2_model_runner):
+        return 0
     return KEPT_TOKENS.get(speculation.method, 0)
+
+
+def _is_like_eagle(speculation: Any, model_runner_v2: bool) -> bool:
+    """Whether an MTP drafter is one module with a KV cache of its own, whose input is tokens and hidden states."""
+    # Model runner V1 uses the first of several modules only.
+    several = model_runner_v2 and speculation.use_multi_module_mtp()
+    return not (several or speculation.use_gemma4_mtp() or speculation.use_step3p5_mtp())
 
 
 def drafts_late(vllm_config: Any) -> bool:
@@ -107,17 +130,20 @@ def unsupported(setup: SetUp) -> str | None:
     if not OLDEST_VERSION <= release <= NEWEST_VERSION:
         oldest, newest = (".".join(map(str, each)) for each in (OLDEST_VERSION, NEWEST_VERSION))
         return f"vLLM {'.'.join(map(str, release))} is not supported; supported are {oldest} to {newest}"
-    if setup.method not in SEQUENTIAL_METHODS + PARALLEL_METHODS:
-        known = ", ".join(SEQUENTIAL_METHODS + PARALLEL_METHODS)
-        return f"method {setup.method!r} is not supported; supported are {known}"
-    if setup.parallel_drafting:
-        return "parallel_drafting is not supported: vLLM sizes its buffers for one draft length"
+    if setup.method in NO_DRAFTER:
+        return NO_DRAFTER[setup.method]
+    known = SEQUENTIAL_METHODS + LOOK_UP_METHODS + BLOCK_METHODS
+    if setup.method not in known:
+        return f"method {setup.method!r} is not known; known are {', '.join(known)}"
     if setup.adaptive_verification:
         return "enable_adaptive_verification is set: vLLM then chooses itself which drafts it verifies; leave it out"
-    if setup.data_parallel_size > 1:
-        return "data parallelism is not supported: its engines must draft alike, and vLLM fixes their draft length"
+    if setup.data_parallel_size > 1 and setup.experts:
+        return "data parallelism with a mixture of experts: vLLM's engines then run every drafter pass together"
     if setup.pipeline_parallel_size > 1:
-        return "pipeline parallelism is not supported: a request's steps do not follow one another"
+        return (
+            "pipeline parallelism is not supported: a step's drafts are not verified by the next step, which vLLM "
+            "gives to other requests"
+        )
     if setup.model_runner_v2 and release < OLDEST_V2_VERSION:
         version = ".".join(map(str, release))
         return f"vLLM {version}'s model runner V2 has one draft length for all steps; set VLLM_USE_V2_MODEL_RUNNER=0"

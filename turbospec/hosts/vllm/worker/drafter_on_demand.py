@@ -39,7 +39,7 @@ def install(model_runner) -> None:
         if state is not None:
             on_demand.take(state.scheduler_output, model_runner.input_batch.req_ids)
             # Before the drafter is called: near the maximum model length vLLM does not call it.
-            on_demand.keep(model_runner.input_ids.gpu, state.aux_hidden_states or [state.hidden_states])
+            on_demand.keep(model_runner.input_ids.gpu, state.aux_hidden_states or [_for_drafter(model_runner, state)])
         return sample(*given, **named)
 
     model_runner.sample_tokens = sample_tokens
@@ -50,6 +50,12 @@ def install(model_runner) -> None:
     if not (model_runner.use_async_scheduling or recurrent):
         _skip_speculative_path(model_runner)
     log.info("TurboSpec runs the drafter only in steps that draft")
+
+
+def _for_drafter(model_runner, state) -> torch.Tensor:
+    """The target's last hidden states, as `propose` is given them: some models have others for an MTP drafter."""
+    others = getattr(model_runner.get_model(), "get_mtp_target_hidden_states", lambda: None)()
+    return state.hidden_states if others is None else others
 
 
 def _skip_speculative_path(model_runner) -> None:

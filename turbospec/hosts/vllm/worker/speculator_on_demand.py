@@ -1,9 +1,9 @@
 # pyright: basic, reportMissingImports=false
 """Runs the speculator of vLLM's model runner V2 as many passes as a step drafts tokens: none at K = 0, K passes at K.
 
-V2's speculators run their first pass in every step, and the draft model runs all passes of the longest draft. Here a
-pass of a step that drafts nothing is skipped and its input kept (`kept_inputs`). When a request drafts again, one pass
-computes its kept tokens and its new ones.
+V2's speculators run their first pass in every step, and the draft model runs all passes of the longest draft. DFlash
+and DSpark make the full draft in one pass. Here a pass of a step that drafts nothing is skipped and its input kept
+(`kept_inputs`). When a request drafts again, one pass computes its kept tokens and its new ones.
 
 The orders come with the scheduler's output, as on V1 (`drafter_on_demand`). This module runs in the worker and must not
 import numba. The drafter's KV cache never changes an output, only how many draft tokens are accepted.
@@ -71,6 +71,8 @@ class SpeculatorOnDemand:
         self._takes_hidden = hasattr(speculator, "hidden_states")
         """Whether the drafter takes the target's hidden states. One that does not, a draft model, ignores
         `num_speculative_tokens` and drafts the full block."""
+        self._builds_metadata = not self._takes_hidden or speculator.speculative_config.parallel_drafting
+        """Whether the drafter computes the attention metadata of its first pass itself."""
         self._kept = KeptInputs(with_hidden=self._takes_hidden, alone=alone)
         self._orders: DrafterOrders | None = None
 
@@ -122,7 +124,7 @@ class SpeculatorOnDemand:
         changed = {}
         if not self._takes_hidden:
             changed["num_speculative_steps"] = max(number, 1)
-        elif eager:
+        elif eager and not self._builds_metadata:
             changed["prefill_cudagraph_manager"] = _NoGraphs()
         before = {name: getattr(speculator, name) for name in changed}
         try:
@@ -166,26 +168,34 @@ class SpeculatorOnDemand:
             decode_graph_eligible=False,
         )
         if not self._takes_hidden:
-            return batch, metadata, slots, hidden, aux_hidden  # a draft model computes its own metadata
+            return batch, metadata, slots, hidden, aux_hidden
+        states = merged.hidden
+        if aux_hidden:
+            states = speculator.model.combine_hidden_states(states)
+        if self._builds_metadata:
+            return batch, metadata, slots, states, None
+        metadata, slots = self._metadata(batch)
+        return batch, metadata, slots, states, None
+
+    def _metadata(self, batch) -> tuple:
+        """Attention metadata and slot mappings, by layer, of a first pass over this input batch."""
+        speculator, size, total, starts = self._speculator, batch.num_reqs, batch.num_tokens, batch.query_start_loc
         buffers = speculator.input_buffers
         buffers.query_start_loc[: size + 1].copy_(starts)
         buffers.query_start_loc[size + 1 :].fill_(total)
         buffers.seq_lens[:size].copy_(batch.seq_lens[:size])
         buffers.seq_lens[size:].zero_()
-        buffers.positions[:total].copy_(positions)
-        slots = speculator.block_tables.compute_slot_mappings(batch.idx_mapping, starts, positions, total)
+        buffers.positions[:total].copy_(batch.positions)
+        slots = speculator.block_tables.compute_slot_mappings(batch.idx_mapping, starts, batch.positions, total)
         metadata = speculator._build_attn_metadata(
             num_reqs=size,
             batch_desc=BatchExecutionDescriptor(cg_mode=CUDAGraphMode.NONE, num_tokens=total, num_reqs=size),
-            query_start_loc_np=merged.starts,
+            query_start_loc_np=batch.query_start_loc_np,
             seq_lens_cpu_upper_bound=batch.seq_lens_cpu_upper_bound,
             step=0,
             slot_mappings=slots,
         )
-        states = merged.hidden
-        if aux_hidden:
-            states = speculator.model.combine_hidden_states(states)
-        return batch, metadata, build_slot_mappings_by_layer(slots, speculator.kv_cache_config), states, None
+        return metadata, build_slot_mappings_by_layer(slots, speculator.kv_cache_config)
 
 
 class _NoGraphs:

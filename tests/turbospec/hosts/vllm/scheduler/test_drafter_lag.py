@@ -12,9 +12,15 @@ class Steps:
     """Steps over the same requests, by name."""
 
     def __init__(
-        self, names: str, *, kept_tokens: int = 128, max_batched_tokens: int = 128, prefix_caching: bool = False
+        self,
+        names: str,
+        *,
+        kept_tokens: int = 128,
+        max_batched_tokens: int = 128,
+        slots: int = 1,
+        prefix_caching: bool = False,
     ) -> None:
-        self.cache = DrafterLag(kept_tokens, max_batched_tokens, prefix_caching=prefix_caching)
+        self.cache = DrafterLag(kept_tokens, max_batched_tokens, slots=slots, prefix_caching=prefix_caching)
         self.known = {name: KnownRequest(number, None, 0) for number, name in enumerate(names)}
         self.lengths = np.zeros(0, np.int64)
 
@@ -99,6 +105,14 @@ def test_a_prompt_in_parts_goes_through_the_drafter_part_by_part(prefix_caching:
     assert steps.step(prompts={"b": 10}).skip
     assert steps.missed == [1, 10]
     assert steps.can_draft("b")
+
+
+@pytest.mark.parametrize(("slots", "caught_up"), [(1, "ab"), (5, "ab"), (6, "a"), (7, "")])
+def test_a_pass_that_drafts_a_block_leaves_less_room_to_catch_up(slots: int, caught_up: str) -> None:
+    steps = Steps("ab", max_batched_tokens=16, slots=slots)
+    for _ in range(2):
+        steps.step()
+    assert steps.step(a=3, b=3).catch_up.keys() == set(caught_up)
 
 
 def test_nobody_lags_by_more_than_can_be_caught_up() -> None:

@@ -293,6 +293,26 @@ def test_passes_are_counted_with_their_rows_and_tokens() -> None:
     assert outcome.draft_context_tokens == 2 * int(controller.views[0].context_tokens.sum())
 
 
+@pytest.mark.parametrize(
+    ("limits", "rows", "first_pass"),
+    [
+        pytest.param(replace(ON_DEMAND, parallel_drafter=True), [[2], []], False, id="P-EAGLE"),
+        pytest.param(replace(LIMITS, parallel_drafter=True, heads=True), [[2], []], False, id="Medusa"),
+        pytest.param(replace(LIMITS, parallel_drafter=True, look_up=True), [[2], []], True, id="n-gram"),
+    ],
+)
+def test_a_drafter_of_blocks_has_one_pass_or_none(
+    limits: EngineLimits, rows: list[list[int]], first_pass: bool
+) -> None:
+    controller = Recorder(lengths=[3, 0, 0, 0])
+    engine, batch = FakeEngine(controller, limits), [Request("a", 1), Request("b", 1)]
+    for _ in range(4):
+        engine.step(batch, accepted={"a": 3, "b": 3})
+    assert [outcome.draft_rows.tolist() for outcome in controller.outcomes[:2]] == rows
+    assert controller.views[0].parallel_drafter
+    assert controller.views[0].first_pass_every_step == first_pass
+
+
 def test_an_id_that_is_used_again_is_a_new_request() -> None:
     engine, a = FakeEngine(controller := Recorder(idle_steps=9), ON_DEMAND), Request("a", num_prompt_tokens=1)
     engine.step([a])

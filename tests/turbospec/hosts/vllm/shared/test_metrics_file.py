@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.turbospec.factories import make_outcome, make_view
 from turbospec.controller import ControllerStats
 from turbospec.hosts.vllm.shared import metrics_file
-from turbospec.hosts.vllm.shared.metrics_file import MetricsFileReader, MetricsFileWriter
+from turbospec.hosts.vllm.shared.metrics_file import MetricsFileReader, MetricsFileWriter, file_of_engine
 from turbospec.interface import StepPlan
 from turbospec.observability.metrics import StepMetrics
 
@@ -45,6 +45,18 @@ def test_another_process_shows_the_same(tmp_path: Path) -> None:
     assert there.get_sample_value("turbospec_emitted_tokens_total") == 3
     for sample in samples:
         assert there.get_sample_value(sample.name, sample.labels) == sample.value
+
+
+def test_several_engine_cores_have_a_label_and_a_file_each(tmp_path: Path) -> None:
+    path, there = tmp_path / "metrics.prom", CollectorRegistry()
+    there.register(MetricsFileReader(path, engines=3))
+    for engine, tokens in ((0, 5), (2, 7)):  # the second has not served anything yet
+        text = f"# TYPE turbospec_emitted_tokens_total counter\nturbospec_emitted_tokens_total {tokens}\n"
+        file_of_engine(path, engine).write_text(text)
+    assert [
+        there.get_sample_value("turbospec_emitted_tokens_total", {"engine": str(engine)}) for engine in range(3)
+    ] == [5, None, 7]
+    assert generate_latest(there).count(b"# TYPE turbospec_emitted_tokens_total") == 1
 
 
 def test_a_server_that_has_ended_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 
-from turbospec.hosts.vllm.shared.support import SetUp, drafts_late, kept_tokens, may_be_scheduled_by_us, unsupported
+from turbospec.hosts.vllm.shared.support import (
+    SetUp,
+    drafts_in_one_pass,
+    drafts_late,
+    kept_tokens,
+    may_be_scheduled_by_us,
+    unsupported,
+)
 
 SUPPORTED = SetUp((0, 32, 0), "draft_model")
 
 
 @pytest.mark.parametrize("version", [(0, 29, 0), (0, 32, 0), (0, 30, "1rc0")])
-@pytest.mark.parametrize("method", ["draft_model", "eagle3", "ngram"])
+@pytest.mark.parametrize("method", ["draft_model", "eagle3", "ngram", "suffix", "medusa", "dflash"])
 def test_known_versions_and_methods_are_supported(version: tuple[int | str, ...], method: str) -> None:
     assert unsupported(SetUp(version, method)) is None
 
@@ -23,10 +30,11 @@ def test_known_versions_and_methods_are_supported(version: tuple[int | str, ...]
         ({"method": None}, "--speculative-config"),
         ({"version": (0, 28, 1)}, "vLLM 0.28"),
         ({"version": (1, 0, 0)}, "vLLM 1.0"),
-        ({"method": "suffix"}, "'suffix'"),
-        ({"parallel_drafting": True}, "parallel_drafting"),
+        ({"method": "extract_hidden_states"}, "drafts nothing"),
+        ({"method": "mlp_speculator"}, "no drafter"),
+        ({"method": "of tomorrow"}, "'of tomorrow'"),
         ({"adaptive_verification": True}, "enable_adaptive_verification"),
-        ({"data_parallel_size": 2}, "data parallelism"),
+        ({"data_parallel_size": 2, "experts": True}, "mixture of experts"),
         ({"pipeline_parallel_size": 2}, "pipeline parallelism"),
         ({"model_runner_v2": True, "version": (0, 31, 0)}, "VLLM_USE_V2_MODEL_RUNNER=0"),
     ],
@@ -35,6 +43,10 @@ def test_what_cannot_be_told_a_length_is_said_why(change: dict[str, Any], says: 
     reason = unsupported(replace(SUPPORTED, **change))
     assert reason is not None
     assert says in reason
+
+
+def test_engines_of_dense_models_have_controllers_of_their_own() -> None:
+    assert unsupported(replace(SUPPORTED, data_parallel_size=2)) is None
 
 
 def a_worker(**change: Any) -> SimpleNamespace:
@@ -109,3 +121,28 @@ def test_some_drafters_run_in_every_step(change: dict[str, Any]) -> None:
 def test_some_drafters_cannot_wait_for_the_tokens(change: dict[str, Any]) -> None:
     assert drafts_late(a_worker())
     assert not drafts_late(a_worker(**change))
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_runner_v2", "keeps"),
+    [
+        (None, True, True),
+        ("use_gemma4_mtp", False, False),
+        ("use_step3p5_mtp", False, False),
+        ("use_multi_module_mtp", False, True),  # V1 runs its first module only
+        ("use_multi_module_mtp", True, False),
+    ],
+)
+def test_mtp_is_kept_for_where_it_is_like_eagle(kind: str | None, model_runner_v2: bool, keeps: bool) -> None:
+    worker = a_worker(method="mtp", use_v2_model_runner=model_runner_v2)
+    for name in ("use_gemma4_mtp", "use_step3p5_mtp", "use_multi_module_mtp"):
+        setattr(worker.speculative_config, name, lambda name=name: name == kind)
+    assert (kept_tokens(worker) > 0) == keeps
+
+
+@pytest.mark.parametrize(
+    ("method", "parallel_drafting", "one_pass"),
+    [("eagle3", False, False), ("eagle3", True, True), ("draft_model", True, True), ("suffix", False, True)],
+)
+def test_some_drafters_need_one_pass_for_any_length(method: str, parallel_drafting: bool, one_pass: bool) -> None:
+    assert drafts_in_one_pass(SimpleNamespace(method=method, parallel_drafting=parallel_drafting)) == one_pass

@@ -1,0 +1,1 @@
+"""Stands in for Arctic Inference, which vLLM's suffix decoding needs and which has no wheel."""
