@@ -187,4 +187,5 @@ def test_ctrl_c_ends_in_a_line() -> None:
         process.send_signal(signal.SIGINT)
         _, remarks = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert remarks.strip() == "interrupted"
+    # Where another environment has compiled the kernels, the notice that they are compiled comes first.
+    assert [line for line in remarks.splitlines() if not line.startswith("compiling kernels")] == ["interrupted"]
