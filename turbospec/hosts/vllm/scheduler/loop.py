@@ -332,11 +332,9 @@ class VllmLoop:
             return None
         if plan.padded_length and not new:
             return np.full(len(requests), plan.padded_length), 0
-        lengths = np.zeros(len(requests), np.int64)
-        for row, length in enumerate(plan.reuse.lengths(num_scheduled)):
-            if length:
-                left = requests[row].max_tokens - requests[row].num_output_tokens - 1
-                lengths[row] = min(length, self._views.draft_limit(known[row], computed[row], left))
+        left = np.array([request.max_tokens - request.num_output_tokens - 1 for request in requests], np.int64)
+        limits = self._views.draft_limits(known, np.array(computed, np.int64), left)
+        lengths = np.minimum(np.array(plan.reuse.lengths(num_scheduled), np.int64), limits)
         return lengths, sum(num_scheduled[request.request_id] for request in new)
 
     def _may_catch_up(self, lag: DrafterLag) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
 from turbospec.hosts.vllm.scheduler.requests import KnownRequest, VllmRequest
-from turbospec.interface import Phase, StepView
+from turbospec.interface import IntArray, Phase, StepView
 
 
 @dataclass(slots=True, frozen=True)
@@ -92,44 +92,50 @@ class Views:
             running: steps in flight that vLLM does not count itself (`num_output_placeholders`).
         """
         limits = self._limits
-        rows_of: list[tuple[int, ...]] = []
-        prefill_tokens = prompt_left = longest = 0
-        paddable = limits.max_draft
-        for request, asked in zip(requests, known, strict=True):
-            computed = request.num_computed_tokens + num_scheduled[request.request_id]
-            known_tokens = request.num_tokens + request.num_output_placeholders
-            missing = known_tokens - computed
-            if request.num_computed_tokens < max(known_tokens - 1, request.num_prompt_tokens):
-                # Prefill, of a preempted request too.
-                prefill_tokens += num_scheduled[request.request_id]
-            # A step in flight, and this one, each emit at least one token before drafts are made.
-            emitted = request.num_output_tokens + (request.num_output_placeholders > 0) + running
-            left = request.max_tokens - emitted - 1
-            limit = 0
-            if missing > 0:
-                phase = Phase.PREFILL
-                prompt_left += missing
-            else:
-                phase = Phase.DECODE if emitted else Phase.FIRST_DECODE
-                limit = self.draft_limit(asked, computed, left)
-                if limit < min(limits.max_draft, left - 1):
-                    paddable = min(paddable, limit)  # not for want of tokens left to emit: do not verify more
-            longest = max(longest, computed)
-            rows_of.append((asked.number, phase, computed, emitted + 1, left, limit, asked.class_id, asked.lag_tokens))
-        rows = np.array(rows_of, np.int64).T.copy() if rows_of else np.zeros((8, 0), np.int64)
-        if not self.drafts_fit(longest):
-            rows[5] = 0
+        read = [
+            (
+                request.num_computed_tokens,
+                num_scheduled[request.request_id],
+                request.num_tokens,
+                request.num_output_placeholders,
+                request.num_output_tokens,
+                request.num_prompt_tokens,
+                request.max_tokens,
+                asked.number,
+                asked.class_id,
+                asked.lag_tokens,
+            )
+            for request, asked in zip(requests, known, strict=True)
+        ]
+        columns = np.array(read, np.int64).T.copy() if read else np.zeros((10, 0), np.int64)
+        before, scheduled, tokens, placeholders, output, prompt, max_tokens, numbers, class_ids, lag_tokens = columns
+        computed, known_tokens = before + scheduled, tokens + placeholders
+        missing = np.maximum(known_tokens - computed, 0)
+        # Prefill, of a preempted request too.
+        prefill_tokens = int(scheduled[before < np.maximum(known_tokens - 1, prompt)].sum())
+        # A step in flight, and this one, each emit at least one token before drafts are made.
+        emitted = output + (placeholders > 0) + running
+        left = max_tokens - emitted - 1
+        prefilling = missing > 0
+        phase = np.where(prefilling, Phase.PREFILL, np.where(emitted > 0, Phase.DECODE, Phase.FIRST_DECODE))
+        draft_limits = np.where(prefilling, 0, self.draft_limits(known, computed, left))
+        # Requests whose drafts are not limited by the tokens left to emit must not be padded beyond their limit.
+        limited = draft_limits < np.minimum(limits.max_draft, left - 1)
+        paddable = int(draft_limits[limited].min(initial=limits.max_draft))
+        if not self.drafts_fit(int(computed.max(initial=0))):
+            draft_limits[:] = 0
+        prompt_left = int(missing.sum())
         view = StepView(
             step=step,
             now=time.monotonic(),
-            request_ids=rows[0],
-            phase=rows[1],
-            context_tokens=rows[2],
-            emitted_tokens=rows[3],
-            tokens_left=rows[4],
-            drafter_lag_tokens=rows[7],
-            class_ids=rows[6],
-            draft_limits=rows[5],
+            request_ids=numbers,
+            phase=phase,
+            context_tokens=computed,
+            emitted_tokens=emitted + 1,
+            tokens_left=left,
+            drafter_lag_tokens=lag_tokens,
+            class_ids=class_ids,
+            draft_limits=draft_limits,
             max_draft=limits.max_draft,
             waiting_requests=queue.requests,
             waiting_seconds=queue.waiting_seconds,
@@ -154,11 +160,17 @@ class Views:
         """
         return longest + self._limits.max_draft <= self._limits.max_model_len
 
-    def draft_limit(self, asked: KnownRequest, computed: int, left: int) -> int:
-        """Longest draft of a request, from its computed tokens and the tokens left to emit after its next one."""
-        if self._lag is not None and not self._lag.can_draft(asked):
-            return 0
-        limit = min(self._limits.max_draft, left - 1, self._limits.max_model_len - computed - 2)
-        if asked.max_draft is not None:
-            limit = min(limit, asked.max_draft)
-        return max(limit, 0)
+    def draft_limits(self, known: Sequence[KnownRequest], computed: IntArray, left: IntArray) -> IntArray:
+        """(n,) longest draft of each request.
+
+        Args:
+            known: the n requests.
+            computed: (n,) their computed tokens.
+            left: (n,) tokens left to emit after the next one.
+        """
+        most, lag = self._limits.max_draft, self._lag
+        longest = np.minimum(np.minimum(left - 1, self._limits.max_model_len - computed - 2), most)
+        allowed = [most if asked.max_draft is None else asked.max_draft for asked in known]
+        if lag is not None:
+            allowed = [length if lag.can_draft(asked) else 0 for length, asked in zip(allowed, known, strict=True)]
+        return np.maximum(np.minimum(longest, np.array(allowed, np.int64)), 0)
