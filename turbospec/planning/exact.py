@@ -115,21 +115,22 @@ def plan_draft_lengths(
         best = scan.best(np.ones(len(gains), np.bool_))
     else:
         best = _with_request_costs(scan, request_seconds)
-    for length in costs.graph_lengths:
-        plan = _uniform(gains, costs, length, request_seconds)
-        if plan.seconds <= max_seconds and plan.value(price) > best.value(price):
-            best = plan
-    return best
+    uniform = _best_uniform(gains, scan, request_seconds)
+    return best if uniform is None or uniform.value(price) <= best.value(price) else uniform
 
 
-def _uniform(gains: FloatArray, costs: StepCosts, length: int, request_seconds: FloatArray | None) -> DraftPlan:
-    """The plan in which every request drafts `length` tokens, or as many as it can and the rest is padded."""
-    within = gains[:, :length]
-    lengths = np.count_nonzero(within, axis=1)
-    seconds = costs.seconds(lengths, length)
-    if request_seconds is not None:
-        seconds += float(request_seconds[lengths > 0].sum())
-    return DraftPlan(lengths, float(within.sum()), seconds, length)
+def _best_uniform(gains: FloatArray, scan: _GainScan, request_seconds: FloatArray | None) -> DraftPlan | None:
+    """The best plan in which all requests draft the same one of `graph_lengths`, padded where they cannot."""
+    costs, lengths = scan.costs, scan.costs.graph_lengths
+    if not lengths:
+        return None
+    fixed = np.zeros(len(gains)) if request_seconds is None else request_seconds
+    best, gain, seconds = _uniform(gains, np.array(lengths, np.int64), fixed, costs.verify, scan.linear)
+    return (
+        None
+        if best < 0
+        else DraftPlan(np.count_nonzero(gains[:, : lengths[best]], axis=1), gain, seconds, lengths[best])
+    )
 
 
 class _Linear(NamedTuple):
@@ -138,6 +139,7 @@ class _Linear(NamedTuple):
     draft_start: float
     draft_pass: float
     draft_token: float
+    piecewise: float
     price: float
     max_seconds: float
 
@@ -147,8 +149,9 @@ class _GainScan:
 
     def __init__(self, gains: FloatArray, costs: StepCosts, price: float, max_seconds: float) -> None:
         self.gains, self.costs, self.price, self.max_seconds = gains, costs, price, max_seconds
-        start = costs.draft_start + costs.piecewise
-        self._linear = unnamed(_Linear(start, costs.draft_pass, costs.draft_token, price, max_seconds))
+        self.linear = unnamed(
+            _Linear(costs.draft_start, costs.draft_pass, costs.draft_token, costs.piecewise, price, max_seconds)
+        )
         # In an optimum each chosen gain covers at least the cheapest increment of the verify pass and a row of a
         # drafter pass; otherwise dropping it would be better. Smaller gains need not be sorted.
         values = gains.ravel()
@@ -158,7 +161,7 @@ class _GainScan:
 
     def best(self, allowed: BoolArray) -> DraftPlan:
         """The optimum in which only the (n,) `allowed` requests draft, fixed costs of requests not included."""
-        return DraftPlan(*_scan(self.gains, self.order, allowed, self.costs.verify, self._linear))
+        return DraftPlan(*_scan(self.gains, self.order, allowed, self.costs.verify, self.linear))
 
     def surplus(self, plan: DraftPlan) -> FloatArray:
         """(n,) gain of each request's drafts minus the price of the time that their tokens take, in tokens."""
@@ -201,6 +204,33 @@ def _smallest_increment(verify: FloatArray) -> float:
 
 
 @compiled
+def _uniform(
+    gains: FloatArray, lengths: IntArray, request_seconds: FloatArray, verify: FloatArray, linear: _Linear
+) -> tuple[int, float, float]:
+    """Index in `lengths`, gain and seconds of the best uniform plan; index -1 where all take longer than allowed."""
+    linear = _Linear(*linear)
+    n = len(gains)
+    best, best_gain, best_seconds = -1, 0.0, 0.0
+    for index, length in enumerate(lengths):
+        gain, fixed, drafted = 0.0, 0.0, 0
+        for row in range(n):
+            if gains[row, 0] != 0.0:
+                fixed += request_seconds[row]
+            for j in range(min(length, gains.shape[1])):
+                gain += gains[row, j]
+                drafted += gains[row, j] != 0.0
+        seconds = verify[0]
+        if drafted:
+            drafting = linear.draft_start + linear.draft_pass * length + linear.draft_token * drafted
+            seconds = drafting + fixed + verify[length * n]
+        if seconds > linear.max_seconds:
+            continue
+        if best < 0 or gain - linear.price * seconds > best_gain - linear.price * best_seconds:
+            best, best_gain, best_seconds = index, gain, seconds
+    return best, best_gain, best_seconds
+
+
+@compiled
 def _scan(
     gains: FloatArray, order: IntArray, allowed: BoolArray, verify: FloatArray, linear: _Linear
 ) -> tuple[IntArray, float, float]:
@@ -209,6 +239,7 @@ def _scan(
     n, columns = gains.shape
     total = np.zeros(columns + 1)
     count = np.zeros(columns + 1, np.int64)
+    start = linear.draft_start + linear.piecewise
     best_value = -linear.price * verify[0]
     best_gain, best_seconds, best_depth, best_count = 0.0, verify[0], 0, 0
     for index in order:
@@ -222,7 +253,7 @@ def _scan(
                 continue
             count[d] = m
             total[d] += gain
-            seconds = linear.draft_start + linear.draft_pass * d + linear.draft_token * m + verify[m]
+            seconds = start + linear.draft_pass * d + linear.draft_token * m + verify[m]
             value = total[d] - linear.price * seconds
             if value > best_value and seconds <= linear.max_seconds:
                 best_value, best_gain, best_seconds, best_depth, best_count = value, total[d], seconds, d, m

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
-from turbospec.hosts.vllm.scheduler.requests import KnownRequest
+import numpy as np
+
+from turbospec.hosts.vllm.scheduler.requests import KnownRequests
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
-from turbospec.interface import IntArray
+from turbospec.interface import BoolArray, IntArray
 
 
 class DrafterLag:
@@ -19,6 +21,7 @@ class DrafterLag:
     requests and 8,192 kept tokens, one pass every 16 steps.
 
     Args:
+        known: the requests, whose lag is kept there.
         kept_tokens: tokens whose inputs the worker keeps. A request whose lag reaches further back no longer drafts.
         max_batched_tokens: size of the drafter's buffers. A request catches up before it lags by more than half of it:
             next to the other requests' tokens there may never be room for more.
@@ -27,7 +30,16 @@ class DrafterLag:
             caught up in the step after its prefill, once its first token was sent.
     """
 
-    def __init__(self, kept_tokens: int, max_batched_tokens: int, *, slots: int = 1, prefix_caching: bool) -> None:
+    def __init__(
+        self,
+        known: KnownRequests,
+        kept_tokens: int,
+        max_batched_tokens: int,
+        *,
+        slots: int = 1,
+        prefix_caching: bool,
+    ) -> None:
+        self._known = known
         self._kept_tokens = kept_tokens
         self._max_batched_tokens = max_batched_tokens
         self._max_lag = min(kept_tokens, max_batched_tokens // 2)
@@ -43,9 +55,14 @@ class DrafterLag:
     def _next(self) -> int:
         return self._first + len(self._kept)
 
-    def can_draft(self, request: KnownRequest) -> bool:
-        """Whether the request's lag, if any, can be caught up."""
-        return request.lag_tokens == 0 or (request.lag_since >= self._first and request.lag_tokens <= self._max_lag)
+    def can_draft(self, rows: IntArray) -> BoolArray:
+        """(n,) whether each request's lag, if any, can be caught up.
+
+        Args:
+            rows: (n,) in `KnownRequests`, here and below.
+        """
+        lag = self._known.lag_tokens[rows]
+        return (lag == 0) | ((self._known.lag_since[rows] >= self._first) & (lag <= self._max_lag))
 
     def lose_kept(self) -> None:
         """Take note that the worker drops what it keeps, as it does after a step without orders."""
@@ -58,32 +75,29 @@ class DrafterLag:
         """Tokens that the worker keeps."""
         return self._sum
 
-    def idle(self, requests: Sequence[KnownRequest], *, early: bool) -> DrafterOrders | None:
+    def idle(self, rows: IntArray, *, early: bool) -> DrafterOrders | None:
         """Orders for a step of one token for each of these requests, without drafts; None where one must catch up.
 
         The requests' lag is updated as if the step had run.
         """
-        if any(request.lacks_prompt and self.can_draft(request) for request in requests):
+        if (self._known.lacks_prompt[rows] & self.can_draft(rows)).any():
             return None
-        if early and self._catch_up_is_due(requests, len(requests)):
+        if early and self._catch_up_is_due(rows, len(rows)):
             return None
         orders = DrafterOrders(self._next, self._first, skip=True)
-        for request in requests:
-            if request.lag_tokens == 0:
-                request.lag_since = orders.step
-            request.lag_tokens += 1
-        self._keep(len(requests))
+        self._add_lag(rows, np.ones(len(rows), np.int64))
+        self._keep(len(rows))
         return orders
 
     def orders(
         self,
-        requests: Sequence[KnownRequest],
         names: Sequence[str],
-        num_scheduled: Mapping[str, int],
-        drafted: Mapping[str, int],
-        resumed: Collection[str],
+        rows: IntArray,
+        tokens: IntArray,
         lengths: IntArray,
         *,
+        verifies: bool,
+        resumed: Collection[str],
         unfinished: bool,
         drafter_fits: bool,
         early: bool,
@@ -91,94 +105,90 @@ class DrafterLag:
         """Orders for one step. The requests' lag is updated as if the step had run.
 
         Args:
-            requests: the n scheduled ones.
-            names: of these requests.
-            num_scheduled: tokens that the step computes for each of them, drafts included.
-            drafted: draft tokens among them, for the requests that have some.
-            resumed: requests that start anew after a preemption.
+            names: of the n scheduled requests.
+            rows: (n,) of these requests.
+            tokens: (n,) tokens that the step computes for each of them, drafts included.
             lengths: (n,) draft lengths; set to 0 for requests that cannot catch up in this step.
+            verifies: whether there are drafts among the step's tokens.
+            resumed: requests that start anew after a preemption.
             unfinished: whether a prefill chunk is left for later steps; a long prompt may be too much to catch up.
             drafter_fits: whether vLLM calls the drafter at all in this step.
             early: whether requests may catch up that do not draft yet.
         """
-        tokens = [num_scheduled[name] for name in names]
-        for name, request in zip(names, requests, strict=True):
-            if name in resumed:
-                request.lag_tokens, request.lacks_prompt = 0, False
-        idle = not lengths.any() and not any(drafted.values())
-        room = self._max_batched_tokens - sum(tokens) - self._slots * len(names)
-        due = (
-            early
-            and self._catch_up_is_due(requests, sum(tokens))
-            and any(0 < request.lag_tokens <= room and self.can_draft(request) for request in requests)
-        )
-        if idle and (not drafter_fits or (not due and not unfinished and self._all_may_lag(requests, tokens))):
+        known, total = self._known, int(tokens.sum())
+        if resumed:
+            anew = rows[[name in resumed for name in names]]
+            known.lag_tokens[anew], known.lacks_prompt[anew] = 0, False
+        lag, can_draft = known.lag_tokens[rows], self.can_draft(rows)
+        room = self._max_batched_tokens - total - self._slots * len(names)
+        due = early and self._catch_up_is_due(rows, total) and bool(((lag > 0) & (lag <= room) & can_draft).any())
+        idle = not verifies and not lengths.any()
+        if idle and (not drafter_fits or (not due and not unfinished and self._all_may_lag(rows, tokens))):
             orders = DrafterOrders(self._next, self._first, skip=True)
-            for request, number in zip(requests, tokens, strict=True):
-                self._add_lag(request, number)
-            self._keep(sum(tokens))
+            self._add_lag(rows, tokens)
+            self._keep(total)
             return orders
-        orders, kept = DrafterOrders(self._next, self._first), 0
-        rows = range(len(names))
+        orders = DrafterOrders(self._next, self._first)
+        lagging = np.flatnonzero(lag)
+        if not len(lagging):
+            return orders
         if due:
-            rows = sorted(rows, key=lambda row: requests[row].lag_since)
-        for row in rows:
-            name, request, number = names[row], requests[row], tokens[row]
-            lag = request.lag_tokens
-            if lag == 0:
-                continue
-            wanted = drafter_fits and (due or lengths[row] or request.lacks_prompt)
-            if wanted and lag <= room and self.can_draft(request):
-                room -= lag
-                orders.catch_up[name] = KvLag(lag, request.lag_since)
-                request.lag_tokens, request.lacks_prompt = 0, False
-            else:
-                lengths[row] = 0
-                self._add_lag(request, number)
-                orders.keep.add(name)
-                kept += number
+            lagging = lagging[np.argsort(known.lag_since[rows[lagging]], kind="stable")]
+        wanted = np.full(len(names), due) | (lengths > 0) | known.lacks_prompt[rows]
+        wanted &= can_draft & drafter_fits
+        stays = np.ones(len(names), np.bool_)
+        for row in map(int, lagging[wanted[lagging]]):
+            if lag[row] <= room:
+                room -= int(lag[row])
+                orders.catch_up[names[row]] = KvLag(int(lag[row]), int(known.lag_since[rows[row]]))
+                stays[row] = False
+        caught_up, left = rows[lagging[~stays[lagging]]], lagging[stays[lagging]]
+        known.lag_tokens[caught_up], known.lacks_prompt[caught_up] = 0, False
+        lengths[left] = 0
+        self._add_lag(rows[left], tokens[left])
+        orders.keep.update(names[row] for row in map(int, left))
         if due:
-            self._release(requests)
-        if orders.keep:
-            self._keep(kept)
+            self._release(rows)
+        if len(left):
+            self._keep(int(tokens[left].sum()))
         return orders
 
-    def _catch_up_is_due(self, requests: Sequence[KnownRequest], tokens: int) -> bool:
+    def _catch_up_is_due(self, rows: IntArray, tokens: int) -> bool:
         """Whether half of the tokens that can be kept, or that a request may lag by, would be reached.
 
         Half, because the next steps may be full of prompts and have no room for catching up.
         """
         if 2 * (self._sum + tokens) > self._kept_tokens:
             return True
-        return any(2 * request.lag_tokens >= self._max_lag and self.can_draft(request) for request in requests)
+        return bool(((2 * self._known.lag_tokens[rows] >= self._max_lag) & self.can_draft(rows)).any())
 
-    def _release(self, requests: Sequence[KnownRequest]) -> None:
+    def _release(self, rows: IntArray) -> None:
         """Drop the kept steps before the first that one of a step's requests still needs."""
-        oldest = min(
-            (request.lag_since for request in requests if request.lag_tokens and self.can_draft(request)),
-            default=self._next,
-        )
+        needing = rows[(self._known.lag_tokens[rows] > 0) & self.can_draft(rows)]
+        oldest = int(self._known.lag_since[needing].min(initial=self._next))
         while self._first < oldest:
             self._sum -= self._kept.popleft()
             self._first += 1
 
-    def _all_may_lag(self, requests: Sequence[KnownRequest], tokens: Sequence[int]) -> bool:
+    def _all_may_lag(self, rows: IntArray, tokens: IntArray) -> bool:
+        """Whether all of the requests can catch up on this step's tokens later."""
         # Prompts of more than half of the kept tokens would evict one another.
-        return 2 * sum(tokens) <= self._kept_tokens and all(map(self._may_lag, requests, tokens))
-
-    def _may_lag(self, request: KnownRequest, tokens: int) -> bool:
-        """Whether the request can catch up on this step's tokens later."""
-        if request.lacks_prompt and self.can_draft(request):
+        if 2 * int(tokens.sum()) > self._kept_tokens:
             return False
-        if tokens > 1 and request.one_token and self._prefix_caching:
-            return False  # the request has no later step
-        return tokens == 1 or request.lag_tokens + tokens <= self._max_lag
+        known, prompts = self._known, tokens > 1
+        due_now = known.lacks_prompt[rows] & self.can_draft(rows)
+        too_long = prompts & (known.lag_tokens[rows] + tokens > self._max_lag)
+        # A request of one token has no later step.
+        last = prompts & known.one_token[rows] & self._prefix_caching
+        return not (due_now | too_long | last).any()
 
-    def _add_lag(self, request: KnownRequest, tokens: int) -> None:
-        if request.lag_tokens == 0:
-            request.lag_since = self._next
-        request.lag_tokens += tokens
-        request.lacks_prompt = self._prefix_caching and (request.lacks_prompt or tokens > 1)
+    def _add_lag(self, rows: IntArray, tokens: IntArray) -> None:
+        known = self._known
+        lag = known.lag_tokens[rows]
+        known.lag_since[rows[lag == 0]] = self._next
+        known.lag_tokens[rows] = lag + tokens
+        if self._prefix_caching:
+            known.lacks_prompt[rows] |= tokens > 1
 
     def _keep(self, tokens: int) -> None:
         self._kept.append(tokens)

@@ -22,18 +22,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
 from turbospec.hosts.common import ReusedSteps
+from turbospec.hosts.vllm.scheduler.batch import ScheduledBatch
 from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
-from turbospec.hosts.vllm.scheduler.requests import KnownRequest, KnownRequests, VllmRequest, is_unfinished
+from turbospec.hosts.vllm.scheduler.requests import KnownRequests, VllmRequest
 from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, StepSplit, TargetPass
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue, Views
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
-from turbospec.interface import IntArray, Policy, StepOutcome, StepView
+from turbospec.interface import BoolArray, IntArray, Policy, StepOutcome, StepView
 from turbospec.runtime.plan_reuse import RunningPlan
 
 CATCH_UP_SHARE = 0.02
@@ -43,15 +44,17 @@ step, takes 4 to 11 %. Where a large batch would need more, its requests draft n
 
 @dataclass(slots=True, frozen=True)
 class Verified:
-    """The verification of one request's drafts in one step."""
+    """The verification of a plan's drafts in one step; one row per request of the plan."""
 
-    drafted: int
-    accepted: int
-    emitted: int
+    sampled: BoolArray
+    """(n,) whether the step sampled for the request; not for one that was aborted. Elsewhere the others are 0."""
+    drafted: IntArray
+    accepted: IntArray
+    emitted: IntArray
 
 
-VerifyResultFn = Callable[[], Mapping[str, Verified]]
-"""Returns the verification of each request that a step sampled for; aborted requests are missing."""
+VerifyResultFn = Callable[[Sequence[str]], Verified]
+"""Returns what a step did with the drafts of these n requests."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -104,12 +107,13 @@ class VllmLoop:
         self._lag: DrafterLag | None = None
         if limits.kept_tokens:
             self._lag = DrafterLag(
+                self.known,
                 limits.kept_tokens,
                 limits.max_batched_tokens,
                 slots=limits.drafter_slots,
                 prefix_caching=limits.prefix_caching,
             )
-        self._views = Views(limits, self._lag)
+        self._views = Views(limits, self.known, self._lag)
         self._split = StepSplit()
         self._steps: dict[int, _Step] = {}
         """Scheduled and not yet finished, by number, oldest first."""
@@ -140,8 +144,8 @@ class VllmLoop:
             return False, None
         orders = None
         if self._lag is not None:
-            known = self.known.all_named(num_scheduled)
-            orders = None if known is None else self._lag.idle(known, early=self._may_catch_up(self._lag))
+            rows = self.known.rows_named(num_scheduled)
+            orders = None if rows is None else self._lag.idle(rows, early=self._may_catch_up(self._lag))
             if orders is None:
                 return False, None
         running.run(())
@@ -155,49 +159,49 @@ class VllmLoop:
         self,
         requests: Sequence[VllmRequest],
         num_scheduled: Mapping[str, int],
-        drafted: Mapping[str, int],
         resumed: Collection[str],
         queue: Queue,
         began: float,
+        *,
+        verifies: bool,
     ) -> tuple[IntArray, DrafterOrders | None]:
         """Choose how many tokens each request drafts at the end of the step that is being scheduled.
 
         Args:
             requests: the n scheduled ones, before the step is added to their computed tokens.
-            num_scheduled: tokens that the step computes for each of them, drafts included.
-            drafted: draft tokens among them, for the requests that have some.
+            num_scheduled: tokens that the step computes for each of them, drafts included; in the same order.
             resumed: requests that start anew after a preemption.
             queue: requests that are not scheduled.
             began: when the engine turned to this step, or to the first of an unbroken run of steps up to this one, on
                 the clock of `time.perf_counter`.
+            verifies: whether there are drafts among the step's tokens.
 
         Returns:
             (n,) draft lengths. The drafter drafts the longest for the whole batch; the others are to be cut. And the
             orders to the worker's drafter; None where the drafter runs in every step.
         """
-        known = [self.known.get(request) for request in requests]
-        plan, lengths, prefill_tokens = self._choose(requests, known, num_scheduled, resumed, queue)
+        batch = ScheduledBatch.of(requests, num_scheduled, self.known)
+        plan, lengths = self._choose(batch, num_scheduled.keys(), resumed, queue)
         self._next_step += 1
-        names = [request.request_id for request in requests]
-        computed = [request.num_computed_tokens + num_scheduled[request.request_id] for request in requests]
         orders = None
         if self._lag is not None:
             early = self._may_catch_up(self._lag)
             orders = self._lag.orders(
-                known,
-                names,
-                num_scheduled,
-                drafted,
-                resumed,
+                batch.names,
+                batch.rows,
+                batch.scheduled,
                 lengths,
-                unfinished=any(map(is_unfinished, requests, computed)),
-                drafter_fits=self._views.drafts_fit(max(computed)),
+                verifies=verifies,
+                resumed=resumed,
+                unfinished=bool(batch.missing.any()),
+                drafter_fits=self._views.drafts_fit(batch),
                 early=early,
             )
             if early and orders.catch_up and not lengths.any():
                 caught_up = sum(lag.tokens for lag in orders.catch_up.values())
                 self._catch_up_budget -= self._split.catch_up_seconds(caught_up)
-        tokens, self._context_tokens = sum(num_scheduled.values()), sum(computed)
+        tokens, self._context_tokens = int(batch.scheduled.sum()), int(batch.computed.sum())
+        prefill_tokens = batch.prefill_tokens
         passes = self._passes(lengths, tokens, prefill_tokens, orders)
         drafts = bool(lengths.any())
         piecewise = self._is_piecewise(num_scheduled, prefill_tokens)
@@ -206,7 +210,7 @@ class VllmLoop:
         if self.limits.tokens_first:
             step.late = passes.number > 0
         elif orders is not None and self.limits.late_drafts and drafts:
-            step.late = orders.late = any(_brings_first_token(each, num_scheduled) for each in requests)
+            step.late = orders.late = bool(batch.brings_first_token.any())
         self._steps[step.number] = step
         return lengths, orders
 
@@ -223,10 +227,9 @@ class VllmLoop:
             return
         if not requests or any(request.num_computed_tokens < request.num_prompt_tokens for request in requests):
             return
-        known = [self.known.get(request) for request in requests]
         tokens = dict.fromkeys((request.request_id for request in requests), 1)
-        view, _ = self._views.of_step(self._next_step, requests, known, tokens, queue, running=1)
-        self._ahead, _ = self._ask(view, requests)
+        batch = ScheduledBatch.of(requests, tokens, self.known)
+        self._ahead, _ = self._ask(self._views.of_step(self._next_step, batch, queue, running=1), batch.names)
 
     def finish(self, number: int, verify_result: VerifyResultFn) -> float:
         """Record the duration of a step that has returned its output. Older steps are dropped: they return none.
@@ -275,67 +278,46 @@ class VllmLoop:
             self._settle(*self._ended.popleft(), queue)
 
     def _choose(
-        self,
-        requests: Sequence[VllmRequest],
-        known: Sequence[KnownRequest],
-        num_scheduled: Mapping[str, int],
-        resumed: Collection[str],
-        queue: Queue,
-    ) -> tuple[_Plan | None, IntArray, int]:
-        """The plan of a step, None where it reuses one, with its draft lengths and its prefill tokens."""
-        names = num_scheduled.keys()
+        self, batch: ScheduledBatch, names: Set[str], resumed: Collection[str], queue: Queue
+    ) -> tuple[_Plan | None, IntArray]:
+        """The plan of a step, None where it reuses one, with its draft lengths."""
         if self._running is not None and self._running.admits(names):
-            prefill_tokens = sum(tokens for tokens in num_scheduled.values() if tokens > 1)
             self._running.run(names)
-            return None, np.zeros(len(requests), np.int64), prefill_tokens
+            return None, np.zeros(batch.size, np.int64)
         plan = self._ahead
-        fitted = None if plan is None else self._fit(plan, requests, known, num_scheduled, resumed)
-        if plan is None or fitted is None:
-            view, prefill_tokens = self._views.of_step(self._next_step, requests, known, num_scheduled, queue)
-            plan, lengths = self._ask(view, requests)
-        else:
-            lengths, prefill_tokens = fitted
+        lengths = None if plan is None else self._fit(plan, batch, names, resumed)
+        if plan is None or lengths is None:
+            plan, lengths = self._ask(self._views.of_step(self._next_step, batch, queue), batch.names)
         self._running = plan.reuse
         plan.reuse.run(names)
-        return plan, lengths, prefill_tokens
+        return plan, lengths
 
-    def _ask(self, view: StepView, requests: Sequence[VllmRequest]) -> tuple[_Plan, IntArray]:
-        """Have the controller plan a view of these requests."""
+    def _ask(self, view: StepView, names: Sequence[str]) -> tuple[_Plan, IntArray]:
+        """Have the controller plan a view of the requests of these names."""
         asked = self.controller.plan(view)
-        names = [request.request_id for request in requests]
         padded_length = asked.padded_length if asked.draft_lengths.any() else 0
         plan = _Plan(view, names, asked.draft_lengths, padded_length, RunningPlan(asked, names))
         return plan, np.full(view.size, padded_length) if padded_length else asked.draft_lengths.copy()
 
-    def _fit(
-        self,
-        plan: _Plan,
-        requests: Sequence[VllmRequest],
-        known: Sequence[KnownRequest],
-        num_scheduled: Mapping[str, int],
-        resumed: Collection[str],
-    ) -> tuple[IntArray, int] | None:
-        """Draft lengths of a step that was planned ahead, and its prefill tokens; None where the plan cannot be used.
+    def _fit(self, plan: _Plan, batch: ScheduledBatch, names: Set[str], resumed: Collection[str]) -> IntArray | None:
+        """Draft lengths of a step that was planned ahead; None where the plan cannot be used.
 
         It can be used with a few newly admitted requests, unless drafting would delay their first tokens or part of
         their prompts is left for later steps.
         """
-        if plan.view.step != self._next_step or resumed or not plan.reuse.admits(num_scheduled.keys()):
+        if plan.view.step != self._next_step or resumed or not plan.reuse.admits(names):
             return None
-        new = [request for request in requests if request.request_id not in plan.reuse]
+        new = [row for row, name in enumerate(batch.names) if name not in plan.reuse]
         if new and plan.reuse.drafts and self.limits.first_tokens_wait:
             return None
-        if not all(_brings_first_token(request, num_scheduled) for request in new):
+        if not batch.brings_first_token[new].all():
             return None
-        computed = [request.num_computed_tokens + num_scheduled[request.request_id] for request in requests]
-        if plan.reuse.drafts and not self._views.drafts_fit(max(computed)):
+        if plan.reuse.drafts and not self._views.drafts_fit(batch):
             return None
         if plan.padded_length and not new:
-            return np.full(len(requests), plan.padded_length), 0
-        left = np.array([request.max_tokens - request.num_output_tokens - 1 for request in requests], np.int64)
-        limits = self._views.draft_limits(known, np.array(computed, np.int64), left)
-        lengths = np.minimum(np.array(plan.reuse.lengths(num_scheduled), np.int64), limits)
-        return lengths, sum(num_scheduled[request.request_id] for request in new)
+            return np.full(batch.size, plan.padded_length)
+        limits = self._views.draft_limits(batch, batch.max_tokens - batch.output - 1)
+        return np.minimum(np.array(plan.reuse.lengths(batch.names), np.int64), limits)
 
     def _may_catch_up(self, lag: DrafterLag) -> bool:
         """Whether requests may catch up that do not draft yet."""
@@ -377,8 +359,8 @@ class VllmLoop:
         # Late drafts before a pause were made during the pause: their duration is unknown.
         untimed = closing is not None and closing.late and not step.follows
         if closing is not None and closing.plan is not None and not untimed:
-            verified = verify_result()
-            if not verified.keys().isdisjoint(closing.plan.names):
+            verified = verify_result(closing.plan.names)
+            if verified.sampled.any():
                 self._close(closing, closing.plan, step, verified, queue)
         elif step.target.prefill_tokens == 0:
             # The step closes no plan: the step before it reused one, or the duration of its late drafts is unknown.
@@ -389,18 +371,14 @@ class VllmLoop:
         drafted_in: _Step,
         plan: _Plan,
         step: _Step,
-        verified: Mapping[str, Verified],
+        verified: Verified,
         queue: Queue,
     ) -> None:
         """Report a plan whose drafts were made at the end of one step and verified in the next."""
-        nothing = Verified(0, 0, 0)
-        rows = [verified.get(name, nothing) for name in plan.names]
-        drafted = np.array([row.drafted for row in rows], np.int64)
-        accepted = np.array([row.accepted for row in rows], np.int64)
+        drafted, accepted, emitted = verified.drafted, verified.accepted, verified.emitted
         if plan.padded_length:
             drafted = np.minimum(drafted, plan.lengths)
             accepted = np.minimum(accepted, drafted)
-        emitted = np.array([row.emitted for row in rows], np.int64)
         view = plan.view
         # A pass that only updates the drafter's KV cache, over prompts or after rejected drafts, is not drafting.
         passes = drafted_in.passes.number if drafted_in.drafts else 0
@@ -435,9 +413,3 @@ class VllmLoop:
                 waiting_requests=queue.requests,
             )
         )
-
-
-def _brings_first_token(request: VllmRequest, num_scheduled: Mapping[str, int]) -> bool:
-    """Whether a step ends a request's prefill."""
-    computed = request.num_computed_tokens + num_scheduled[request.request_id]
-    return request.num_output_tokens == 0 and computed >= request.num_prompt_tokens

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from turbospec.hosts.vllm.scheduler.loop import Verified
 
 
@@ -30,9 +32,13 @@ class Outputs(Protocol):
 
 
 def verified(
-    scheduled: Scheduled, rows: Mapping[str, int], sampled: Sequence[int], outputs: Mapping[int, Outputs]
-) -> dict[str, Verified]:
-    """The verification of each request's drafts in one step.
+    scheduled: Scheduled,
+    rows: Mapping[str, int],
+    sampled: Sequence[int],
+    outputs: Mapping[int, Outputs],
+    names: Sequence[str],
+) -> Verified:
+    """What one step did with the drafts of these n requests.
 
     vLLM emits fewer tokens than it sampled where a request ends, and none for requests that were aborted while the step
     ran. For preempted requests it emits as usual or nothing; if nothing, their positions are computed again and the
@@ -44,17 +50,21 @@ def verified(
         sampled: tokens that the target sampled for each request, counted before vLLM processes the output, which cuts
             them; 0 where prefill is not finished.
         outputs: what vLLM's `update_from_output` returned, by client.
+        names: of the n requests; the step may have scheduled others too, or not all of them.
     """
-    emitted = {each.request_id: len(each.new_token_ids) for client in outputs.values() for each in client.outputs}
-    drafts, invalid = scheduled.scheduled_spec_decode_tokens, scheduled.num_invalid_spec_tokens or {}
-    found: dict[str, Verified] = {}
-    for name in scheduled.num_scheduled_tokens:
-        if not sampled or name not in rows:
-            continue
-        number, sent = sampled[rows[name]], emitted.get(name, 0)
-        if number and not sent:
-            continue
-        # Draft tokens that a grammar ruled out were not verified.
-        drafted = len(drafts.get(name, ())) - invalid.get(name, 0)
-        found[name] = Verified(drafted, min(max(number - 1, 0), drafted), sent)
-    return found
+    sent = {each.request_id: len(each.new_token_ids) for client in outputs.values() for each in client.outputs}
+    lengths = {name: len(tokens) for name, tokens in scheduled.scheduled_spec_decode_tokens.items()}
+    # Draft tokens that a grammar ruled out were not verified.
+    for name, tokens in (scheduled.num_invalid_spec_tokens or {}).items():
+        lengths[name] = lengths.get(name, 0) - tokens
+    indices = np.array([rows.get(name, -1) for name in names], np.int64)
+    found = (indices >= 0) & np.array([name in scheduled.num_scheduled_tokens for name in names], np.bool_)
+    if not sampled:
+        found[:] = False
+    number = np.zeros(len(names), np.int64)
+    number[found] = np.array(sampled, np.int64)[indices[found]]
+    emitted = np.array([sent.get(name, 0) for name in names], np.int64)
+    drafted = np.array([lengths.get(name, 0) for name in names], np.int64)
+    found &= (number == 0) | (emitted > 0)
+    accepted = np.minimum(np.maximum(number - 1, 0), drafted)
+    return Verified(found, np.where(found, drafted, 0), np.where(found, accepted, 0), np.where(found, emitted, 0))

@@ -1,18 +1,22 @@
-"""What is kept of vLLM's requests: a number for each name, their own limits, the drafter's KV lag."""
+"""What is kept of vLLM's requests, in arrays: a number for each, their own limits, the drafter's KV lag."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
+from turbospec.interface import IntArray
 from turbospec.models.logistic import MAX_CLASSES
 
 log = logging.getLogger("turbospec")
 
 MAX_DRAFT_ARG = "turbospec_max_draft"
 CLASS_ARG = "turbospec_class"
+UNLIMITED = np.iinfo(np.int64).max
+"""The draft length that a request allows which sets no limit."""
 
 
 class SamplingParams(Protocol):
@@ -33,73 +37,84 @@ class VllmRequest(Protocol):
     @property
     def num_tokens(self) -> int: ...
 
-    @property
-    def num_output_tokens(self) -> int: ...
-
-
-def is_unfinished(request: VllmRequest, computed: int) -> bool:
-    """Whether prefill is left after this many computed tokens, also of a request that resumes after a preemption."""
-    return computed < request.num_tokens + request.num_output_placeholders
-
-
-@dataclass(slots=True)
-class KnownRequest:
-    """A request as the controller knows it."""
-
-    number: int
-    """Never used again."""
-    max_draft: int | None
-    """Longest draft that the request allows; None where it sets no limit."""
-    class_id: int
-    one_token: bool = False
-    """Whether the request asks for one token only."""
-    lag_tokens: int = 0
-    """Drafter KV lag: consecutive tokens that the drafter's KV cache lacks."""
-    lag_since: int = 0
-    """Number of the kept step with the first of them."""
-    lacks_prompt: bool = False
-    """Whether the lag includes prompt tokens whose KV blocks other requests may reuse."""
-
 
 class KnownRequests:
-    """Requests by their names in vLLM, from their first step until they are finished."""
+    """Requests from their first step until they are finished; each has a row in every array.
+
+    Rows are used again, `numbers` are not.
+    """
+
+    CAPACITY = 256
+    """Rows at the start."""
 
     def __init__(self) -> None:
-        self._known: dict[str, KnownRequest] = {}
+        self._rows: dict[str, int] = {}
+        self._free = list(range(self.CAPACITY - 1, -1, -1))
         self._classes: dict[str, int] = {}
         self._next_number = 0
         self._complained: set[str] = set()
+        self.numbers = np.zeros(self.CAPACITY, np.int64)
+        """The requests' ids in views."""
+        self.max_draft = np.zeros(self.CAPACITY, np.int64)
+        """Longest draft that the request allows."""
+        self.class_ids = np.zeros(self.CAPACITY, np.int64)
+        self.one_token = np.zeros(self.CAPACITY, np.bool_)
+        """Whether the request asks for one token only."""
+        self.lag_tokens = np.zeros(self.CAPACITY, np.int64)
+        """Drafter KV lag: consecutive tokens that the drafter's KV cache lacks."""
+        self.lag_since = np.zeros(self.CAPACITY, np.int64)
+        """Number of the kept step with the first of them."""
+        self.lacks_prompt = np.zeros(self.CAPACITY, np.bool_)
+        """Whether the lag includes prompt tokens whose KV blocks other requests may reuse."""
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._rows)
 
-    def get(self, request: VllmRequest) -> KnownRequest:
-        known = self._known.get(request.request_id)
-        if known is None:
-            known = self._known[request.request_id] = self._register(request)
-        return known
+    def rows(self, requests: Sequence[VllmRequest]) -> IntArray:
+        """(n,) rows of these requests; those not seen before get one."""
+        known = self._rows
+        rows = np.array([known.get(request.request_id, -1) for request in requests], np.int64)
+        for index in np.flatnonzero(rows < 0).tolist():
+            rows[index] = self._register(requests[index])
+        return rows
 
-    def all_named(self, names: Iterable[str]) -> list[KnownRequest] | None:
-        """The requests of these names; None where one is not known, as after its id is used again."""
+    def rows_named(self, names: Iterable[str]) -> IntArray | None:
+        """(n,) rows of the requests of these names; None where one is not known, as after its id is used again."""
         try:
-            return [self._known[name] for name in names]
+            return np.array([self._rows[name] for name in names], np.int64)
         except KeyError:
             return None
 
     def forget(self, names: Iterable[str]) -> None:
+        """Free the rows of finished requests; names that are not known are ignored."""
         for name in names:
-            self._known.pop(name, None)
+            if (row := self._rows.pop(name, None)) is not None:
+                self._free.append(row)
 
-    def _register(self, request: VllmRequest) -> KnownRequest:
+    def _register(self, request: VllmRequest) -> int:
+        if not self._free:
+            self._grow()
+        row = self._rows[request.request_id] = self._free.pop()
         params = request.sampling_params
         args = (params.extra_args if params is not None else None) or {}
-        number, self._next_number = self._next_number, self._next_number + 1
-        return KnownRequest(number, self._max_draft(args), self._class_id(args), request.max_tokens <= 1)
+        self.numbers[row], self._next_number = self._next_number, self._next_number + 1
+        self.max_draft[row] = self._max_draft(args)
+        self.class_ids[row] = self._class_id(args)
+        self.one_token[row] = request.max_tokens <= 1
+        self.lag_tokens[row], self.lag_since[row], self.lacks_prompt[row] = 0, 0, False
+        return row
 
-    def _max_draft(self, args: Mapping[str, Any]) -> int | None:
+    def _grow(self) -> None:
+        capacity = len(self.numbers)
+        self._free = list(range(2 * capacity - 1, capacity - 1, -1))
+        for column in ("numbers", "max_draft", "class_ids", "one_token", "lag_tokens", "lag_since", "lacks_prompt"):
+            values = getattr(self, column)
+            setattr(self, column, np.concatenate([values, np.zeros_like(values)]))
+
+    def _max_draft(self, args: Mapping[str, Any]) -> int:
         value = args.get(MAX_DRAFT_ARG)
         if value is None:
-            return None
+            return UNLIMITED
         try:
             length = int(value)
             whole = length >= 0 and length == float(value)
@@ -107,8 +122,8 @@ class KnownRequests:
             length, whole = 0, False
         if not whole:
             self._complain(MAX_DRAFT_ARG, f"{value!r} is not a whole number from 0 and is ignored")
-            return None
-        return length
+            return UNLIMITED
+        return min(length, UNLIMITED)
 
     def _class_id(self, args: Mapping[str, Any]) -> int:
         value = args.get(CLASS_ARG)

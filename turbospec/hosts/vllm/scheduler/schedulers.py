@@ -153,7 +153,9 @@ class _Adaptive(Scheduler):
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         with self._measured():
             rows = model_runner_output.req_id_to_index
-            self._seconds.steps += loop.finish(number, lambda: verified(scheduler_output, rows, sampled, outputs))
+            self._seconds.steps += loop.finish(
+                number, functools.partial(verified, scheduler_output, rows, sampled, outputs)
+            )
         return outputs
 
     def shutdown(self) -> None:
@@ -185,9 +187,9 @@ class _Adaptive(Scheduler):
             self._order(scheduler_output, orders, 0)
             return
         requests = [self.requests[name] for name in scheduled]
-        drafted = {name: len(tokens) for name, tokens in scheduler_output.scheduled_spec_decode_tokens.items()}
+        verifies = any(scheduler_output.scheduled_spec_decode_tokens.values())
         resumed = scheduler_output.scheduled_cached_reqs.resumed_req_ids
-        lengths, orders = loop.plan(requests, scheduled, drafted, resumed, self._queue(), self._began)
+        lengths, orders = loop.plan(requests, scheduled, resumed, self._queue(), self._began, verifies=verifies)
         longest = int(lengths.max(initial=0))
         self._order(scheduler_output, orders, longest)
         if longest:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from turbospec.hosts.vllm.scheduler.batch import ScheduledBatch
 from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
-from turbospec.hosts.vllm.scheduler.requests import KnownRequest, VllmRequest
+from turbospec.hosts.vllm.scheduler.requests import KnownRequests
 from turbospec.interface import IntArray, Phase, StepView
 
 
@@ -65,112 +65,81 @@ class Views:
 
     Args:
         limits: of the engine.
+        known: the requests.
         lag: of the drafter; None where the drafter runs in every step.
     """
 
-    def __init__(self, limits: EngineLimits, lag: DrafterLag | None) -> None:
+    def __init__(self, limits: EngineLimits, known: KnownRequests, lag: DrafterLag | None) -> None:
         self._limits = limits
+        self._known = known
         self._lag = lag
 
-    def of_step(
-        self,
-        step: int,
-        requests: Sequence[VllmRequest],
-        known: Sequence[KnownRequest],
-        num_scheduled: Mapping[str, int],
-        queue: Queue,
-        running: int = 0,
-    ) -> tuple[StepView, int]:
-        """The batch as it will be when this step's tokens are sampled, and the step's prefill tokens.
+    def of_step(self, step: int, batch: ScheduledBatch, queue: Queue, running: int = 0) -> StepView:
+        """The batch as it will be when this step's tokens are sampled.
 
         Args:
             step: the controller's number of the step.
-            requests: the n scheduled ones.
-            known: what is kept of them.
-            num_scheduled: tokens that the step computes for each of them.
+            batch: the n scheduled requests.
             queue: waiting requests.
             running: steps in flight that vLLM does not count itself (`num_output_placeholders`).
         """
-        limits = self._limits
-        read = [
-            (
-                request.num_computed_tokens,
-                num_scheduled[request.request_id],
-                request.num_tokens,
-                request.num_output_placeholders,
-                request.num_output_tokens,
-                request.num_prompt_tokens,
-                request.max_tokens,
-                asked.number,
-                asked.class_id,
-                asked.lag_tokens,
-            )
-            for request, asked in zip(requests, known, strict=True)
-        ]
-        columns = np.array(read, np.int64).T.copy() if read else np.zeros((10, 0), np.int64)
-        before, scheduled, tokens, placeholders, output, prompt, max_tokens, numbers, class_ids, lag_tokens = columns
-        computed, known_tokens = before + scheduled, tokens + placeholders
-        missing = np.maximum(known_tokens - computed, 0)
-        # Prefill, of a preempted request too.
-        prefill_tokens = int(scheduled[before < np.maximum(known_tokens - 1, prompt)].sum())
+        limits, known = self._limits, self._known
+        missing = batch.missing
         # A step in flight, and this one, each emit at least one token before drafts are made.
-        emitted = output + (placeholders > 0) + running
-        left = max_tokens - emitted - 1
+        emitted = batch.output + batch.in_flight + running
+        left = batch.max_tokens - emitted - 1
         prefilling = missing > 0
         phase = np.where(prefilling, Phase.PREFILL, np.where(emitted > 0, Phase.DECODE, Phase.FIRST_DECODE))
-        draft_limits = np.where(prefilling, 0, self.draft_limits(known, computed, left))
+        draft_limits = np.where(prefilling, 0, self.draft_limits(batch, left))
         # Requests whose drafts are not limited by the tokens left to emit must not be padded beyond their limit.
         limited = draft_limits < np.minimum(limits.max_draft, left - 1)
         paddable = int(draft_limits[limited].min(initial=limits.max_draft))
-        if not self.drafts_fit(int(computed.max(initial=0))):
+        if not self.drafts_fit(batch):
             draft_limits[:] = 0
-        prompt_left = int(missing.sum())
         view = StepView(
             step=step,
             now=time.monotonic(),
-            request_ids=numbers,
+            request_ids=known.numbers[batch.rows],
             phase=phase,
-            context_tokens=computed,
+            context_tokens=batch.computed,
             emitted_tokens=emitted + 1,
             tokens_left=left,
-            drafter_lag_tokens=lag_tokens,
-            class_ids=class_ids,
+            drafter_lag_tokens=known.lag_tokens[batch.rows],
+            class_ids=known.class_ids[batch.rows],
             draft_limits=draft_limits,
             max_draft=limits.max_draft,
             waiting_requests=queue.requests,
             waiting_seconds=queue.waiting_seconds,
             admitted_requests=queue.admitted,
-            prefill_tokens=min(prompt_left, limits.max_batched_tokens),
+            prefill_tokens=min(int(missing.sum()), limits.max_batched_tokens),
             draft_before_emit=limits.first_tokens_wait,
             parallel_drafter=limits.parallel_drafter,
             batch_drafter=True,
             first_pass_every_step=self._lag is None and not limits.heads,
             drafter_always_prefills=self._lag is None or limits.prefix_caching,
-            drafter_prefill_tokens=0 if self._lag is None else prefill_tokens,
+            drafter_prefill_tokens=0 if self._lag is None else batch.prefill_tokens,
         )
         if limits.graphs and not view.prefill_pending:
             lengths = tuple(length for length in limits.full_graphs(view.size) if length <= paddable)
             view = replace(view, graph_lengths=lengths)
-        return view, prefill_tokens
+        return view
 
-    def drafts_fit(self, longest: int) -> bool:
-        """Whether vLLM drafts in a batch whose longest request has this many computed tokens.
+    def drafts_fit(self, batch: ScheduledBatch) -> bool:
+        """Whether vLLM drafts in this batch.
 
         Where one request has no room for the longest draft, vLLM drafts zeros for the whole batch.
         """
-        return longest + self._limits.max_draft <= self._limits.max_model_len
+        return int(batch.computed.max(initial=0)) + self._limits.max_draft <= self._limits.max_model_len
 
-    def draft_limits(self, known: Sequence[KnownRequest], computed: IntArray, left: IntArray) -> IntArray:
+    def draft_limits(self, batch: ScheduledBatch, left: IntArray) -> IntArray:
         """(n,) longest draft of each request.
 
         Args:
-            known: the n requests.
-            computed: (n,) their computed tokens.
+            batch: the n scheduled requests.
             left: (n,) tokens left to emit after the next one.
         """
-        most, lag = self._limits.max_draft, self._lag
-        longest = np.minimum(np.minimum(left - 1, self._limits.max_model_len - computed - 2), most)
-        allowed = [most if asked.max_draft is None else asked.max_draft for asked in known]
-        if lag is not None:
-            allowed = [length if lag.can_draft(asked) else 0 for length, asked in zip(allowed, known, strict=True)]
-        return np.maximum(np.minimum(longest, np.array(allowed, np.int64)), 0)
+        room = np.minimum(left - 1, self._limits.max_model_len - batch.computed - 2)
+        allowed = np.minimum(self._known.max_draft[batch.rows], self._limits.max_draft)
+        if self._lag is not None:
+            allowed = np.where(self._lag.can_draft(batch.rows), allowed, 0)
+        return np.maximum(np.minimum(room, allowed), 0)

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.turbospec.hosts.vllm.scheduler.test_requests import Request
 from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
-from turbospec.hosts.vllm.scheduler.requests import KnownRequest
+from turbospec.hosts.vllm.scheduler.requests import KnownRequests
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 
 
@@ -20,8 +21,10 @@ class Steps:
         slots: int = 1,
         prefix_caching: bool = False,
     ) -> None:
-        self.cache = DrafterLag(kept_tokens, max_batched_tokens, slots=slots, prefix_caching=prefix_caching)
-        self.known = {name: KnownRequest(number, None, 0) for number, name in enumerate(names)}
+        self.names = [*names]
+        self.known = KnownRequests()
+        self.rows = self.known.rows([Request(name) for name in names])
+        self.cache = DrafterLag(self.known, kept_tokens, max_batched_tokens, slots=slots, prefix_caching=prefix_caching)
         self.lengths = np.zeros(0, np.int64)
 
     def step(
@@ -37,27 +40,31 @@ class Steps:
     ) -> DrafterOrders:
         """One in which `drafted` are verified, `prompts` computed, and `lengths` wanted."""
         drafted, prompts = drafted or {}, prompts or {}
-        scheduled = {name: prompts.get(name, 1 + drafted.get(name, 0)) for name in self.known}
-        self.lengths = np.array([lengths.get(name, 0) for name in self.known])
-        known = list(self.known.values())
+        self.lengths = np.array([lengths.get(name, 0) for name in self.names])
         return self.cache.orders(
-            known,
-            list(self.known),
-            scheduled,
-            drafted,
-            set(resumed),
+            self.names,
+            self.rows,
+            np.array([prompts.get(name, 1 + drafted.get(name, 0)) for name in self.names]),
             self.lengths,
+            verifies=any(drafted.values()),
+            resumed=set(resumed),
             unfinished=unfinished,
             drafter_fits=drafter_fits,
             early=early,
         )
 
+    def idle(self, *, early: bool = True) -> DrafterOrders | None:
+        return self.cache.idle(self.rows, early=early)
+
+    def row(self, name: str) -> int:
+        return int(self.rows[self.names.index(name)])
+
     @property
     def missed(self) -> list[int]:
-        return [request.lag_tokens for request in self.known.values()]
+        return self.known.lag_tokens[self.rows].tolist()
 
     def can_draft(self, name: str) -> bool:
-        return self.cache.can_draft(self.known[name])
+        return bool(self.cache.can_draft(self.rows)[self.names.index(name)])
 
 
 def test_a_step_that_drafts_nothing_needs_no_drafter() -> None:
@@ -133,12 +140,10 @@ def test_those_that_lag_longest_catch_up_first() -> None:
     steps = Steps("ab", kept_tokens=1000, max_batched_tokens=16)
     steps.step(drafted={"a": 1}, prompts={"b": 3})
     steps.step(drafted={"a": 1}, b=0)
-    for request, lag, since in ((steps.known["a"], 3, 1), (steps.known["b"], 4, 0)):
-        request.lag_tokens, request.lag_since = lag, since
+    steps.known.lag_tokens[steps.rows], steps.known.lag_since[steps.rows] = (3, 4), (1, 0)
     # 16 tokens, less 6 + 1 of the step and 2: there is room for 7.
     assert steps.step(prompts={"a": 4}).catch_up.keys() == {"a", "b"}
-    for request, lag, since in ((steps.known["a"], 3, 1), (steps.known["b"], 4, 0)):
-        request.lag_tokens, request.lag_since = lag, since
+    steps.known.lag_tokens[steps.rows], steps.known.lag_since[steps.rows] = (3, 4), (1, 0)
     assert steps.step(prompts={"a": 8}, unfinished=True).catch_up.keys() == {"b"}
 
 
@@ -148,7 +153,7 @@ def test_a_prompt_for_which_there_was_no_room_in_time_is_given_up() -> None:
     assert steps.step(prompts={"b": 7}) == DrafterOrders(1, 0, keep={"a"}, catch_up={"b": KvLag(1, since=0)})
     assert steps.missed == [9, 0]
     assert steps.step().skip
-    assert steps.cache.idle(list(steps.known.values()), early=True) is not None
+    assert steps.idle() is not None
 
 
 def test_a_step_without_room_keeps_its_input() -> None:
@@ -172,10 +177,10 @@ def test_what_vllm_gives_the_drafter_no_chance_to_see_is_missed() -> None:
 
 def test_a_prompt_that_others_may_share_goes_through_the_drafter_if_it_has_no_later_step() -> None:
     steps = Steps("ab", prefix_caching=True)
-    steps.known["b"].one_token = True
+    steps.known.one_token[steps.row("b")] = True
     assert steps.step(prompts={"b": 20}) == DrafterOrders(0, 0)
     steps = Steps("ab")
-    steps.known["b"].one_token = True
+    steps.known.one_token[steps.row("b")] = True
     assert steps.step(prompts={"b": 20}).skip
 
 
@@ -185,7 +190,7 @@ def test_who_starts_anew_owes_nothing() -> None:
     steps.step(resumed="b", prompts={"b": 80})
     assert steps.missed == [0, 0]
     assert steps.step().skip
-    assert steps.cache.idle(list(steps.known.values()), early=True) is not None
+    assert steps.idle() is not None
 
 
 def test_prompts_do_not_push_one_another_out() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turbospec.hosts.vllm.scheduler.loop import Verified, VllmLoop
+from turbospec.hosts.vllm.scheduler.loop import Verified, VerifyResultFn, VllmLoop
 from turbospec.hosts.vllm.scheduler.step_split import DrafterPasses
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
@@ -56,6 +57,16 @@ class Recorder:
         self.outcomes.append(outcome)
 
 
+def result(rows: dict[str, tuple[int, int, int]]) -> VerifyResultFn:
+    """Drafted, accepted and emitted tokens of each request that a step sampled for."""
+
+    def read(names: Sequence[str]) -> Verified:
+        columns = np.array([rows.get(name, (0, 0, 0)) for name in names], np.int64).reshape(-1, 3).T
+        return Verified(np.array([name in rows for name in names], np.bool_), *columns)
+
+    return read
+
+
 class FakeEngine:
     """Schedules all its requests each step; `step` is one of vLLM's, sync."""
 
@@ -72,12 +83,13 @@ class FakeEngine:
         scheduled = {
             r.request_id: min(r.num_tokens + verified[r.request_id] - r.num_computed_tokens, chunk) for r in requests
         }
-        drafted = {name: length for name, length in verified.items() if length}
         idle, self.orders = self.loop.idle(scheduled, self.began)
         if idle:
             lengths = np.zeros(len(requests), np.int64)
         else:
-            lengths, self.orders = self.loop.plan(requests, scheduled, drafted, (), Queue(), self.began)
+            lengths, self.orders = self.loop.plan(
+                requests, scheduled, (), Queue(), self.began, verifies=any(verified.values())
+            )
         self.numbers.append(self.loop.newest)
         for request, length in zip(requests, lengths.tolist(), strict=True):
             request.num_computed_tokens += scheduled[request.request_id]
@@ -87,17 +99,17 @@ class FakeEngine:
     def finish(
         self, requests: list[Request], verified: dict[str, int], accepted: dict[str, int], *, ahead: bool = False
     ) -> None:
-        done: dict[str, Verified] = {}
+        done: dict[str, tuple[int, int, int]] = {}
         for request in requests:
             name = request.request_id
             if request.num_computed_tokens < request.num_tokens:
-                done[name] = Verified(0, 0, 0)
+                done[name] = 0, 0, 0
                 continue
             kept = min(accepted.get(name, 0), verified[name])
             request.num_output_tokens += kept + 1
             request.num_computed_tokens = request.num_tokens - 1
-            done[name] = Verified(verified[name], kept, kept + 1)
-        self.loop.finish(self.numbers.popleft(), lambda: done)
+            done[name] = verified[name], kept, kept + 1
+        self.loop.finish(self.numbers.popleft(), result(done))
         if not ahead:
             self.loop.settle(Queue())
 
@@ -133,14 +145,14 @@ def test_outputs_are_tied_to_their_steps() -> None:
     controller = Recorder(lengths=[3, 2, 1, 2, 0])
     engine, a = FakeEngine(controller), Request("a")
     engine.step([a])
-    assert engine.loop.finish(99, lambda: {}) == 0.0
+    assert engine.loop.finish(99, result({})) == 0.0
     engine.schedule([a])
     dropped = engine.numbers.popleft()
     engine.schedule([a])
-    engine.loop.finish(engine.numbers.popleft(), lambda: {"a": Verified(2, 2, 3)})
+    engine.loop.finish(engine.numbers.popleft(), result({"a": (2, 2, 3)}))
     engine.loop.settle(Queue())
     assert controller.outcomes == [], "the third step verifies the drafts of the second, whose output never came"
-    assert engine.loop.finish(dropped, lambda: {}) == 0.0
+    assert engine.loop.finish(dropped, result({})) == 0.0
     a.num_computed_tokens = a.num_tokens - 1
     engine.step([a], accepted={"a": 1})
     (outcome,) = controller.outcomes
@@ -155,7 +167,7 @@ def test_after_an_error_the_loop_goes_on_with_the_next_step() -> None:
     engine.schedule([a])
     open_step = engine.numbers.popleft()
     engine.loop.reset()
-    assert engine.loop.finish(open_step, lambda: {}) == 0.0
+    assert engine.loop.finish(open_step, result({})) == 0.0
     a.num_computed_tokens = a.num_tokens - 1
     engine.step([a])
     assert controller.outcomes == [], "the step after the error verifies the drafts of a dropped one"
@@ -232,10 +244,10 @@ def test_steps_that_overlap_are_told_apart() -> None:
     assert controller.views[1].phase.tolist() == [Phase.DECODE]
     # Of 40 tokens one is under way in the first step and one in the second.
     assert controller.views[1].tokens_left.tolist() == [38]
-    engine.loop.finish(engine.numbers.popleft(), lambda: {"a": Verified(first["a"], 0, 1)})
+    engine.loop.finish(engine.numbers.popleft(), result({"a": (first["a"], 0, 1)}))
     engine.loop.settle(Queue())
     assert controller.outcomes == []
-    engine.loop.finish(engine.numbers.popleft(), lambda: {"a": Verified(second["a"], 2, 3)})
+    engine.loop.finish(engine.numbers.popleft(), result({"a": (second["a"], 2, 3)}))
     engine.loop.settle(Queue())
     (outcome,) = controller.outcomes
     assert (outcome.step, outcome.drafted.tolist(), outcome.accepted.tolist()) == (0, [2], [2])
@@ -255,7 +267,7 @@ def test_an_acceptance_cut_short_shows_no_failure() -> None:
     engine, a = FakeEngine(controller), Request("a")
     engine.step([a])
     engine.schedule([a])
-    engine.loop.finish(engine.numbers.popleft(), lambda: {"a": Verified(4, 3, 2)})
+    engine.loop.finish(engine.numbers.popleft(), result({"a": (4, 3, 2)}))
     engine.loop.settle(Queue())  # the second token was the end
     (outcome,) = controller.outcomes
     assert outcome.truncated.tolist() == [True]
@@ -268,7 +280,7 @@ def test_only_an_output_that_ends_at_an_accepted_token_is_truncated(emitted: int
     engine, a = FakeEngine(controller), Request("a")
     engine.step([a])
     engine.schedule([a])
-    engine.loop.finish(engine.numbers.popleft(), lambda: {"a": Verified(4, 1, emitted)})
+    engine.loop.finish(engine.numbers.popleft(), result({"a": (4, 1, emitted)}))
     engine.loop.settle(Queue())
     assert controller.outcomes[0].truncated.tolist() == [truncated]
 
@@ -318,7 +330,7 @@ def test_an_id_that_is_used_again_is_a_new_request() -> None:
     engine.step([a])
     engine.loop.known.forget(["a"])
     engine.step([Request("a", num_prompt_tokens=1)])
-    assert engine.loop.known.get(a).number == 1
+    assert engine.loop.known.numbers[engine.loop.known.rows([a])] == [1]
     assert len(controller.views) == 1, "it joins the reused plan"
 
 
@@ -335,7 +347,7 @@ def test_a_request_that_must_catch_up_ends_plan_reuse() -> None:
     # Other requests may reuse the prompt's blocks: the drafter computes them right after the first token.
     assert skipped == [True, False, True]
     assert drafted == [False, True, False], "the drafter's pass is part of a step that reuses a plan"
-    assert engine.loop.known.get(a).lag_tokens == 1
+    assert engine.loop.known.lag_tokens[engine.loop.known.rows([a])] == [1]
 
 
 GRAPHS = replace(LIMITS, graphs=((0, 8), (2, 8), (3, 2)))
@@ -385,7 +397,7 @@ def test_a_plan_ahead_is_dropped_where_a_request_resumes_or_the_step_is_another(
         engine, a = FakeEngine(controller, ON_DEMAND), Request("a", num_prompt_tokens=1)
         engine.step([a], ahead=True)
         engine.loop._next_step += missed
-        lengths, _ = engine.loop.plan([a], {"a": 2}, {"a": 1}, resumed, Queue(), 0.0)
+        lengths, _ = engine.loop.plan([a], {"a": 2}, resumed, Queue(), 0.0, verifies=True)
         assert lengths.tolist() == ([2] if not resumed and not missed else [3])
 
 
@@ -451,7 +463,7 @@ def test_steps_without_drafts_reuse_their_plan() -> None:
         engine.step([a])
     assert [view.step for view in controller.views] == [0]
     assert [outcome.step for outcome in controller.outcomes] == [0]
-    assert engine.loop.known.get(a).lag_tokens == 4 + 2
+    assert engine.loop.known.lag_tokens[engine.loop.known.rows([a])] == [4 + 2]
     engine.step([a])
     engine.step([a, b])  # half of them came after the plan
     assert [view.step for view in controller.views] == [0, 3, 4]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from turbospec.hosts.vllm.scheduler.loop import Verified
 from turbospec.hosts.vllm.scheduler.outputs import Outputs, Scheduled, verified
 
 
@@ -17,6 +16,16 @@ def a_step(
     return scheduled, {name: row for row, name in enumerate(sampled)}, list(sampled.values())
 
 
+def of(
+    names: str, step: tuple[Scheduled, dict[str, int], list[int]], outputs: dict[int, Outputs]
+) -> dict[str, tuple[int, int, int]]:
+    """Drafted, accepted and emitted tokens of those of the named requests that the step sampled for."""
+    found = verified(*step, outputs, names)
+    rows = zip(names, found.sampled, found.drafted, found.accepted, found.emitted, strict=True)
+    assert not (found.drafted | found.accepted | found.emitted)[~found.sampled].any()
+    return {name: (int(drafted), int(accepted), int(sent)) for name, seen, drafted, accepted, sent in rows if seen}
+
+
 def sent(**tokens: list[int]) -> dict[int, Outputs]:
     """As two clients get it."""
     outputs = [SimpleNamespace(request_id=name, new_token_ids=each) for name, each in tokens.items()]
@@ -25,25 +34,26 @@ def sent(**tokens: list[int]) -> dict[int, Outputs]:
 
 def test_drafts_are_counted_by_what_the_target_sampled() -> None:
     step = a_step({"a": [7, 8, 9], "b": [7, -1]}, {"a": 3, "b": 1, "c": 1, "d": 0}, {"b": 1})
-    assert verified(*step, sent(a=[7, 8, 1], b=[2], c=[3])) == {
-        "a": Verified(3, 2, 3), "b": Verified(1, 0, 1), "c": Verified(0, 0, 1), "d": Verified(0, 0, 0),
-    }  # fmt: skip
+    outputs = sent(a=[7, 8, 1], b=[2], c=[3])
+    expected = {"a": (3, 2, 3), "b": (1, 0, 1), "c": (0, 0, 1), "d": (0, 0, 0)}
+    assert of("abcd", step, outputs) == expected
+    assert of("xdb", step, outputs) == {name: expected[name] for name in "db"}, "in the order of the plan's requests"
 
 
 def test_requests_that_were_aborted_are_left_out() -> None:
-    assert verified(*a_step({"a": [7], "b": [7]}, {"a": 2, "b": 2}), sent(a=[7, 1])) == {"a": Verified(1, 1, 2)}
+    assert of("ab", a_step({"a": [7], "b": [7]}, {"a": 2, "b": 2}), sent(a=[7, 1])) == {"a": (1, 1, 2)}
 
 
 def test_a_request_that_ended_sent_less_than_was_sampled() -> None:
-    assert verified(*a_step({"a": [7, 8, 9, 9]}, {"a": 4}), sent(a=[7, 8])) == {"a": Verified(4, 3, 2)}
+    assert of("a", a_step({"a": [7, 8, 9, 9]}, {"a": 4}), sent(a=[7, 8])) == {"a": (4, 3, 2)}
 
 
 def test_what_vllm_drops_of_a_preempted_request_says_nothing() -> None:
     """As after its prefix cache was reset: the request computes these tokens again."""
     step = a_step({"a": [7, 8], "b": [7, 8]}, {"a": 2, "b": 1})
-    assert verified(*step, sent(b=[3])) == {"b": Verified(2, 0, 1)}
+    assert of("ab", step, sent(b=[3])) == {"b": (2, 0, 1)}
 
 
 def test_a_step_that_gave_nothing_says_nothing() -> None:
     scheduled, _, _ = a_step({"a": [7]}, {"a": 2})
-    assert verified(scheduled, {}, [], sent()) == {}
+    assert of("a", (scheduled, {}, []), sent()) == {}

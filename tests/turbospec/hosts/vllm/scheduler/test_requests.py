@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from turbospec.hosts.vllm.scheduler.requests import KnownRequests
+from turbospec.hosts.vllm.scheduler.requests import UNLIMITED, KnownRequests
 from turbospec.models.logistic import MAX_CLASSES
 
 
@@ -21,7 +21,6 @@ class Request:
     num_output_placeholders: int = 0
     max_tokens: int = 16
     num_tokens: int = 4
-    num_output_tokens: int = 0
     sampling_params: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -30,38 +29,72 @@ class Request:
 
 def test_a_number_is_kept_for_a_life_and_never_used_again() -> None:
     known = KnownRequests()
-    first = known.get(Request("a"))
-    assert known.get(Request("a")) is first
+    first = known.rows([Request("a")])
+    assert known.rows([Request("b"), Request("a")])[1] == first
+    number = known.numbers[first]
     known.forget(["a", "never seen"])
-    assert len(known) == 0
-    assert known.get(Request("a")).number != first.number
+    assert len(known) == 1
+    assert known.numbers[known.rows([Request("a")])] != number
+
+
+def test_a_row_that_is_used_again_starts_anew() -> None:
+    known = KnownRequests()
+    row = known.rows([Request("a", {"turbospec_max_draft": 2})])
+    known.lag_tokens[row], known.lacks_prompt[row] = 7, True
+    known.forget(["a"])
+    assert known.rows([Request("b")]) == row
+    assert known.lag_tokens[row] == 0
+    assert not known.lacks_prompt[row]
+    assert known.max_draft[row] == UNLIMITED
+
+
+def test_there_are_rows_for_any_number_of_requests() -> None:
+    known = KnownRequests()
+    requests = [Request(str(number), {"turbospec_max_draft": number}) for number in range(3 * KnownRequests.CAPACITY)]
+    rows = known.rows(requests)
+    assert len(set(rows.tolist())) == len(requests)
+    assert known.max_draft[rows].tolist() == [*range(len(requests))]
+
+
+def test_names_that_are_not_known_have_no_rows() -> None:
+    known = KnownRequests()
+    rows = known.rows([Request("a"), Request("b")])
+    named = known.rows_named(["b", "a"])
+    assert named is not None
+    assert named.tolist() == rows[::-1].tolist()
+    assert known.rows_named(["b", "c"]) is None
 
 
 def test_a_request_says_what_it_wants() -> None:
     known = KnownRequests()
-    assert known.get(Request("a", {"turbospec_max_draft": 0})).max_draft == 0
-    assert known.get(Request("b", {"turbospec_max_draft": "3"})).max_draft == 3
-    assert known.get(Request("c", {"something": "else"})).max_draft is None
-    chat, batch = (
-        known.get(Request("d", {"turbospec_class": "chat"})),
-        known.get(Request("e", {"turbospec_class": "b"})),
+    chosen = known.rows(
+        [
+            Request("a", {"turbospec_max_draft": 0}),
+            Request("b", {"turbospec_max_draft": "3"}),
+            Request("c", {"something": "else"}),
+        ]
     )
-    assert len({0, chat.class_id, batch.class_id}) == 3
-    assert known.get(Request("f", {"turbospec_class": "chat"})).class_id == chat.class_id
+    assert known.max_draft[chosen].tolist() == [0, 3, UNLIMITED]
+    classes = known.rows(
+        [Request(name, {"turbospec_class": each}) for name, each in zip("def", ("chat", "b", "chat"), strict=True)]
+    )
+    chat, batch, again = known.class_ids[classes].tolist()
+    assert len({0, chat, batch}) == 3
+    assert again == chat
 
 
 @pytest.mark.parametrize("value", [-1, "many", 1.5, [2], math.inf, 10**400])
 def test_a_wrong_length_is_one_warning_and_no_limit(value: Any, caplog: pytest.LogCaptureFixture) -> None:
     known = KnownRequests()
     with caplog.at_level(logging.WARNING, "turbospec"):
-        assert known.get(Request("a", {"turbospec_max_draft": value})).max_draft is None
-        assert known.get(Request("b", {"turbospec_max_draft": value})).max_draft is None
+        rows = known.rows([Request(name, {"turbospec_max_draft": value}) for name in "ab"])
+    assert known.max_draft[rows].tolist() == [UNLIMITED, UNLIMITED]
     assert [record.getMessage().startswith("turbospec_max_draft") for record in caplog.records] == [True]
 
 
 def test_more_classes_than_are_told_apart_share_the_unnamed_one(caplog: pytest.LogCaptureFixture) -> None:
     known = KnownRequests()
     with caplog.at_level(logging.WARNING, "turbospec"):
-        ids = [known.get(Request(f"{i}", {"turbospec_class": f"c{i}"})).class_id for i in range(MAX_CLASSES + 1)]
-    assert ids == [*range(1, MAX_CLASSES), 0, 0]
+        rows = known.rows([Request(f"{i}", {"turbospec_class": f"c{i}"}) for i in range(MAX_CLASSES + 1)])
+    assert known.class_ids[rows].tolist() == [*range(1, MAX_CLASSES), 0, 0]
     assert len(caplog.records) == 1
