@@ -219,9 +219,9 @@ class Controller:
     def _plan_anew(self, view: StepView) -> StepPlan:
         self._reusable = None
         plan = self._checked(self.policy.plan(view), view)
-        if plan.validity.steps > 1:
+        if plan.valid_steps > 1:
             self._reusable = plan, view
-            self._reuse_ends = view.step + plan.validity.steps
+            self._reuse_ends = view.step + plan.valid_steps
         return plan
 
     def _checked(self, plan: StepPlan, view: StepView) -> StepPlan:

@@ -153,18 +153,6 @@ class DraftSelection(Protocol):
         ...
 
 
-@dataclass(slots=True, frozen=True)
-class PlanValidity:
-    """For how long a plan may be reused. `turbospec.runtime.plan_reuse` has the rules."""
-
-    steps: int = 1
-    """Steps that may run on the plan, its own included, as long as the same requests decode and none is in prefill.
-    `Policy.plan` is called for the first step only, `Policy.observe` for all of them."""
-    idle_steps: int = 1
-    """Steps that may run on a plan without drafts, its own included, in an engine that runs no-draft steps without a
-    view and an outcome for each. A few newly admitted requests may join the batch."""
-
-
 @dataclass(slots=True)
 class StepPlan:
     """The controller's decision for one step."""
@@ -189,8 +177,9 @@ class StepPlan:
     """Chooses what is verified, after all drafts are made. Engines that cannot and drafters that report no confidence
     ignore it and verify whole drafts. `StepOutcome.drafted` counts what is verified. A plan with a selection is never
     reused."""
-    validity: PlanValidity = PlanValidity()
-    """For how long the plan may be reused; an engine may call `plan` again sooner."""
+    valid_steps: int = 1
+    """Steps that may run on the plan, its own included, as long as the batch stays alike. The rules are in
+    `turbospec.runtime.plan_reuse`; an engine may call `plan` again sooner."""
 
     @classmethod
     def same_length(cls, view: StepView, length: int, reason: str) -> StepPlan:
@@ -277,6 +266,6 @@ class Policy(Protocol):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a finished step. Outcomes may arrive steps later, or never, if the engine dropped the step.
 
-        A step that reused a plan (`PlanValidity.steps`) has an outcome, although `plan` was not called for it.
+        A step that reused a plan (`StepPlan.valid_steps`) has an outcome, although `plan` was not called for it.
         """
         ...

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turbospec.controller import Controller, GuardConfig
-from turbospec.interface import Phase, PlanValidity, StepOutcome, StepPlan, StepView
+from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
 
 LIMITS = (0, 4, 7)
 
@@ -312,7 +312,7 @@ def test_a_valid_gate_decides() -> None:
 
 
 def reusable(steps: int) -> Callable[[StepView], StepPlan]:
-    return lambda view: StepPlan(np.array([0, 4, 7]), validity=PlanValidity(steps))
+    return lambda view: StepPlan(np.array([0, 4, 7]), valid_steps=steps)
 
 
 def test_a_plan_is_reused_as_long_as_its_policy_says() -> None:
@@ -389,7 +389,7 @@ def test_a_valid_selection_decides_and_its_time_counts() -> None:
 def test_a_plan_whose_gate_cannot_be_reused_is_a_fault() -> None:
     def plan(view: StepView) -> StepPlan:
         gate = FaultyGate((np.ones(1, bool), np.ones(1, bool)))
-        return StepPlan(np.array([0, 4, 7]), gate=gate, validity=PlanValidity(9))  # pyright: ignore[reportArgumentType]
+        return StepPlan(np.array([0, 4, 7]), gate=gate, valid_steps=9)  # pyright: ignore[reportArgumentType]
 
     controller = Controller(Scripted(plan))
     controller.plan(a_view(0))

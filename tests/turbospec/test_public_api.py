@@ -17,7 +17,6 @@ EXPORTS = {
         "DraftGate",
         "DraftSelection",
         "Phase",
-        "PlanValidity",
         "Policy",
         "StepOutcome",
         "StepPlan",

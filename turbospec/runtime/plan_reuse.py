@@ -1,18 +1,16 @@
 """Whether a step may reuse the last plan: the rules for the controller and for every host.
 
-A decision takes a few hundred microseconds, mostly because the models' passes have evicted the controller's data from
-the CPU caches. That is little in a step of 30 ms, but 3 % of a step of 7 ms. Estimates hardly change within a
-few short steps as long as the batch stays the same. The policy says for how many steps a plan may be reused
-(`PlanValidity`); this module says when reuse ends sooner.
+A decision takes a few hundred microseconds, and estimates hardly change within a few steps as long as the batch stays
+alike. The policy says for how many steps a plan may be reused (`StepPlan.valid_steps`); this module says when reuse
+ends sooner.
 
 There are two ways to reuse a plan:
 
 * The engine calls `plan` and `observe` in every step. `Controller` then returns the last plan
   (`plan_again`): the same requests must decode, and no prefill may be pending.
 * The engine runs no-draft steps without calling `plan`, and reports their sums (`StepOutcome.reused_plan_steps`). A
-  `RunningPlan` says whether the next step may run in this way too. A few newly admitted requests may
-  join: if drafting does not pay for a batch, it does not pay for a slightly larger one, least of all while first
-  tokens wait.
+  `RunningPlan` says whether the next step may run in this way too. A quarter of the requests may join or leave: if
+  drafting does not pay for a batch, it does not pay for one of nearly its size, least of all while first tokens wait.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from turbospec.interface import StepPlan, StepView
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
-MAX_NEW_SHARE = 0.25
-"""Newly admitted requests that may join the steps of a `RunningPlan`, as a share of the batch."""
+MAX_CHANGED_SHARE = 0.25
+"""Requests that may join the steps of a `RunningPlan`, or leave them, as a share of the batch."""
 
 
 def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | None:
@@ -38,7 +36,7 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
         plan: made for the view `planned`.
         view: of the step to run.
     """
-    if not planned.step < view.step < planned.step + plan.validity.steps or view.prefill_pending:
+    if not planned.step < view.step < planned.step + plan.valid_steps or view.prefill_pending:
         return None
     if plan.selection is not None or not np.array_equal(view.request_ids, planned.request_ids):
         return None
@@ -63,7 +61,9 @@ class RunningPlan(Generic[RequestId]):
         self._usual: int | None = None
         """Median draft length, once a newly admitted request needs it."""
         self._joined = 0
-        self._steps_left = 1 if self.drafts else plan.validity.idle_steps
+        self._least = 0.0 if self.drafts else (1.0 - MAX_CHANGED_SHARE) * len(self._lengths)
+        """Requests of a step without drafts below which too many have left."""
+        self._steps_left = 1 if self.drafts else plan.valid_steps
 
     def __contains__(self, request_id: object) -> bool:
         """Whether the plan was made for this request, or it has joined since."""
@@ -81,12 +81,13 @@ class RunningPlan(Generic[RequestId]):
 
     def covers(self, request_ids: Set[RequestId]) -> bool:
         """Whether one more step may run on the plan, and the plan knows all of the step's requests."""
-        return self._steps_left > 0 and request_ids <= self._lengths.keys()
+        return self._steps_left > 0 and len(request_ids) >= self._least and request_ids <= self._lengths.keys()
 
     def admits(self, request_ids: Set[RequestId]) -> bool:
-        """Whether one more step may run on the plan, and few enough of the step's requests are newly admitted."""
-        joined = self._joined + len(request_ids - self._lengths.keys())
-        return self._steps_left > 0 and joined <= MAX_NEW_SHARE * len(request_ids)
+        """Whether one more step may run on the plan, and few enough requests have joined or left since."""
+        if self._steps_left <= 0 or len(request_ids) < self._least:
+            return False
+        return self._joined + len(request_ids - self._lengths.keys()) <= MAX_CHANGED_SHARE * len(request_ids)
 
     def run(self, request_ids: Iterable[RequestId]) -> None:
         """Count a step that runs on the plan. Its newly admitted requests become known, with the median length."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.turbospec.factories import make_view
-from turbospec.interface import IntArray, PlanValidity, StepPlan
+from turbospec.interface import IntArray, StepPlan
 from turbospec.planning.gate import SurvivalGate
 from turbospec.runtime.plan_reuse import RunningPlan, plan_again
 
@@ -17,7 +17,7 @@ PLANNED = make_view(4, step=5)
 
 def a_plan(lengths: IntArray | None = None, *, steps: int = 4, **fields: object) -> StepPlan:
     drafts = np.full(4, 3, np.int64) if lengths is None else lengths
-    return StepPlan(drafts, predicted_tokens=9.0, validity=PlanValidity(steps), **fields)  # pyright: ignore[reportArgumentType]
+    return StepPlan(drafts, predicted_tokens=9.0, valid_steps=steps, **fields)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
@@ -75,8 +75,8 @@ def test_every_step_has_a_gate_of_its_own() -> None:
         assert more == [True, True, False]
 
 
-def running(lengths: list[int], idle_steps: int = 3) -> RunningPlan[str]:
-    plan = StepPlan(np.array(lengths, np.int64), validity=PlanValidity(idle_steps=idle_steps))
+def running(lengths: list[int], steps: int = 3) -> RunningPlan[str]:
+    plan = StepPlan(np.array(lengths, np.int64), valid_steps=steps)
     return RunningPlan(plan, [*"abcdefgh"[: len(lengths)]])
 
 
@@ -98,15 +98,17 @@ def test_a_plan_with_drafts_runs_its_own_step_alone() -> None:
     assert not plan.valid
 
 
-def test_requests_may_leave_and_a_few_may_join() -> None:
-    plan = running([0, 0, 0, 0], idle_steps=9)
-    assert plan.covers({"a"})
-    assert not plan.covers({"a", "x"})
+def test_a_quarter_of_the_requests_may_leave_and_a_quarter_may_join() -> None:
+    plan = running([0, 0, 0, 0], steps=9)
+    assert plan.covers({"a", "b", "c"})
+    assert not plan.covers({"a", "b"}), "half of the batch has left"
+    assert not plan.covers({"a", "b", "x"})
     assert plan.admits({"a", "b", "c", "x"})
     assert not plan.admits({"a", "b", "x"}), "a third of the batch is new"
+    assert not plan.admits({"a", "b"})
     plan.run("abcx")
     assert "x" in plan
-    assert plan.covers({"a", "x"})
+    assert plan.covers({"a", "b", "x"})
     assert not plan.admits({"a", "b", "c", "x", "y"}), "those that joined before count too"
 
 

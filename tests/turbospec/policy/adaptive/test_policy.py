@@ -104,19 +104,6 @@ def test_a_hopeless_drafter_costs_no_more_than_its_probes() -> None:
     assert all(step.plan.probe for step in served.steps if step.outcome.drafted.any())
 
 
-def test_plans_without_drafts_are_for_longer_the_longer_nothing_drafts() -> None:
-    server, policy = SyntheticEngine(concurrency=4), adaptive()
-
-    def steps_of_plans_without_drafts(law: AcceptanceLaw) -> list[int]:
-        served = server.serve(policy, law, 24, seed=3)
-        plans = [step.plan for step in served.steps if not step.plan.draft_lengths.any()]
-        return [plan.validity.idle_steps for plan in plans if plan.validity.idle_steps > 1]
-
-    before, _, after = (steps_of_plans_without_drafts(law) for law in (never_accepted, GOOD, never_accepted))
-    assert max(before) > 8 * min(before)
-    assert after[0] < max(before) / 4
-
-
 def test_without_a_probe_share_drafting_ends_for_good() -> None:
     served = serve(adaptive(probe_share=0.0), never_accepted, 8)
     assert served.draft_seconds == 0.0
@@ -247,7 +234,7 @@ def test_a_plan_without_drafts_outlives_first_tokens_unless_it_is_for_them(law: 
     phase = np.r_[[Phase.PREFILL], np.full(7, Phase.DECODE)]
     plan = policy.plan(make_view(8, step=100_000, phase=phase, prefill_tokens=120))
     assert not plan.draft_lengths.any()
-    assert (plan.validity.idle_steps > 1) is goes_on
+    assert (plan.valid_steps > 1) is goes_on
 
 
 def test_tokens_that_wait_for_the_next_draft_are_first_tokens_too() -> None:
@@ -367,8 +354,8 @@ def test_drafting_is_charged_for_prefill_of_newly_admitted_requests_unless_it_al
 def test_no_plan_with_drafts_breaks_the_tpot_objective() -> None:
     # A draft of one takes a step from 8 to about 10 ms: it pays here, and is more than 9 ms a token allow.
     dear = Times(draft_pass=1.5e-3, verify_token=5e-6, noise=0.0)
-    free = serve(adaptive(), POOR, 8, times=dear)
-    bound = serve(adaptive(tpot_slo_ms=8.0), POOR, 8, times=dear)
+    free = serve(adaptive(), POOR, 8, seed=3, times=dear)
+    bound = serve(adaptive(tpot_slo_ms=8.0), POOR, 8, seed=3, times=dear)
     assert free.mean_draft_length > 0.3
     assert np.percentile(bound.per_token, 95) <= max(8.2e-3, float(np.percentile(free.per_token, 95)))
     assert bound.mean_draft_length < free.mean_draft_length
@@ -380,8 +367,12 @@ def test_a_loose_promise_changes_nothing() -> None:
 
 
 def test_predictions_hold() -> None:
-    served = serve(adaptive(), GOOD, 8)
-    steps = [step for step in served.steps if step.view.prefill_tokens == 0 and step.plan.predicted_seconds > 0.0]
+    steps = [
+        step
+        for seed in range(5)
+        for step in serve(adaptive(), GOOD, 8, seed).steps
+        if step.view.prefill_tokens == 0 and step.plan.predicted_seconds > 0.0
+    ]
     seconds = sum(step.plan.predicted_seconds for step in steps) / sum(step.outcome.step_seconds for step in steps)
     tokens = sum(step.plan.predicted_tokens for step in steps) / sum(int(step.outcome.emitted.sum()) for step in steps)
     assert seconds == pytest.approx(1.0, abs=0.12)

@@ -16,7 +16,7 @@ from turbospec.hosts.vllm.scheduler.loop import Verified, VerifyResultFn, VllmLo
 from turbospec.hosts.vllm.scheduler.step_split import DrafterPasses
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
-from turbospec.interface import IntArray, Phase, PlanValidity, StepOutcome, StepPlan, StepView
+from turbospec.interface import IntArray, Phase, StepOutcome, StepPlan, StepView
 
 LIMITS = EngineLimits(max_draft=5, max_model_len=100, max_batched_tokens=64, parallel_drafter=False)
 ON_DEMAND = replace(LIMITS, kept_tokens=8)
@@ -50,7 +50,7 @@ class Recorder:
     def plan(self, view: StepView) -> StepPlan:
         self.views.append(view)
         plan = StepPlan.same_length(view, self.lengths.pop(0) if self.lengths else 0, "")
-        plan.validity = PlanValidity(idle_steps=self.idle_steps)
+        plan.valid_steps = self.idle_steps
         return plan
 
     def observe(self, outcome: StepOutcome) -> None:

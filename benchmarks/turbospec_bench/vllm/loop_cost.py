@@ -1,0 +1,168 @@
+"""Processor time that TurboSpec takes in vLLM's scheduler, without vLLM: `python -m turbospec_bench.vllm.loop_cost`.
+
+The loop and the controller are the real ones. Requests, the clock and the outputs are made up: steps last as on a GPU,
+and in most of them a request ends and a new one starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from turbospec.controller import Controller
+from turbospec.hosts.vllm.scheduler import loop as loop_module
+from turbospec.hosts.vllm.scheduler.loop import VllmLoop
+from turbospec.hosts.vllm.scheduler.outputs import verified
+from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
+from turbospec.interface import FloatArray
+from turbospec.policy import load_policy
+
+MAX_DRAFT = 8
+STEP_SECONDS, TOKEN_SECONDS, PASS_SECONDS = 12e-3, 3e-5, 8e-4
+WARM_UP_STEPS = 100
+ACCEPTANCE = {"good": (0.5, 0.9), "bad": (0.0, 0.1)}
+"""Range of the requests' acceptance rates."""
+
+
+@dataclass
+class Request:
+    """As vLLM's."""
+
+    request_id: str
+    max_tokens: int
+    acceptance: float
+    num_prompt_tokens: int = 100
+    num_computed_tokens: int = 0
+    num_output_placeholders: int = 0
+    sampling_params: Any = None
+    tokens: list[int] = field(default_factory=lambda: [0] * 100)
+    draft: int = 0
+    """Draft tokens that the next step verifies."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+
+class Server:
+    """Steps of a full batch.
+
+    Args:
+        requests: in the batch.
+        acceptance: range of the requests' acceptance rates.
+        ahead: whether steps are planned while the step before runs, as under vLLM's sync scheduler.
+    """
+
+    def __init__(self, requests: int, acceptance: tuple[float, float], *, ahead: bool) -> None:
+        self._rng = np.random.default_rng(0)
+        self._acceptance = acceptance
+        self._ahead = ahead
+        limits = EngineLimits(
+            max_draft=MAX_DRAFT,
+            max_model_len=8192,
+            max_batched_tokens=8192,
+            parallel_drafter=False,
+            kept_tokens=8192,
+            tokens_first=True,
+            graphs=tuple((length, requests) for length in (0, 1, 2, 3, 5, 8)),
+        )
+        self._loop = VllmLoop(Controller(load_policy("adaptive")), limits)
+        self._numbered = 0
+        self.now = 0.0
+        self._passes = 0
+        """Drafter passes of the last step, which run after its tokens were sent."""
+        self._running = [self._new() for _ in range(requests)]
+
+    def step(self) -> tuple[float, float, bool]:
+        """Thread seconds between two steps and beside a running one, and whether the step drafts."""
+        loop, running = self._loop, self._running
+        scheduled = {each.request_id: each.num_tokens + each.draft - each.num_computed_tokens for each in running}
+        drafts = {each.request_id: [0] * each.draft for each in running if each.draft}
+        began = time.thread_time()
+        idle, _ = loop.idle(scheduled, 0.0)
+        lengths = np.zeros(len(running), np.int64)
+        if not idle:
+            lengths, _ = loop.plan(running, scheduled, (), Queue(), 0.0, verifies=bool(drafts))
+        planned = time.thread_time()
+        longest = int(lengths.max())
+        self.now += STEP_SECONDS + TOKEN_SECONDS * sum(scheduled.values()) + PASS_SECONDS * self._passes
+        self._passes = longest
+        for each in running:
+            each.num_computed_tokens += scheduled[each.request_id]
+        beside = self._timed(lambda: self._plan_ahead(running)) if self._ahead else 0.0
+        sampled = [self._verify(each) for each in running]
+        sent = [SimpleNamespace(request_id=each.request_id, new_token_ids=[0] * tokens) for each, tokens in sampled]
+        step: Any = SimpleNamespace(
+            num_scheduled_tokens=scheduled, scheduled_spec_decode_tokens=drafts, num_invalid_spec_tokens=None
+        )
+        rows = {name: row for row, name in enumerate(scheduled)}
+        counts = [tokens for _, tokens in sampled]
+        outputs: dict[int, Any] = {0: SimpleNamespace(outputs=sent)}
+        number = loop.newest
+        finishing = self._timed(lambda: loop.finish(number, lambda names: verified(step, rows, counts, outputs, names)))
+        between = planned - began + finishing
+        if not self._ahead:
+            beside, between = between + self._timed(lambda: loop.settle(Queue())), 0.0
+        ended = [each for each in running if each.num_tokens - each.num_prompt_tokens >= each.max_tokens]
+        for each, length in zip(running, lengths.tolist(), strict=True):
+            each.draft = length
+        loop.known.forget(each.request_id for each in ended)
+        self._running = [self._new() if each in ended else each for each in running]
+        return between, beside, longest > 0
+
+    def _plan_ahead(self, running: list[Request]) -> None:
+        self._loop.settle(Queue())
+        self._loop.plan_ahead(running, Queue())
+
+    def _new(self) -> Request:
+        self._numbered += 1
+        max_tokens, acceptance = int(self._rng.integers(50, 400)), float(self._rng.uniform(*self._acceptance))
+        return Request(f"cmpl-{self._numbered:032x}-0", max_tokens, acceptance)
+
+    def _verify(self, request: Request) -> tuple[Request, int]:
+        """The request and how many tokens it gets."""
+        accepted = min(int(self._rng.geometric(1.0 - request.acceptance)) - 1, request.draft)
+        request.tokens += [0] * (accepted + 1)
+        request.num_computed_tokens = request.num_tokens - 1
+        return request, accepted + 1
+
+    @staticmethod
+    def _timed(work: Callable[[], object]) -> float:
+        began = time.thread_time()
+        work()
+        return time.thread_time() - began
+
+
+def measure(requests: int, acceptance: str, *, ahead: bool, steps: int = 500) -> tuple[FloatArray, float]:
+    """(steps, 2) thread seconds between two steps and beside a running one, and the share of steps that draft."""
+    server = Server(requests, ACCEPTANCE[acceptance], ahead=ahead)
+    loop_module.time = SimpleNamespace(perf_counter=lambda: server.now)  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        rows = np.array([server.step() for _ in range(WARM_UP_STEPS + steps)])[WARM_UP_STEPS:]
+    finally:
+        loop_module.time = time
+    return rows[:, :2], float(rows[:, 2].mean())
+
+
+def main() -> None:
+    """Print a line for each kind of scheduler and each drafter."""
+    print("requests  scheduler  drafter  steps that draft  between steps, ms (P90)  beside a step, ms (P90)")
+    for requests in (8, 64, 256, 1024):
+        for ahead in (True, False):
+            for acceptance in ACCEPTANCE:
+                seconds, drafting = measure(requests, acceptance, ahead=ahead)
+                (between, beside), (between_p90, beside_p90) = np.percentile(seconds * 1e3, [50, 90], axis=0)
+                kind = "sync" if ahead else "async"
+                print(
+                    f"{requests:8}  {kind:9}  {acceptance:7}  {drafting:16.2f}"
+                    f"  {between:8.3f} ({between_p90:.3f})         {beside:8.3f} ({beside_p90:.3f})"
+                )
+
+
+if __name__ == "__main__":
+    main()
