@@ -61,7 +61,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     params = [
         SamplingParams(temperature=0.0, max_tokens=job["max_tokens"], ignore_eos=True, extra_args=args) for args in each
     ]
-    from tests.vllm import passes
+    from turbospec_bench.vllm.selftest import passes
 
     llm.collective_rpc(passes.count)
     outputs = llm.generate([{"prompt_token_ids": ids} for ids in job["prompts"]], params, use_tqdm=False)

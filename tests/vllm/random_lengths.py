@@ -1,45 +1,21 @@
-"""Schedulers whose controller picks every request's draft length at random, every step."""
+"""Random draft lengths with a drafter that runs in every step, or whose worker keeps hardly any input."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from turbospec.hosts.vllm.scheduler import loop as loop_module
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
-from turbospec.hosts.vllm.scheduler.schedulers import TurboSpecAsyncScheduler, TurboSpecScheduler
-from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec_bench.vllm.selftest.random_lengths import RandomAsyncScheduler, RandomLengths, RandomScheduler
 
-
-class RandomLengths:
-    """
-    Args:
-        idle: share of the steps that draft nothing at all; others may too, by chance.
-    """
-
-    def __init__(self, *, idle: float = 1 / 3) -> None:
-        self._rng = np.random.default_rng(0)
-        self._idle = idle
-
-    def plan(self, view: StepView) -> StepPlan:
-        longest = self._rng.integers(0, view.max_draft, endpoint=True) if self._rng.random() < 1 - self._idle else 0
-        return StepPlan(np.minimum(self._rng.integers(0, longest, view.size, endpoint=True), view.draft_limits))
-
-    def observe(self, outcome: StepOutcome) -> None:
-        assert (outcome.accepted <= outcome.drafted).all()
-        assert (outcome.accepted <= outcome.emitted).all()
-
-
-class RandomScheduler(TurboSpecScheduler):
-    def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
-        return _at_random(super()._build_loop(vllm_config))
-
-
-class RandomAsyncScheduler(TurboSpecAsyncScheduler):
-    def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
-        return _at_random(super()._build_loop(vllm_config))
+__all__ = [
+    "RandomAsyncScheduler",
+    "RandomConstantScheduler",
+    "RandomLengths",
+    "RandomScheduler",
+    "RandomSmallScheduler",
+]
 
 
 class RandomConstantScheduler(RandomScheduler):
@@ -59,9 +35,3 @@ class RandomSmallScheduler(RandomScheduler):
         assert loop is not None
         loop_module.CATCH_UP_SHARE = 100.0  # steps are short here, and it catches up in every third
         return VllmLoop(loop.controller, replace(loop.limits, kept_tokens=6))
-
-
-def _at_random(loop: VllmLoop | None) -> VllmLoop:
-    assert loop is not None
-    loop.controller = RandomLengths()
-    return loop

@@ -30,6 +30,7 @@ COMMANDS = {
     "tune": ("turbospec.cli.tune:tune", "Search the best settings of a policy on simulated servers."),
     "calibrate": ("turbospec.cli.calibrate:calibrate", "Fit simulated servers to measured ones."),
     "policy": ("turbospec.cli.policy:app", "Check, show and describe policy files."),
+    "selftest": ("turbospec.cli.selftest:app", "Test TurboSpec in your vLLM: outputs, drafter passes, speed."),
     "doctor": ("turbospec.cli.doctor:doctor", "Tell whether speculation pays on a vLLM server."),
     "trace": ("turbospec.cli.trace:trace", "Summarise a decision trace."),
 }

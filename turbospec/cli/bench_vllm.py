@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
-from importlib.metadata import packages_distributions, version
+from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +27,7 @@ from turbospec.cli.bench_output import (
 from turbospec.cli.bench_progress import BenchProgress
 from turbospec.cli.console import progress, stdout
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
+from turbospec.cli.vllm_runs import installed_vllm, interrupted_by_signals
 from turbospec.errors import UserError
 from turbospec_bench.configuration import Configuration
 
@@ -90,12 +89,12 @@ def bench_vllm(
     command = _command(vllm)
     launches = Launches(models, dtype, max(configuration.concurrency or 1 for configuration in configurations))
     tokenizer = load_tokenizer(launches.target)
-    meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": _vllm_version()} | surroundings()
+    meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": installed_vllm()} | surroundings()
     resumed = None if resume is None else Results.load(resume)
     results = open_results(resumed, json, meta, ("seed", "dtype", "vllm"))
     logs = results.path.with_name(f"{results.path.stem}-logs")
     with ExitStack() as stack:
-        stack.enter_context(_interrupted_by_signals())
+        stack.enter_context(interrupted_by_signals())
         shown = BenchProgress(stack.enter_context(progress()), "starting the client, `vllm bench serve`")
         if (remark := shared_machine(other_cores_now())) is not None:
             shown.remark(remark)
@@ -154,19 +153,6 @@ def _play(
             show_configuration(results, configuration, lambda rows: best_rival_line(rows, "the best other", is_other))
 
 
-def _vllm_version() -> str:
-    """Whatever its distribution is called.
-
-    Raises:
-        UserError: it is not installed beside us.
-    """
-    if not (names := packages_distributions().get("vllm")):
-        raise UserError(
-            f"vLLM is not installed for {sys.executable}; run this with the Python that has it (`make bench-vllm` does)"
-        )
-    return version(names[0])
-
-
 def _command(words: str) -> list[str]:
     """The command that starts vLLM, looked for beside our own Python first.
 
@@ -182,18 +168,3 @@ def _command(words: str) -> list[str]:
     if found is None:
         raise UserError(f"--vllm {words}: there is no such command; name the one that starts vLLM")
     return [found, *command[1:]]
-
-
-@contextmanager
-def _interrupted_by_signals() -> Generator[None]:
-    """To be told to end is like Ctrl-C: the servers are stopped first."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

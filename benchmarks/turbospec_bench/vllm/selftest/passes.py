@@ -1,4 +1,7 @@
-"""Counts the drafter's forward passes in a worker, step by step. Both functions are called in the worker."""
+"""Counts the drafter's forward passes in a worker, step by step. Both functions are called in the worker.
+
+The passes of a replayed CUDA graph are not seen: count them with `enforce_eager`.
+"""
 
 from __future__ import annotations
 
