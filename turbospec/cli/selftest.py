@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -20,11 +20,8 @@ from turbospec.files.whole_file import write_whole
 if TYPE_CHECKING:
     from turbospec_bench.vllm.selftest.session import SelfTest, Settings
 
-PAIR = {
-    "model": "models/target",
-    "drafter": "models/eagle3",
-    "texts": ("workloads/code.jsonl", "workloads/prose.jsonl"),
-}
+TARGET, DRAFTER = Path("models/target"), Path("models/eagle3")
+TEXTS = (Path("workloads/code.jsonl"), Path("workloads/prose.jsonl"))
 """The repository's own models and texts, used where no model is named."""
 PAIR_ENGINE = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 64}
 CHECK_FAILED = 1
@@ -125,13 +122,13 @@ def _settings(
 
     texts: list[Path] = []
     if model is None and speculative_config is None:
-        if not all(Path(PAIR[name]).is_dir() for name in ("model", "drafter")):
+        if not TARGET.is_dir() or not DRAFTER.is_dir():
             raise UserError(
                 "there is no models/target here; name a model with --model, a drafter with --speculative-config"
             )
-        speculation = {"method": "eagle3", "model": str(Path(PAIR["drafter"]).resolve()), "num_speculative_tokens": 6}
-        engine = PAIR_ENGINE | {"model": str(Path(PAIR["model"]).resolve())}
-        texts = [Path(each) for each in PAIR["texts"]]
+        speculation = {"method": "eagle3", "model": str(DRAFTER.resolve()), "num_speculative_tokens": 6}
+        engine = PAIR_ENGINE | {"model": str(TARGET.resolve())}
+        texts = [*TEXTS]
     elif model is None or speculative_config is None:
         raise UserError(
             "--model and --speculative-config belong together; name both, or neither for the repository's pair"
@@ -155,12 +152,12 @@ def _settings(
 
 def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
-        value = json_module.loads(text)
+        value: Any = json_module.loads(text)
     except ValueError as error:
         raise UserError(f"{option} {text}: is not JSON ({error})") from None
     if not isinstance(value, dict):
         raise UserError(f'{option} {text}: must be a JSON object, as {{"name": 1}}')
-    return value
+    return cast("dict[str, Any]", value)
 
 
 def _show(test: SelfTest) -> None:

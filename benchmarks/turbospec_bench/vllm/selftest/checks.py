@@ -18,7 +18,8 @@ class Difference:
     """Number of the prompt, from 0."""
     position: int
     """Output token, from 0."""
-    expected: int
+    expected: int | None
+    """Token; None where the reference ended."""
     got: int | None
     """Token; None where the output ended."""
     gap: float | None
@@ -47,16 +48,17 @@ def differences(
     for prompt, (theirs, ours) in enumerate(zip(expected, got, strict=True)):
         if [*theirs] == [*ours]:
             continue
-        position = next((at for at, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a != b), len(ours))
-        if position >= len(theirs):
-            found.append(Difference(prompt, position, -1, ours[position], None))
-            continue
+        position = next(
+            (at for at, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a != b), min(len(theirs), len(ours))
+        )
+        token = theirs[position] if position < len(theirs) else None
         other = ours[position] if position < len(ours) else None
-        likely = logprobs[prompt][position]
         gap = None
-        if other is not None and str(other) in likely:
-            gap = likely[str(theirs[position])] - likely[str(other)]
-        found.append(Difference(prompt, position, theirs[position], other, gap))
+        if token is not None and other is not None:
+            likely = logprobs[prompt][position]
+            if str(other) in likely:
+                gap = likely[str(token)] - likely[str(other)]
+        found.append(Difference(prompt, position, token, other, gap))
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from turbospec.hosts.vllm.shared.support import POLICY_VARIABLE
 
+WORKER = "turbospec_bench.vllm.selftest.worker"
 STOP_SECONDS = 15.0
 """After which a vLLM that was asked to end is killed."""
 QUIET = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -75,7 +76,7 @@ class Vllms:
         with tempfile.TemporaryDirectory(prefix="turbospec-selftest-") as folder, log.open("wb") as out:
             answer = Path(folder) / "result.json"
             process = subprocess.Popen(
-                [sys.executable, "-m", "turbospec_bench.vllm.selftest.worker", str(answer)],
+                [sys.executable, "-m", WORKER, str(answer)],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -13,7 +13,7 @@ from turbospec.hosts.vllm.shared.drafter_orders import orders_of
 def count(worker: Any) -> None:
     """Start to count."""
     runner = worker.model_runner
-    drafter = getattr(runner, "speculator", None) or getattr(runner, "drafter", None)
+    drafter: Any = getattr(runner, "speculator", None) or getattr(runner, "drafter", None)
     steps: list[list[int]] = []
     """Of each step: its longest draft, whether the drafter has more to compute than one token for each request
     (verified drafts, a prompt, KV lag), and drafter passes."""

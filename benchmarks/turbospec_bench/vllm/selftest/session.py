@@ -231,9 +231,9 @@ def best_fixed(figures: Sequence[Figures]) -> Figures | None:
 
 
 def _in_words(difference: Difference) -> str:
-    got = "ends" if difference.got is None else f"has token {difference.got} for {difference.expected}"
-    gap = "not among its most likely" if difference.gap is None else f"{difference.gap:.2f} nats less likely"
-    return f"prompt {difference.prompt} {got} at position {difference.position} ({gap})"
+    tokens = ["no token" if each is None else f"token {each}" for each in (difference.got, difference.expected)]
+    gap = "" if difference.gap is None else f", {difference.gap:.2f} nats less likely"
+    return f"prompt {difference.prompt} has {tokens[0]} for {tokens[1]} at position {difference.position}{gap}"
 
 
 def _versions() -> dict[str, str]:

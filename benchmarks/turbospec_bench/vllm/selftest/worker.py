@@ -1,3 +1,4 @@
+# pyright: basic, reportMissingImports=false
 """One vLLM in a process of its own: reads a `Job` as JSON from stdin, writes its result to the file it is given.
 
 The result: the output tokens of every prompt, seconds and tokens of every timed batch, the drafter passes of every
