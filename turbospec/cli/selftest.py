@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TARGET, DRAFTER = Path("models/target"), Path("models/eagle3")
 TEXTS = (Path("workloads/code.jsonl"), Path("workloads/prose.jsonl"))
 """The repository's own models and texts, used where no model is named."""
-PAIR_ENGINE = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 64}
+PAIR_ENGINE = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 64, "kv_cache_memory_bytes": 2**30}
 CHECK_FAILED = 1
 """Exit status where a check failed; a user's mistake is 2."""
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from tests.turbospec_bench.vllm import fake_vllm
 from turbospec import UserError
-from turbospec.cli import bench_vllm
+from turbospec.cli import vllm_runs
 from turbospec.cli.bench import app
 from turbospec_bench.vllm import client_process
 from turbospec_bench.vllm.contender import VllmContender
@@ -30,7 +30,7 @@ def arguments(tiny: Path, alone: None, tmp_path: Path, monkeypatch: pytest.Monke
     """Options of a bench that keeps everything it writes in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(client_process, "COMMAND", (*FAKE, "client"))
-    monkeypatch.setattr(bench_vllm, "packages_distributions", lambda: {"vllm": ["turbospec"]})
+    monkeypatch.setattr(vllm_runs, "packages_distributions", lambda: {"vllm": ["turbospec"]})
     folders = ["--models", str(tiny / "models"), "--workloads", str(tiny / "workloads")]
     return [*folders, "--vllm", " ".join(FAKE), "--json", "out.json"]
 
@@ -156,7 +156,7 @@ def test_mistakes_are_one_line(arguments: list[str], extra: list[str], words: st
 
 
 def test_vllm_is_needed_beside_us(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_vllm, "packages_distributions", dict)
+    monkeypatch.setattr(vllm_runs, "packages_distributions", dict)
     with pytest.raises(UserError, match=r"vLLM is not installed for .*the Python that has it"):
         invoke(*arguments)
 

@@ -36,7 +36,10 @@ class Job:
     """TurboSpec's, as a user sets it; None for vLLM alone or a scheduler in `engine`."""
     asynchronous: bool | None = None
     """Async scheduling on or off; None for vLLM's default."""
-    warm_up_batches: int = 0
+    warm_up_seconds: float = 0.0
+    """Time in which the prompts are run before anything is timed, and a policy learns."""
+    timed_seconds: float = 0.0
+    """Least time to run the prompts for; they run at least once."""
     logprobs: int = 0
     """Most likely tokens to report with each output token."""
     count_passes: bool = False
@@ -109,6 +112,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _last_error(log: Path) -> str:
     """The most telling line of a log: the last that names an error, else the last."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    # pydantic names the field first, and what is wrong with it in the next line.
+    values = [line.partition("Value error, ")[2].partition(" [type=")[0] for line in lines if "Value error, " in line]
+    if values:
+        return values[-1]
     errors = [line for line in lines if "Error: " in line or "error: " in line]
     # vLLM's parent process ends with a line that only points to the error of its engine core.
     telling = [line for line in errors if "Engine core initialization failed" not in line]

@@ -16,7 +16,8 @@ from turbospec_bench.vllm.selftest.contenders import FIXED, OFF, Contender, Figu
 from turbospec_bench.vllm.selftest.job import Failed, Job, Vllms
 
 LIKELY_TOKENS = 5
-WARM_UP_BATCHES = 2
+WARM_UP_SECONDS, TIMED_SECONDS = 8.0, 8.0
+"""Of every contender in every round."""
 RANDOM = "turbospec_bench.vllm.selftest.random_lengths.Random{}Scheduler"
 PASSED, FAILED, SKIPPED = "passed", "FAILED", "skipped"
 
@@ -204,7 +205,9 @@ class SelfTest:
         engine = dict(self.settings.engine)
         if contender.speculative_config is not None:
             engine["speculative_config"] = contender.speculative_config
-        job = self._job(engine=engine, policy=contender.policy, warm_up_batches=WARM_UP_BATCHES)
+        job = self._job(
+            engine=engine, policy=contender.policy, warm_up_seconds=WARM_UP_SECONDS, timed_seconds=TIMED_SECONDS
+        )
         result = self.vllms.run(f"{contender.name}-{number + 1}", job)
         if isinstance(result, Failed):
             self.skipped[contender.name] = f"{result.why}; its log is {result.log}"

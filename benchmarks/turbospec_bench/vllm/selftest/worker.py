@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def run(job: Job) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
     from vllm.platforms import current_platform
 
-    engine = dict(job.engine)
+    # On a CPU vLLM would compile for most of a minute.
+    engine: dict[str, Any] = {"enforce_eager": current_platform.is_cpu()} | dict(job.engine)
     if job.asynchronous is not None:
         if job.asynchronous and current_platform.is_cpu():
             allow_async_scheduling()
@@ -48,15 +50,17 @@ def run(job: Job) -> dict[str, Any]:
         llm.collective_rpc(passes.count)
     params = SamplingParams(temperature=0.0, max_tokens=job.max_tokens, ignore_eos=True, logprobs=job.logprobs or None)
     batches = [job.prompts[first : first + job.concurrency] for first in range(0, len(job.prompts), job.concurrency)]
-    for number in range(job.warm_up_batches):
-        llm.generate(batches[number % len(batches)], params, use_tqdm=False)
+    began, batch = time.perf_counter(), cycle(batches)
+    while time.perf_counter() - began < job.warm_up_seconds:
+        llm.generate(next(batch), params, use_tqdm=False)
     before, timed = _metrics(llm), list[tuple[float, int]]()
     outputs: list[Any] = []
-    for batch in batches:
-        began = time.perf_counter()
-        done = llm.generate(batch, params, use_tqdm=False)
-        timed.append((time.perf_counter() - began, sum(len(each.outputs[0].token_ids) for each in done)))
-        outputs += done
+    began, batch = time.perf_counter(), cycle(batches)
+    while len(timed) < len(batches) or time.perf_counter() - began < job.timed_seconds:
+        began_batch = time.perf_counter()
+        done = llm.generate(next(batch), params, use_tqdm=False)
+        timed.append((time.perf_counter() - began_batch, sum(len(each.outputs[0].token_ids) for each in done)))
+        outputs += done if len(outputs) < len(job.prompts) else []
     after = _metrics(llm)
     config = llm.llm_engine.vllm_config
     return {
