@@ -48,6 +48,8 @@ HEALTHY_STEPS = 200
 class _Adaptive(Scheduler):
     """Shared by both schedulers."""
 
+    _loop: VllmLoop | None = None
+
     def __init__(self, vllm_config, *args, **kwargs) -> None:
         super().__init__(vllm_config, *args, **kwargs)
         fetch_only_drafts_that_are_due()
@@ -58,7 +60,7 @@ class _Adaptive(Scheduler):
         self._healthy_steps = 0
         self._numbers: dict[int, int] = {}
         """The loop's numbers of the steps under way, by the id of vLLM's `SchedulerOutput`."""
-        self._loop: VllmLoop | None = self._build_loop(vllm_config)
+        self._loop = self._build_loop(vllm_config)
         self._began = 0.0
         self._was_paused = False
         """Whether the engine was paused since the last step; requests may have stayed in the batch."""
@@ -143,7 +145,8 @@ class _Adaptive(Scheduler):
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output, model_runner_output):
-        loop, number = self._loop, self._numbers.pop(id(scheduler_output), None)
+        loop = self._loop
+        number = None if loop is None else self._numbers.pop(id(scheduler_output), None)
         if loop is None or number is None:
             return super().update_from_output(scheduler_output, model_runner_output)
         sampled: list[int] = []
