@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from turbospec.hosts.vllm.shared.support import POLICY_VARIABLE
 WORKER = "turbospec_bench.vllm.selftest.worker"
 STOP_SECONDS = 15.0
 """After which a vLLM that was asked to end is killed."""
-QUIET = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-"""The first lets the drafter's passes be counted in the workers."""
+ENVIRONMENT = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+"""Of every vLLM; the first lets the drafter's passes be counted in the workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,6 @@ class Vllms:
     """
 
     logs: Path
-    _running: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def run(self, name: str, job: Job) -> dict[str, Any] | Failed:
         """The job's result, as `worker` describes it. Whatever happens, its vLLM has ended.
@@ -73,7 +72,7 @@ class Vllms:
         """
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
-        environment = {key: value for key, value in os.environ.items() if key != POLICY_VARIABLE} | QUIET
+        environment = {key: value for key, value in os.environ.items() if key != POLICY_VARIABLE} | ENVIRONMENT
         if job.policy is not None:
             environment[POLICY_VARIABLE] = job.policy
         with tempfile.TemporaryDirectory(prefix="turbospec-selftest-") as folder, log.open("wb") as out:
