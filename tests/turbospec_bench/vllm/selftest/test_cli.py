@@ -124,6 +124,7 @@ def test_without_models_here_one_line_says_what_to_name(
 
 
 def test_ctrl_c_ends_vllm_and_leaves_what_was_finished(selftest: Any, tmp_path: Path) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
     log = tmp_path / "out-logs" / "random-sync.log"
 
     def interrupt() -> None:
