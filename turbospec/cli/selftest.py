@@ -76,7 +76,8 @@ def selftest_vllm(
         quick=quick,
     )
     path = json or Path(f"turbospec-selftest-{datetime.now():%Y%m%d-%H%M%S}.json")
-    check_outputs(path)
+    logs = path.with_name(f"{path.stem}-logs")
+    check_outputs(path, logs / "reference.log")
     stderr.print(f"vLLM {installed_vllm()}: {settings.engine['model']}", markup=False)
     began = time.monotonic()
 
@@ -85,7 +86,7 @@ def selftest_vllm(
 
     test = SelfTest(
         settings,
-        Vllms(path.with_name(f"{path.stem}-logs")),
+        Vllms(logs),
         say,
         lambda report: write_whole(path, json_module.dumps(report, indent=2) + "\n"),
     )
