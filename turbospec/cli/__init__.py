@@ -1,7 +1,7 @@
 """The `turbospec` command.
 
-A user's mistake is one line on stderr and exit code 2, without a traceback. Only the subcommand that is run is
-imported, so that `--help` is quick and `turbospec policy` needs no engine.
+A user's mistake is one line on stderr and exit code 2, without a traceback (`turbospec.cli.boundary`). Only the
+subcommand that is run is imported, so that `--help` is quick and `turbospec policy` needs no engine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from turbospec.errors import UserError
+from turbospec.cli.boundary import guarded
 
 __all__ = ["COMMANDS", "main"]
 
@@ -35,16 +35,6 @@ COMMANDS = {
     "trace": ("turbospec.cli.trace:trace", "Summarise a decision trace."),
 }
 
-EXTRAS = {
-    "engine": ("torch", "transformers", "safetensors", "tokenizers", "turbospec_engine"),
-    "sim": ("joblib",),
-    "bench": ("matplotlib", "jinja2"),
-    "ray": ("ray",),
-}
-"""Modules that an extra of the package installs."""
-
-EXTRA_NAMES = {"engine": "the engine", "sim": "the simulator", "bench": "reports and pictures", "ray": "Ray"}
-
 QUIET_LOADING = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Keeps the progress bars and messages of model loaders off the terminal; the user's environment overrides it."""
 
@@ -52,26 +42,7 @@ QUIET_LOADING = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BAR
 def main() -> None:
     """Run the command of `sys.argv` and exit with its status."""
     os.environ.update(QUIET_LOADING | os.environ)
-    try:
-        status = _run(sys.argv[1:] or ["--help"])
-    except UserError as error:
-        status = _fail(str(error))
-    except typer.TyperException as error:
-        status = _fail(f"{error.format_message()} --help lists options and arguments.")
-    except ModuleNotFoundError as error:
-        module = (error.name or "").partition(".")[0]
-        extras = [name for name, modules in EXTRAS.items() if module in modules]
-        if not extras:
-            raise
-        ways = [f"{EXTRA_NAMES[extra]} with: pip install 'turbospec[{extra}]'" for extra in extras]
-        status = _fail(f"{error.name} is not installed; get {', or '.join(ways)}")
-    except MemoryError as error:
-        status = _fail(f"not enough memory ({error})")
-    except (KeyboardInterrupt, typer.Abort):
-        status = 130
-    if status == 130:
-        print("interrupted", file=sys.stderr)
-    sys.exit(status)
+    sys.exit(guarded(lambda: _run(sys.argv[1:] or ["--help"])))
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -108,8 +79,3 @@ def _options(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
 ) -> None:
     """A closed-loop controller for speculative decoding: how many tokens to draft, every step, for every request."""
-
-
-def _fail(message: str) -> int:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
-    return 2

@@ -144,7 +144,7 @@ def bench(
         results = open_results(resumed, json, meta | surroundings(), compared)
         conditions = {"dtype": dtype, "temperature": USUAL_SAMPLING.temperature, "top_p": USUAL_SAMPLING.top_p}
         if given is not None and (differences := given.differences(conditions)):
-            stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off", markup=False)
+            stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off")
         folder = None if traces is None else TraceFolder(traces)
         if folder is not None:
             folder.make()
@@ -204,7 +204,7 @@ def _threads_beside_others(asked: int | None) -> int | None:
     """Threads of the models; None for as many as torch takes. Says so where other processes use the machine."""
     threads, remark = choose_threads(asked, other_cores_now(), cores())
     if remark is not None:
-        stderr.print(remark, markup=False, soft_wrap=True)
+        stderr.print(remark, soft_wrap=True)
         # Threads that sleep at the end of a parallel region are slower, and do not hold one another up.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     return threads

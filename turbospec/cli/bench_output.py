@@ -58,9 +58,9 @@ def show_configuration(
         column.no_wrap = True
     stdout.print(shown)
     if disturbed := disturbance(rows):
-        stdout.print(disturbed, markup=False)
+        stdout.print(disturbed)
     if (line := compare(rows)) is not None:
-        stdout.print(line, markup=False)
+        stdout.print(line)
 
 
 def conclude(results: Results, report: Path | None, pictures: Path | None) -> None:
@@ -77,7 +77,7 @@ def conclude(results: Results, report: Path | None, pictures: Path | None) -> No
     write_report(report, results.meta, results.rows)
     if pictures is not None:
         write_pictures(pictures, results.rows)
-    stdout.print(f"results: {results.path}\nreport:  {report}", soft_wrap=True, markup=False)
+    stdout.print(f"results: {results.path}\nreport:  {report}", soft_wrap=True)
 
 
 def say_unfinished(results: Results, finished: int, planned: int) -> None:

@@ -30,12 +30,12 @@ class BenchProgress:
     def announce(self, words: str) -> None:
         """Name the current work, also in a line that stays."""
         self.phase(words)
-        stderr.print(words, markup=False, soft_wrap=True)
+        stderr.print(words, soft_wrap=True)
 
     def remark(self, words: str) -> None:
         """A line about the configuration that is being measured."""
         where = "" if self._configuration is None else f"{self._configuration.name}: "
-        stderr.print(f"{where}{words}", markup=False, soft_wrap=True)
+        stderr.print(f"{where}{words}", soft_wrap=True)
 
     def on_run(self, configuration: Configuration, variant: Variant) -> None:
         """A run is about to begin; runs of repeated rounds raise the total."""

@@ -27,7 +27,7 @@ from turbospec.cli.bench_output import (
 from turbospec.cli.bench_progress import BenchProgress
 from turbospec.cli.console import progress, stdout
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
-from turbospec.cli.vllm_runs import installed_vllm, interrupted_by_signals
+from turbospec.cli.vllm_runs import installed_vllm
 from turbospec.errors import UserError
 from turbospec_bench.configuration import Configuration
 
@@ -94,7 +94,6 @@ def bench_vllm(
     results = open_results(resumed, json, meta, ("seed", "dtype", "vllm"))
     logs = results.path.with_name(f"{results.path.stem}-logs")
     with ExitStack() as stack:
-        stack.enter_context(interrupted_by_signals())
         shown = BenchProgress(stack.enter_context(progress()), "starting the client, `vllm bench serve`")
         if (remark := shared_machine(other_cores_now())) is not None:
             shown.remark(remark)
@@ -147,7 +146,7 @@ def _play(
         if lengths is not None:
             tables[drafter] = [[*line] for line in lengths]
             results.save()
-            stdout.print(f"{drafter}: tuned table {tables[drafter]}", markup=False)
+            stdout.print(f"{drafter}: tuned table {tables[drafter]}")
         for configuration in own:
             results.collect(configuration, variants, session.play(configuration, variants, rounds, shown.on_run))
             show_configuration(results, configuration, lambda rows: best_rival_line(rows, "the best other", is_other))

@@ -14,8 +14,8 @@ import typer
 
 from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
-from turbospec.cli.outputs import check_outputs
 from turbospec.errors import UserError
+from turbospec.files.writing import check_outputs
 
 if TYPE_CHECKING:
     from turbospec_sim.calibration import Calibration, Case, Coefficient
@@ -101,7 +101,7 @@ def calibrate(
             "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in found.scenarios.items()},
         }
         save(json, meta, _rows(found))
-        stdout.print(f"results: {json}", soft_wrap=True, markup=False)
+        stdout.print(f"results: {json}", soft_wrap=True)
     if write is not None:
         _write(write, files, found)
 
@@ -206,7 +206,7 @@ def _show(found: Calibration) -> None:
     stdout.print(shown)
     for figure in dict.fromkeys(row["figure"] for row in rows):
         error = np.mean([abs(row["error"]) for row in rows if row["figure"] == figure])
-        stdout.print(f"{figure}: mean absolute error {error:.1%}", markup=False)
+        stdout.print(f"{figure}: mean absolute error {error:.1%}")
     if not found.coefficients:
         return
     shown = table("coefficients", "field", "start", "fitted", "95 % interval")
@@ -218,11 +218,11 @@ def _show(found: Calibration) -> None:
     for names in found.unidentified:
         what = " and ".join(names)
         said = "is not identified by these data" if len(names) == 1 else "cannot be told apart by these data"
-        stdout.print(f"{what} {said}; set what you know otherwise, and leave it out of the fit", markup=False)
+        stdout.print(f"{what} {said}; set what you know otherwise, and leave it out of the fit")
 
 
 def _write(folder: Path, files: Mapping[str, Path], found: Calibration) -> None:
-    from turbospec.files.whole_file import write_whole
+    from turbospec.files.writing import write_whole
     from turbospec_sim.scenario_edit import with_values
 
     for name, source in files.items():
@@ -234,4 +234,4 @@ def _write(folder: Path, files: Mapping[str, Path], found: Calibration) -> None:
         }
         path = folder / f"{name}.yaml"
         write_whole(path, with_values(source.read_text(encoding="utf-8"), values))
-        stdout.print(f"scenario: {path}", soft_wrap=True, markup=False)
+        stdout.print(f"scenario: {path}", soft_wrap=True)

@@ -14,8 +14,8 @@ import typer
 
 from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
-from turbospec.cli.outputs import check_outputs
 from turbospec.cli.scenario_options import Policies, Settings, checked_policies
+from turbospec.files.writing import check_outputs
 
 if TYPE_CHECKING:
     from turbospec_sim.capacity import Capacity
@@ -60,7 +60,7 @@ def capacity(
             "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in read},
         }
         save(json, meta, rows)
-        stdout.print(f"results: {json}", soft_wrap=True, markup=False)
+        stdout.print(f"results: {json}", soft_wrap=True)
 
 
 def _rows(runs: Sequence[Run], found: Sequence[Capacity]) -> list[dict[str, Any]]:

@@ -28,4 +28,4 @@ def say_when_compiling(processes: int = 1) -> None:
 
 @cache
 def _say() -> None:
-    stderr.print(MESSAGE, markup=False, soft_wrap=True)
+    stderr.print(MESSAGE, soft_wrap=True)

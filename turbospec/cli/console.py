@@ -20,15 +20,25 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.status import Status
 from rich.table import Table
+from rich.text import Text
+
+from turbospec.files.results_file import plain
 
 LOG_WIDTH = 140
 """Columns where stdout is a file or a pipe: wide enough for every table."""
 LINE_SECONDS = 10.0
 """Between two lines of progress where stderr is a file or a pipe."""
 
-stdout = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else LOG_WIDTH)
-stderr = Console(stderr=True, highlight=False)
+
+def _width() -> int | None:
+    return None if sys.stdout is None or sys.stdout.isatty() or "COLUMNS" in os.environ else LOG_WIDTH  # pyright: ignore[reportUnnecessaryComparison]
+
+
+# Text is never markup, because most of it comes from outside: names, reasons, descriptions. `Text` objects have styles.
+stdout = Console(highlight=False, markup=False, emoji=False, width=_width())
+stderr = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def progress() -> Progress:
@@ -36,11 +46,11 @@ def progress() -> Progress:
     if not stderr.is_terminal:
         return ProgressLines()
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
+        TextColumn("left", markup=False),
         TimeRemainingColumn(),
         console=stderr,
         transient=True,
@@ -68,7 +78,7 @@ class ProgressLines(Progress):
         while not self._over.wait(LINE_SECONDS):
             line = "; ".join(_in_words(task) for task in self.tasks if not task.finished)
             with suppress(OSError):  # stderr was closed
-                stderr.print(line or "finishing", markup=False, soft_wrap=True)
+                stderr.print(line or "finishing", soft_wrap=True)
 
 
 def _in_words(task: Task) -> str:
@@ -96,6 +106,17 @@ def table(title: str, *columns: str) -> Table:
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """One JSON document on stdout, and nothing else there."""
-    json.dump(document, sys.stdout, indent=2)
-    sys.stdout.write("\n")
+    """One JSON document on stdout, and nothing else there; null for numbers that are not finite."""
+    sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
+
+
+def waiting(words: str) -> Status:
+    """A spinner on stderr while a `with` block runs, on a terminal only."""
+    return stderr.status(Text(words))
+
+
+def printable(text: str, limit: int = 1000) -> str:
+    """One line without control characters, those that colour a terminal included; cut after `limit` characters."""
+    line = " ".join(text.split())
+    line = "".join(character if character.isprintable() else repr(character)[1:-1] for character in line)
+    return line if len(line) <= limit else f"{line[:limit]}…"

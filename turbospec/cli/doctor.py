@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from turbospec.cli.console import print_json, stderr, stdout, table
+from turbospec.cli.console import print_json, stdout, table, waiting
 from turbospec.doctor.counts import DraftCounts, read_bench, read_server
 from turbospec.doctor.diagnosis import Diagnosis, StepCost, compare, diagnose
 from turbospec.errors import UserError
@@ -17,7 +18,7 @@ from turbospec.errors import UserError
 DRAFT_COST, VERIFY_COST = 0.08, 0.02
 """Assumed costs: an EAGLE head with a target of some tens of layers, and a batch that is not full."""
 
-MARKS = {"good": "[green]ok[/]", "warning": "[yellow]warning[/]", "bad": "[red]bad[/]"}
+MARKS = {"good": ("ok", "green"), "warning": ("warning", "yellow"), "bad": ("bad", "red")}
 
 
 def doctor(
@@ -66,7 +67,7 @@ def _watch(url: str, seconds: float) -> DraftCounts:
     before = read_server(url)
     if seconds == 0.0:
         return before
-    with stderr.status(f"watching {url} for {seconds:.0f} s"):
+    with waiting(f"watching {url} for {seconds:.0f} s"):
         time.sleep(seconds)
     return read_server(url).since(before)
 
@@ -99,9 +100,9 @@ def _show(diagnosis: Diagnosis, cost: StepCost) -> None:
             f"{cost.verify_token:.2f}. Set both with --draft-cost and --verify-cost.\n"
         )
     for finding in diagnosis.findings:
-        stdout.print(f"{MARKS[finding.severity]}  {finding.text}", soft_wrap=True)
+        stdout.print(Text.assemble(MARKS[finding.severity], f"  {finding.text}"), soft_wrap=True)
         for number, check in enumerate(finding.checks, start=1):
-            stdout.print(f"      {number}. {check}", soft_wrap=True, markup=False)
+            stdout.print(f"      {number}. {check}", soft_wrap=True)
 
 
 def _percent(rate: float) -> str:

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from turbospec.cli.compilation import say_when_compiling
-from turbospec.cli.console import print_json, stderr, stdout
+from turbospec.cli.console import print_json, stderr, stdout, waiting
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
 from turbospec.interface import StepOutcome, StepPlan, StepView
@@ -55,7 +55,7 @@ def generate(
         raise UserError("the prompt is empty; give a text, or - to read it from stdin")
     measured = Profile.load(profile) if profile else None
     say_when_compiling()
-    with stderr.status("Loading the policy"):
+    with waiting("Loading the policy"):
         controller = load_controller(policy, profile=measured, seed=seed)
     if isinstance(controller.policy, StaticPolicy) and controller.policy.draft_length > max_draft:
         asked = controller.policy.draft_length
@@ -65,7 +65,7 @@ def generate(
     with DecisionTrace(trace) if trace else nullcontext() as tracing:
         if tracing is not None:
             controller.listeners.append(tracing)
-        with stderr.status("Loading the models"):
+        with waiting("Loading the models"):
             from turbospec_engine import Engine, EngineConfig, SamplingParams
             from turbospec_engine.profiling import describe
 
@@ -82,11 +82,11 @@ def generate(
     if as_json:
         print_json(run.document() | {"policy": policy})
     else:
-        stderr.print(f"{run.line()}, policy {policy}", markup=False, soft_wrap=True)
+        stderr.print(f"{run.line()}, policy {policy}", soft_wrap=True)
 
 
 def _warn(message: str) -> None:
-    stderr.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
+    stderr.print(f"warning: {message}", style="yellow", soft_wrap=True)
 
 
 class Meter:

@@ -20,17 +20,17 @@ app = typer.Typer(help="Check, show and describe policy files.", no_args_is_help
 def check(files: Annotated[list[Path], typer.Argument(help="Policy files.", metavar="FILE...")]) -> None:
     """Check policy files; exit with 2 if one is invalid."""
     for fault in registration_faults():
-        stderr.print(fault, style="yellow", markup=False, soft_wrap=True)
+        stderr.print(fault, style="yellow", soft_wrap=True)
     invalid = False
     for file in files:
         try:
             config = read_policy(file)
         except UserError as error:
             invalid = True
-            stderr.print(str(error), style="red", markup=False, soft_wrap=True)
+            stderr.print(str(error), style="red", soft_wrap=True)
         else:
             kind = config.model_dump()["policy"]
-            stdout.print(f"{file}: valid ({kind})", style="green", markup=False, soft_wrap=True)
+            stdout.print(f"{file}: valid ({kind})", style="green", soft_wrap=True)
     if invalid:
         raise typer.Exit(2)
 

@@ -59,9 +59,9 @@ def profile(
         print_json({"profile": str(output), "meta": measured.meta} | fit.document())
         return
     fit.show()
-    stdout.print(f"profile: {output}", markup=False, soft_wrap=True)
+    stdout.print(f"profile: {output}", soft_wrap=True)
     if plot is not None:
-        stdout.print(f"plot:    {plot}", markup=False, soft_wrap=True)
+        stdout.print(f"plot:    {plot}", soft_wrap=True)
 
 
 def _measure(target: Path, drafter: str, device: str, dtype: str, temperature: float, top_p: float) -> Profile:
@@ -126,9 +126,7 @@ class Fit:
         for name, seconds in self.coefficients().items():
             shown.add_row(name, f"{seconds * 1e6:,.2f}")
         stdout.print(shown)
-        stdout.print(
-            f"{len(self.measured)} steps, median error {self.median_error:.1%}, R² {self.r_squared:.4f}", markup=False
-        )
+        stdout.print(f"{len(self.measured)} steps, median error {self.median_error:.1%}, R² {self.r_squared:.4f}")
 
     def plot(self, path: Path) -> None:
         """Draw predicted over measured step time.

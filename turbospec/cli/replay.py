@@ -12,8 +12,8 @@ import typer
 
 from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
-from turbospec.cli.outputs import check_outputs
 from turbospec.cli.trace_files import steps_of
+from turbospec.files.writing import check_outputs
 from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, read_policy
 
@@ -75,10 +75,10 @@ def replay(
     _show(rows)
     remarks = _remarks(recorded, rows)
     for remark in remarks:
-        stdout.print(remark, markup=False, soft_wrap=True)
+        stdout.print(remark, soft_wrap=True)
     if json is not None:
         save(json, _meta(recorded, trace, steps, broken, remarks), rows)
-        stdout.print(f"results: {json}", soft_wrap=True, markup=False)
+        stdout.print(f"results: {json}", soft_wrap=True)
 
 
 def _meta(

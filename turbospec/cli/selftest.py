@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from turbospec.cli.console import stderr, stdout, table
-from turbospec.cli.outputs import check_outputs
-from turbospec.cli.vllm_runs import installed_vllm, interrupted_by_signals
+from turbospec.cli.vllm_runs import installed_vllm
 from turbospec.errors import UserError
-from turbospec.files.whole_file import write_whole
+from turbospec.files.writing import check_outputs, write_whole
 
 if TYPE_CHECKING:
     from turbospec_bench.vllm.selftest.session import SelfTest, Settings
@@ -78,11 +77,11 @@ def selftest_vllm(
     path = json or Path(f"turbospec-selftest-{datetime.now():%Y%m%d-%H%M%S}.json")
     logs = path.with_name(f"{path.stem}-logs")
     check_outputs(path, logs / "reference.log")
-    stderr.print(f"vLLM {installed_vllm()}: {settings.engine['model']}", markup=False)
+    stderr.print(f"vLLM {installed_vllm()}: {settings.engine['model']}")
     began = time.monotonic()
 
     def say(line: str) -> None:
-        stderr.print(f"{time.monotonic() - began:5.0f} s  {line}", markup=False)
+        stderr.print(f"{time.monotonic() - began:5.0f} s  {line}")
 
     test = SelfTest(
         settings,
@@ -90,14 +89,13 @@ def selftest_vllm(
         say,
         lambda report: write_whole(path, json_module.dumps(report, indent=2) + "\n"),
     )
-    with interrupted_by_signals():
-        try:
-            test.run()
-        except KeyboardInterrupt:
-            stderr.print(f"what was finished is in {path}", markup=False)
-            raise
+    try:
+        test.run()
+    except KeyboardInterrupt:
+        stderr.print(f"what was finished is in {path}")
+        raise
     _show(test)
-    stdout.print(f"results: {path}", markup=False)
+    stdout.print(f"results: {path}")
     if not test.passed:
         raise typer.Exit(CHECK_FAILED)
 
@@ -188,8 +186,8 @@ def _show(test: SelfTest) -> None:
         measured.add_row(*row)
     stdout.print(measured)
     for name, why in test.skipped.items():
-        stdout.print(f"{name}: skipped: {why}", markup=False)
+        stdout.print(f"{name}: skipped: {why}")
     best = best_fixed(figures)
     if best is not None and ADAPTIVE in by_name:
         ratio = by_name[ADAPTIVE].median / best.median
-        stdout.print(f"adaptive reaches {ratio:.2f} of the best fixed draft length ({best.name})", markup=False)
+        stdout.print(f"adaptive reaches {ratio:.2f} of the best fixed draft length ({best.name})")

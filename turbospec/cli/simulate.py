@@ -14,8 +14,8 @@ import typer
 
 from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
-from turbospec.cli.outputs import check_outputs
 from turbospec.cli.scenario_options import Policies, Rates, Settings, checked_policies, checked_rates
+from turbospec.files.writing import check_outputs
 
 if TYPE_CHECKING:
     from turbospec_sim.replications import Replications
@@ -82,12 +82,12 @@ def simulate(
     }
     if json is not None:
         save(json, meta, rows)
-        stdout.print(f"results: {json}", soft_wrap=True, markup=False)
+        stdout.print(f"results: {json}", soft_wrap=True)
     if report is not None:
         from turbospec_bench.reports.simulation import write_report
 
         write_report(report, meta, rows)
-        stdout.print(f"report:  {report}", soft_wrap=True, markup=False)
+        stdout.print(f"report:  {report}", soft_wrap=True)
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:

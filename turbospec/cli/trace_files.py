@@ -27,6 +27,6 @@ def steps_of(files: Sequence[Path], broken: list[str]) -> Iterator[TraceStep]:
         why = broken[0] if broken else f"{files[0]}: empty"
         raise UserError(f"no step of a trace ({why}); write a trace with `turbospec generate --trace FILE`")
     for line in broken[:SHOWN_BROKEN_LINES]:
-        stderr.print(f"skipped: {line}", markup=False, soft_wrap=True)
+        stderr.print(f"skipped: {line}", soft_wrap=True)
     if broken:
         stderr.print(f"broken lines skipped: {len(broken)}")

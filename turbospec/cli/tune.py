@@ -10,9 +10,9 @@ import typer
 
 from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
-from turbospec.cli.outputs import check_outputs
 from turbospec.cli.scenario_options import Rates, Settings, checked_rates
 from turbospec.errors import UserError
+from turbospec.files.writing import check_outputs
 from turbospec.policy import find_policy, read_policy
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def tune(
     write_policy(write, tuned.config, heading)
     _show(tuned, objective)
     for line in _verdict(tuned, objective):
-        stdout.print(line, markup=False, soft_wrap=True)
-    stdout.print(f"policy{' (replaced)' if replaced else ''}: {write}", soft_wrap=True, markup=False)
+        stdout.print(line, soft_wrap=True)
+    stdout.print(f"policy{' (replaced)' if replaced else ''}: {write}", soft_wrap=True)
 
 
 def _verdict(tuned: Tuned, objective: str) -> list[str]:
@@ -97,4 +97,4 @@ def _show(tuned: Tuned, objective: str) -> None:
         shown.add_row(name, f"{trained:.4g}", trained_ratio, f"{held_out:.4g}", held_out_ratio)
     stdout.print(shown)
     for field, value in tuned.changed.items():
-        stdout.print(f"{field}: {value:g}", markup=False)
+        stdout.print(f"{field}: {value:g}")

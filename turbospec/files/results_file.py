@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from turbospec.files.whole_file import write_whole
+from turbospec.files.writing import write_whole
 
 ALL_AT_ONCE = "inf"
 """Request rate of a row whose requests all arrive at the start, as `vllm bench serve` writes it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -40,6 +41,6 @@ def find_file(source: str | Path, shipped: Mapping[str, Path], kind: str) -> Pat
         return path
     if path.name in shipped:
         return shipped[path.name]
-    if path.exists():
+    if os.path.exists(path):  # unlike Path.exists, never raises
         return path
     raise UserError(f"no {kind} is called `{source}`; {nearest(path.name, shipped)} (or give a file's path)")

@@ -4,37 +4,68 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError, MaxDepthExceededError
+from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from turbospec.errors import UserError
+from turbospec.files.reading import MEBIBYTE, read_text
 
+_FORBIDDEN = re.compile("[\0\ud800-\udfff]")
 _PLAIN_KEYS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:int")
 _MAX_DEPTH = 50
 """Nesting of mappings and lists. Deeper ones would exhaust Python's stack."""
+_MAX_BYTES = 1 * MEBIBYTE
+_MAX_VALUES = 20_000
+"""Keys, values, mappings and lists of a file. Reading more takes many seconds."""
 
 
-class _NoAliases(Composer):
-    """Refuses aliases: settings need none, and they can make a small file expand without bound."""
+class _PlainComposer(Composer):
+    """Refuses what settings do not need: endless files, and aliases, which let a small file expand without bound."""
+
+    values = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.parser.check_event(AliasEvent):
             mark = self.parser.peek_event().start_mark
             raise ComposerError(problem="aliases (*name) are not supported; write the value out", problem_mark=mark)
+        self.values += 1
+        if self.values > _MAX_VALUES:
+            mark = self.parser.peek_event().start_mark
+            raise ComposerError(problem=f"more than {_MAX_VALUES} keys and values", problem_mark=mark)
         return super().compose_node(parent, index)
+
+
+class _PlainConstructor(SafeConstructor):
+    """Names the line of a scalar that is not of its type, or that no file name or message can hold."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except MarkedYAMLError:
+            raise
+        except Exception as error:  # a scalar whose tag or form is that of another type may raise anything
+            said = f"not a value of its type: {str(node.value)[:40]}"
+            raise ConstructorError(problem=said, problem_mark=node.start_mark) from error
+        if isinstance(value, str) and _FORBIDDEN.search(value):
+            said = "a NUL character or half of a surrogate pair in a text"
+            raise ConstructorError(problem=said, problem_mark=node.start_mark)
+        return value
 
 
 def _yaml() -> YAML:
     """A reader of YAML 1.2 that builds plain data only. Pure Python: libyaml's reader knows YAML 1.1 alone."""
     yaml = YAML(typ="safe", pure=True)
-    yaml.Composer = _NoAliases
+    yaml.Composer = _PlainComposer
+    yaml.Constructor = _PlainConstructor
     yaml.max_depth = _MAX_DEPTH
     yaml.allow_duplicate_keys = True  # `YamlSource` refuses them and names both lines
     return yaml
@@ -53,25 +84,19 @@ class YamlSource:
 
     def __init__(self, path: Path, kind: str = "policy") -> None:
         self.path = path
-        text = _read(path, kind)
+        text = read_text(path, f"{kind} file", limit=_MAX_BYTES)
         try:
-            root = _yaml().compose(text)
-            self.data: Any = _yaml().load(text)
+            yaml = _yaml()
+            self._root = self._checked(yaml.compose(text), kind)
+            # After the checks, because building a merge key (<<) changes the nodes.
+            self.data: Any = yaml.constructor.construct_document(self._root)
         except MaxDepthExceededError as error:
             raise self.error(error.problem_mark.line, "", f"nested more than {_MAX_DEPTH} levels deep") from error
         except MarkedYAMLError as error:
             line = error.problem_mark.line if error.problem_mark else 0
             raise self.error(line, "", f"not valid YAML ({error.problem})") from error
-        except (YAMLError, ValueError) as error:  # ValueError: a date or number in form, and not in value
+        except (YAMLError, ValueError, OverflowError) as error:  # the last two: a number of a character that is none
             raise self.error(0, "", f"not valid YAML ({' '.join(str(error).split())})") from error
-        if root is None:
-            start = "policy: <kind>" if kind == "policy" else "version: 1"
-            raise self.error(0, "", f"the file is empty; start it with `{start}`")
-        if not isinstance(root, MappingNode):
-            found = "a list" if isinstance(root, SequenceNode) else "a single value"
-            raise self.error(_line(root), "", f"this is {found}; a {kind} file holds `field: value` lines")
-        self._root = root
-        self._check_keys(root)
 
     def line(self, location: Sequence[int | str]) -> int:
         """Line of the value at `location`; where there is no such value, of the innermost one around it."""
@@ -87,6 +112,16 @@ class YamlSource:
     def error(self, line: int, field: str, message: str) -> UserError:
         """An error line that names the file, the line (given from 0, shown from 1) and the field, if not empty."""
         return UserError(f"{self.path}:{line + 1}: {f'{field}: ' if field else ''}{message}")
+
+    def _checked(self, root: Node | None, kind: str) -> MappingNode:
+        if root is None:
+            start = "policy: <kind>" if kind == "policy" else "version: 1"
+            raise self.error(0, "", f"the file is empty; start it with `{start}`")
+        if not isinstance(root, MappingNode):
+            found = "a list" if isinstance(root, SequenceNode) else "a single value"
+            raise self.error(_line(root), "", f"this is {found}; a {kind} file holds `field: value` lines")
+        self._check_keys(root)
+        return root
 
     def _check_keys(self, node: Node) -> None:
         seen: dict[str, int] = {}
@@ -117,16 +152,3 @@ def _line(node: Node) -> int:
 
 def _pairs(node: MappingNode) -> list[tuple[Node, Node]]:
     return cast("list[tuple[Node, Node]]", node.value)
-
-
-def _read(path: Path, kind: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such {kind} file") from error
-    except IsADirectoryError as error:
-        raise UserError(f"{path}: this is a folder; name a {kind} file in it") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not a text file in UTF-8; a {kind} file is YAML") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot read the {kind} file ({error.strerror})") from error

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turbospec.files.whole_file import write_whole
+from turbospec.files.writing import write_whole
 from turbospec_bench.configuration import Configuration, Row, by_configuration
 from turbospec_bench.reports import benchmark_plots as plots
 from turbospec_bench.reports.page import render_page

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turbospec.files.whole_file import write_whole
+from turbospec.files.writing import write_whole
 from turbospec.files.yaml_text import yaml_text
 from turbospec_bench.reports.page import render_page
 from turbospec_bench.reports.simulation_plots import against_load, step_time, timeline

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from turbospec.files.whole_file import write_whole
+from turbospec.files.writing import write_whole
 from turbospec.files.yaml_text import LINE_LENGTH, yaml_text
 from turbospec.policy import PolicyConfig
 

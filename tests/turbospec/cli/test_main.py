@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -91,9 +93,72 @@ def test_what_ends_a_command_early_is_one_line(
     assert capsys.readouterr().err.lstrip("\n") == line
 
 
-@pytest.mark.parametrize("error", [ModuleNotFoundError("No module named 'oops'", name="oops"), ZeroDivisionError()])
-def test_our_own_bugs_keep_their_traceback(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    "error", [ModuleNotFoundError("No module named 'oops'", name="oops"), ZeroDivisionError(), Unspeakable()]
+)
+def test_a_fault_of_ours_is_one_line_that_names_the_file_with_its_traceback(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("turbospec.cli.trace.trace", command_that_raises(error))
-    monkeypatch.setattr(sys, "argv", ["turbospec", "trace"])
-    with pytest.raises(type(error)):
-        cli.main()
+    assert run_command(["trace"], monkeypatch) == 70
+    (written,) = tmp_path.iterdir()
+    line = capsys.readouterr().err
+    assert_one_line(line, f"a fault of turbospec, not of yours ({type(error).__name__}")
+    assert line.endswith(f"{written}\n")
+    assert "test_main.py" in written.read_text()
+    assert written.stat().st_mode & 0o777 == 0o600
+
+
+def test_text_from_outside_is_neither_markup_nor_a_terminal_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = UserError("[/bold] [red]x \x1b[31m \x07 " + "y" * 5000)
+    monkeypatch.setattr("turbospec.cli.trace.trace", command_that_raises(error))
+    assert run_command(["trace"], monkeypatch) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(r"error: [/bold] [red]x \x1b[31m \x07 yyy")
+    assert len(line) < 1100
+
+
+SCRIPT = "from turbospec.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("redirect", "status", "error"),
+    [
+        (">/dev/full", 2, "error: the output cannot be written (No space left on device); send stdout elsewhere\n"),
+        (">&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+        ("| true", 1, ""),
+    ],
+)
+def test_streams_that_are_full_closed_or_gone(redirect: str, status: int, error: str, tmp_path: Path) -> None:
+    # The schema is longer than what a pipe or the stream buffers.
+    command = f'{sys.executable} -c "{SCRIPT}" policy schema {redirect}'
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert (done.returncode, done.stderr) == (status, error)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_signals_end_a_command_as_ctrl_c_does(number: signal.Signals) -> None:
+    script = (
+        "import os, sys\n"
+        "from turbospec.cli.boundary import guarded\n"
+        "def command():\n"
+        "    try:\n"
+        f"        os.kill(os.getpid(), {number:d})\n"
+        "        import time; time.sleep(20)\n"
+        "    finally:\n"
+        "        print('kept')\n"
+        "sys.exit(guarded(command))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "kept\n", "interrupted\n")
