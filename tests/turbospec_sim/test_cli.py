@@ -86,8 +86,8 @@ def test_without_options_the_scenarios_own_run_is_simulated(
             '"concurrency":4}: `rates` has no meaning',
         ),
         (["drift", "--json", "r", "--report", "r"], "r: given for two outputs"),
-        (["drift", "--report", "."], ".: cannot be written; name another file"),
-        (["drift", "--json", "/dev/null/r.json"], "/dev/null/r.json: its folder cannot be made"),
+        (["drift", "--report", "."], ".: this is a folder; name a file in it"),
+        (["drift", "--json", "/dev/null/r.json"], "/dev/null/r.json: cannot be written (Not a directory)"),
         ([], "SCENARIO"),
     ],
 )
