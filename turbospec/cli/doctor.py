@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from turbospec.cli.console import print_json, stdout, table, waiting
+from turbospec.cli.console import print_json, printable, stdout, table, waiting
 from turbospec.doctor.counts import DraftCounts, read_bench, read_server
 from turbospec.doctor.diagnosis import Diagnosis, StepCost, compare, diagnose
 from turbospec.errors import UserError
 
+MAX_COST = 1000.0
 DRAFT_COST, VERIFY_COST = 0.08, 0.02
 """Assumed costs: an EAGLE head with a target of some tens of layers, and a batch that is not full."""
 
@@ -36,10 +37,14 @@ def doctor(
         typer.Option(help="Seconds to watch the server for; 0: use all counts since its start.", min=0.0, max=3600.0),
     ] = 0.0,
     draft_cost: Annotated[
-        float, typer.Option(help="Time to draft one token, as a fraction of a step without drafts.", min=0.0)
+        float,
+        typer.Option(help="Time to draft one token, as a fraction of a step without drafts.", min=0.0, max=MAX_COST),
     ] = DRAFT_COST,
     verify_cost: Annotated[
-        float, typer.Option(help="Time to verify one more token, as a fraction of a step without drafts.", min=0.0)
+        float,
+        typer.Option(
+            help="Time to verify one more token, as a fraction of a step without drafts.", min=0.0, max=MAX_COST
+        ),
     ] = VERIFY_COST,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -48,6 +53,9 @@ def doctor(
         raise UserError("give either --url (a running server) or --bench (a result of `vllm bench serve`)")
     if baseline is not None and bench is None:
         raise UserError("--baseline needs --bench, the result that it is compared with")
+    for option, value in (("--seconds", seconds), ("--draft-cost", draft_cost), ("--verify-cost", verify_cost)):
+        if math.isnan(value):  # passes every bound
+            raise UserError(f"{option}: nan is no number; give one")
     cost = StepCost(draft_cost, verify_cost)
     if url is not None:
         diagnosis = diagnose(_watch(url, seconds), cost)
@@ -67,7 +75,7 @@ def _watch(url: str, seconds: float) -> DraftCounts:
     before = read_server(url)
     if seconds == 0.0:
         return before
-    with waiting(f"watching {url} for {seconds:.0f} s"):
+    with waiting(f"Watching the server for {seconds:g} s"):
         time.sleep(seconds)
     return read_server(url).since(before)
 
@@ -100,7 +108,7 @@ def _show(diagnosis: Diagnosis, cost: StepCost) -> None:
             f"{cost.verify_token:.2f}. Set both with --draft-cost and --verify-cost.\n"
         )
     for finding in diagnosis.findings:
-        stdout.print(Text.assemble(MARKS[finding.severity], f"  {finding.text}"), soft_wrap=True)
+        stdout.print(Text.assemble(MARKS[finding.severity], f"  {printable(finding.text)}"), soft_wrap=True)
         for number, check in enumerate(finding.checks, start=1):
             stdout.print(f"      {number}. {check}", soft_wrap=True)
 

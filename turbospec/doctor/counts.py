@@ -1,23 +1,42 @@
-"""Counts of drafted and accepted tokens, from a vLLM server's metrics or from a result of `vllm bench serve`."""
+"""Counts of drafted and accepted tokens, from a vLLM server's metrics or from a result of `vllm bench serve`.
+
+Both come from outside: counts that contradict one another or that no server reaches are refused.
+"""
 
 from __future__ import annotations
 
-import json
+import re
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
+from typing import Annotated, Literal
 
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from turbospec.doctor.page import Address, read_page
 from turbospec.errors import UserError
+from turbospec.files.reading import read_json
 from turbospec.interface import FloatArray
 
-TIMEOUT_SECONDS = 5.0
 SPEC = "vllm:spec_decode_num_"
+DRAFTED, ACCEPTED = "turbospec_drafted_per_position", "turbospec_accepted_per_position"
+METRICS = (SPEC + "drafts", SPEC + "draft_tokens", SPEC + "accepted_tokens_per_pos", DRAFTED, ACCEPTED)
+SAMPLE = re.compile(rf"^(?:{'|'.join(METRICS)})(?:_total)?[ \t{{].*", re.MULTILINE)
+"""A line of a metrics page with one of these metrics. The others, thousands of lines, are not parsed."""
+BENCH_FILE = "result of `vllm bench serve --save-result`"
+MAX_SAMPLES = 20_000
+MAX_SAMPLE_LENGTH = 1024
+MAX_POSITIONS = 1024
+MAX_COUNT = 1e15
+LEAST_FIGURE = 1e-6
+SKEW = 1.1
+SKEW_TOKENS = 100
+"""Ratio and difference by which a count may exceed one that bounds it: a server's processes count independently."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -39,16 +58,30 @@ class DraftCounts:
             UserError: the server was restarted in between.
         """
         # TurboSpec's counts appear up to a second after vLLM's.
-        appeared = before.drafted is None and self.drafted is not None
-        if self.drafts < before.drafts or (len(self.accepted) != len(before.accepted) and not appeared):
+        if before.drafted is None and self.drafted is not None:
+            nothing = (0.0,) * len(self.accepted)
+            before = replace(before, accepted=nothing, drafted=nothing)
+        added = [now - then for now, then in zip(self._all(), before._all(), strict=False)]
+        alike = len(self.accepted) == len(before.accepted) and (self.drafted is None) == (before.drafted is None)
+        if not alike or min(added) < 0:
             raise UserError("the server was restarted while it was watched; run the command again")
-        nothing = (0.0,) * len(self.accepted)
+        positions = len(self.accepted)
         return DraftCounts(
-            self.drafts - before.drafts,
-            self.draft_tokens - before.draft_tokens,
-            _differences(self.accepted, nothing if appeared else before.accepted),
-            None if self.drafted is None else _differences(self.drafted, before.drafted or nothing),
+            round(added[0]),
+            round(added[1]),
+            tuple(added[2 : 2 + positions]),
+            None if self.drafted is None else tuple(added[2 + positions :]),
         )
+
+    def _all(self) -> tuple[float, ...]:
+        return self.drafts, self.draft_tokens, *self.accepted, *(self.drafted or ())
+
+    def contradict(self) -> bool:
+        """Whether counts exceed those that bound them, by more than the skew of a server's processes."""
+        drafted = self.drafted or (float(self.drafts),)
+        falling = (*pairwise(drafted), *pairwise((drafted[0], *self.accepted)))
+        bounds = [(self.draft_tokens, self.drafts), *falling, *zip(self.drafted or (), self.accepted, strict=False)]
+        return any(count > SKEW * bound + SKEW_TOKENS for bound, count in bounds)
 
     @property
     def mean_draft_length(self) -> float:
@@ -75,10 +108,6 @@ class DraftCounts:
         return np.minimum(rates, 1.0)
 
 
-def _differences(now: tuple[float, ...], before: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(last - first for last, first in zip(now, before, strict=True))
-
-
 @dataclass(slots=True, frozen=True)
 class BenchResult:
     """The figures of a result of `vllm bench serve` that concern speculation."""
@@ -89,7 +118,8 @@ class BenchResult:
     output_throughput: float
     """Tokens/s."""
     mean_tpot_ms: float
-    p99_ttft_ms: float
+    p99_ttft_ms: float | None
+    """None where the run did not report it."""
     output_tokens: int
     completed: int
     request_rate: str
@@ -104,55 +134,103 @@ def read_server(url: str) -> DraftCounts:
     """Counts since the start of a vLLM server.
 
     Args:
-        url: its address, with or without `/metrics`.
+        url: its address, with or without `/metrics`, with user and password where it asks for them.
 
     Raises:
-        UserError: it does not answer, is not a vLLM server, or does not speculate.
+        UserError: it does not answer in time, is not a vLLM server, or does not speculate.
     """
-    address = url.rstrip("/").removesuffix("/metrics") + "/metrics"
-    if not address.startswith(("http://", "https://")):
-        raise UserError(f"{url}: not an address; give one such as http://127.0.0.1:8000")
-    try:
-        with urlopen(address, timeout=TIMEOUT_SECONDS) as answer:
-            text = answer.read().decode("utf-8", errors="replace")
-    except (URLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise UserError(f"{address} does not answer ({reason}); is the server up, and is this its port?") from None
-    return read_metrics(text, address)
+    address = Address.parse(url)
+    address = replace(address, path=address.path.rstrip("/").removesuffix("/metrics") + "/metrics")
+    return read_metrics(read_page(address).decode("utf-8", errors="replace"), str(address))
 
 
 def read_metrics(text: str, source: str) -> DraftCounts:
     """Counts from a page of Prometheus metrics, summed over its engines.
 
     Raises:
-        UserError: the page is not from a vLLM server, or from one that does not speculate.
+        UserError: the page is not from a vLLM server, is from one that does not speculate, or its counts cannot be.
     """
-    totals: dict[str, float] = defaultdict(float)
-    positions: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    values: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
     try:
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                name = sample.name.removesuffix("_total")
-                if name.endswith(("_per_pos", "_per_position")):
-                    positions[name][int(sample.labels["position"])] += sample.value
-                else:
-                    totals[name] += sample.value
-    except (ValueError, KeyError) as error:
-        raise UserError(f"{source} is not a page of Prometheus metrics ({error})") from None
-    if SPEC + "drafts" not in totals:
-        if any(name.startswith("vllm:") for name in totals):
+        for sample in _samples(text):
+            name, labels = sample.name.removesuffix("_total"), frozenset(sample.labels.items())
+            if (name, labels) in seen:
+                raise ValueError(f"{name} is there twice with the same labels")
+            seen.add((name, labels))
+            values[name][_position(sample)] += _count(sample)
+    except (ValueError, LookupError, OverflowError) as error:
+        raise UserError(f"{source} is not a page of Prometheus metrics ({str(error)[:100]})") from None
+    if not values[SPEC + "drafts"]:
+        if re.search("^vllm:", text, re.MULTILINE):
             raise UserError(f"{source}: this vLLM does not speculate; start it with --speculative-config")
         raise UserError(f"{source} has no vLLM metrics; give the address of a vLLM server")
-    accepted = _in_order(positions[SPEC + "accepted_tokens_per_pos"])
-    drafted = None
-    if positions["turbospec_drafted_per_position"]:
-        drafted = _in_order(positions["turbospec_drafted_per_position"])
-        accepted = _in_order(positions["turbospec_accepted_per_position"])
-    return DraftCounts(round(totals[SPEC + "drafts"]), round(totals[SPEC + "draft_tokens"]), accepted, drafted)
+    drafts, draft_tokens = (round(sum(values[SPEC + name].values())) for name in ("drafts", "draft_tokens"))
+    counts = DraftCounts(drafts, draft_tokens, _in_order(values[SPEC + "accepted_tokens_per_pos"]))
+    if values[DRAFTED]:
+        drafted = _in_order(values[DRAFTED])
+        accepted = (*_in_order(values[ACCEPTED]), *(0.0,) * len(drafted))[: len(drafted)]
+        counts = replace(counts, accepted=accepted, drafted=drafted)
+    if counts.contradict():
+        raise UserError(f"{source}: its counts of drafts contradict one another; is this the page of one vLLM server?")
+    return counts
+
+
+def _samples(text: str) -> Iterator[Sample]:
+    """The samples of `METRICS`.
+
+    Raises:
+        ValueError: one cannot be read, or there are too many.
+    """
+    for number, line in enumerate(SAMPLE.finditer(text)):
+        if number >= MAX_SAMPLES:
+            raise ValueError(f"more than {MAX_SAMPLES} counts of drafts")
+        if len(line[0]) > MAX_SAMPLE_LENGTH:  # the parser takes quadratic time
+            raise ValueError(f"a line of more than {MAX_SAMPLE_LENGTH} characters")
+        for family in text_string_to_metric_families(line[0]):
+            yield from family.samples
+
+
+def _position(sample: Sample) -> int:
+    """The draft position of a sample; 0 where its metric has none."""
+    if not sample.name.removesuffix("_total").endswith(("_per_pos", "_per_position")):
+        return 0
+    position = sample.labels["position"]
+    if not re.fullmatch("[0-9]{1,4}", position) or int(position) >= MAX_POSITIONS:
+        raise ValueError(f"the draft position {position[:20]!r} is not from 0 to {MAX_POSITIONS - 1}")
+    return int(position)
+
+
+def _count(sample: Sample) -> float:
+    if not 0 <= sample.value <= MAX_COUNT:
+        raise ValueError(f"{sample.name} is {str(sample.value)[:20]}, which is no count")
+    return float(sample.value)
 
 
 def _in_order(values: dict[int, float]) -> tuple[float, ...]:
     return tuple(values.get(position, 0.0) for position in range(max(values, default=-1) + 1))
+
+
+Figure = Annotated[float, Field(ge=0, le=MAX_COUNT)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Rate = Annotated[float, Field(ge=0, le=1)]
+
+
+class _BenchFile(BaseModel):
+    """The fields of a result of `vllm bench serve` that are read; it has many others."""
+
+    model_config = ConfigDict(strict=True)
+
+    output_throughput: Figure
+    mean_tpot_ms: Figure
+    p99_ttft_ms: Figure | None = None
+    total_output_tokens: Count
+    completed: Count
+    request_rate: Figure | Literal["inf"] = "inf"
+    max_concurrency: Count | None = None
+    spec_decode_num_drafts: Count = 0
+    spec_decode_draft_tokens: Count = 0
+    spec_decode_per_position_acceptance_rates: Annotated[list[Rate], Field(max_length=MAX_POSITIONS)] = []
 
 
 def read_bench(path: Path) -> BenchResult:
@@ -161,33 +239,29 @@ def read_bench(path: Path) -> BenchResult:
     Raises:
         UserError: the file cannot be read, or is not such a result.
     """
+    document = read_json(path, BENCH_FILE)
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
-        result = BenchResult(
-            path=path,
-            counts=_bench_counts(document),
-            output_throughput=float(document["output_throughput"]),
-            mean_tpot_ms=float(document["mean_tpot_ms"]),
-            p99_ttft_ms=float(document.get("p99_ttft_ms", "nan")),
-            output_tokens=int(document["total_output_tokens"]),
-            completed=int(document["completed"]),
-            request_rate=str(document.get("request_rate", "inf")),
-            max_concurrency=document.get("max_concurrency"),
-        )
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path} is not a result of `vllm bench serve --save-result` ({type(error).__name__}: {error})"
-        ) from None
-    if min(result.completed, result.output_tokens, result.output_throughput, result.mean_tpot_ms) <= 0:
+        read = _BenchFile.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: not a {BENCH_FILE} ({f'{where}: ' if where else ''}{first['msg']})") from error
+    if min(read.completed, read.total_output_tokens, read.output_throughput, read.mean_tpot_ms) < LEAST_FIGURE:
         raise UserError(f"{path}: no request was completed with two tokens or more; repeat the run with longer outputs")
-    return result
-
-
-def _bench_counts(document: dict[str, Any]) -> DraftCounts | None:
-    drafts = int(document.get("spec_decode_num_drafts", 0))
-    if drafts == 0:
-        return None
-    rates = document.get("spec_decode_per_position_acceptance_rates", [])
-    return DraftCounts(drafts, int(document["spec_decode_draft_tokens"]), tuple(float(rate) * drafts for rate in rates))
+    counts = None
+    if drafts := read.spec_decode_num_drafts:
+        rates = read.spec_decode_per_position_acceptance_rates
+        counts = DraftCounts(drafts, read.spec_decode_draft_tokens, tuple(rate * drafts for rate in rates))
+        if counts.contradict():
+            raise UserError(f"{path}: its counts of drafts contradict one another; repeat the run")
+    return BenchResult(
+        path=path,
+        counts=counts,
+        output_throughput=read.output_throughput,
+        mean_tpot_ms=read.mean_tpot_ms,
+        p99_ttft_ms=read.p99_ttft_ms,
+        output_tokens=read.total_output_tokens,
+        completed=read.completed,
+        request_rate=str(read.request_rate),
+        max_concurrency=read.max_concurrency,
+    )

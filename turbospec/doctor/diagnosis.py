@@ -172,7 +172,7 @@ def _of_length(counts: DraftCounts, diagnosis: Diagnosis, survival: FloatArray) 
                 f'Set "num_speculative_tokens" to {wasted[0]} or less in --speculative-config'
             )
         )
-    used = min(round(counts.mean_draft_length), len(survival))
+    used = min(max(round(counts.mean_draft_length), 1), len(survival))
     tokens, here = float(diagnosis.tokens_per_step[used]), float(diagnosis.speedup[used])
     findings.append(
         good(
@@ -219,13 +219,13 @@ def compare(run: BenchResult, baseline: BenchResult) -> list[Finding]:
             )
         )
     throughput = run.output_throughput / baseline.output_throughput
-    tpot, ttft = run.mean_tpot_ms / baseline.mean_tpot_ms, run.p99_ttft_ms / baseline.p99_ttft_ms
+    tpot = run.mean_tpot_ms / baseline.mean_tpot_ms
     # At a fixed request rate the throughput equals the rate, with speculation or without.
     gains = [1.0 / tpot] if run.request_rate == baseline.request_rate != "inf" else [throughput, 1.0 / tpot]
     pays = min(gains) >= 1.0 - NOISE
     text = f"measured: {throughput:.2f} × the output tokens/s and {tpot:.2f} × the mean TPOT of the baseline"
     findings.append(good(text) if pays else bad(text))
-    if ttft > TTFT_TOLERANCE:
+    if run.p99_ttft_ms and baseline.p99_ttft_ms and (ttft := run.p99_ttft_ms / baseline.p99_ttft_ms) > TTFT_TOLERANCE:
         findings.append(
             warning(
                 f"measured: {ttft:.2f} × the P99 TTFT of the baseline: first tokens wait for the drafter's prefill and "

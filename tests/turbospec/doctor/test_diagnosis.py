@@ -69,6 +69,11 @@ def test_counts_without_drafts_are_said(nothing: DraftCounts | None) -> None:
     assert diagnosis.best_length == 0
 
 
+def test_drafts_of_less_than_a_token_count_as_one() -> None:
+    """Counters that are read one after the other may lag."""
+    assert "a step with K = 1 emits 1.80 tokens" in texts(diagnose(DraftCounts(1000, 0, (800.0, 10.0)), COST), "good")
+
+
 RUN = BenchResult(Path("run.json"), counts(0.6, 0.3), 130.0, 8.0, 60.0, 5000, 50, "inf", 8)
 PLAIN = BenchResult(Path("plain.json"), None, 100.0, 10.0, 58.0, 5000, 50, "inf", 8)
 
@@ -111,6 +116,12 @@ def test_at_a_fixed_rate_the_time_per_token_tells() -> None:
 def test_a_loss_within_noise_is_none() -> None:
     assert severities(replace(RUN, output_throughput=99.0, mean_tpot_ms=10.1), PLAIN) == [("good", "measured")]
     assert severities(replace(RUN, output_throughput=97.0, mean_tpot_ms=10.1), PLAIN) == [("bad", "measured")]
+
+
+def test_a_first_token_time_that_a_run_lacks_is_not_compared() -> None:
+    for missing in (None, 0.0):
+        assert severities(RUN, replace(PLAIN, p99_ttft_ms=missing)) == [("good", "measured")]
+        assert severities(replace(RUN, p99_ttft_ms=missing), PLAIN) == [("good", "measured")]
 
 
 def test_runs_that_cannot_be_compared_are_not() -> None:
