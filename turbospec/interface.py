@@ -22,6 +22,19 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+MAX_DRAFT_LENGTH = 128
+"""Longest draft, in tokens, that a view or the settings of a policy may name."""
+MAX_REQUESTS = 65_536
+"""Most requests in a step."""
+MAX_COUNT = 2**40 - 1
+"""Largest number of tokens, requests or steps in one field of a view or an outcome."""
+MAX_STEP_SECONDS = 3600.0
+"""Longest duration of one step. A longer one was not spent computing: the machine slept, or the clock is wrong."""
+MIN_STEP_SECONDS = 1e-9
+"""Shortest duration of a step that was measured."""
+MAX_VALID_STEPS = 1000
+"""Most steps that may run on one plan."""
+
 
 class Phase(IntEnum):
     """The phase of a request when a step is planned."""

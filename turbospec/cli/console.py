@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from contextlib import suppress
 from datetime import timedelta
@@ -28,14 +29,25 @@ from turbospec.files.results_file import plain
 
 LOG_WIDTH = 140
 """Columns where stdout is a file or a pipe: wide enough for every table."""
+LEAST_SIZE = 10
+"""Columns or lines of a terminal."""
 LINE_SECONDS = 10.0
 """Between two lines of progress where stderr is a file or a pipe."""
+
+
+def _forget_unusable_sizes() -> None:
+    """Remove sizes of the terminal from the environment that rich fails on, or in which no table fits."""
+    for name in ("COLUMNS", "LINES"):
+        size = os.environ.get(name)
+        if size is not None and not (re.fullmatch("[0-9]{1,6}", size) and int(size) >= LEAST_SIZE):
+            del os.environ[name]
 
 
 def _width() -> int | None:
     return None if sys.stdout is None or sys.stdout.isatty() or "COLUMNS" in os.environ else LOG_WIDTH  # pyright: ignore[reportUnnecessaryComparison]
 
 
+_forget_unusable_sizes()
 # Text is never markup, because most of it comes from outside: names, reasons, descriptions. `Text` objects have styles.
 stdout = Console(highlight=False, markup=False, emoji=False, width=_width())
 stderr = Console(stderr=True, highlight=False, markup=False, emoji=False)

@@ -12,7 +12,7 @@ import typer
 
 from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
-from turbospec.cli.trace_files import steps_of
+from turbospec.cli.trace_files import BrokenLines, steps_of
 from turbospec.files.writing import check_outputs
 from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, read_policy
@@ -62,7 +62,7 @@ def replay(
     check_outputs(json)
     configs = [(name, read_policy(find_policy(name))) for name in policy]
     measured = None if profile is None else Profile.load(profile)
-    broken: list[str] = []
+    broken = BrokenLines()
     steps = list(steps_of(trace, broken))
     say_when_compiling()
     recorded = Replay(steps, profile=measured, same_at_any_position=same_at_any_position, concurrency=concurrency)
@@ -82,7 +82,7 @@ def replay(
 
 
 def _meta(
-    recorded: Replay, files: Sequence[Path], steps: Sequence[Any], broken: Sequence[str], remarks: Sequence[str]
+    recorded: Replay, files: Sequence[Path], steps: Sequence[Any], broken: BrokenLines, remarks: Sequence[str]
 ) -> dict[str, Any]:
     fit = recorded.fit
     return {
@@ -90,7 +90,7 @@ def _meta(
         "turbospec": version("turbospec"),
         "traces": [str(file) for file in files],
         "steps": len(steps),
-        "broken_lines": len(broken),
+        "broken_lines": broken.count,
         "requests": recorded.recording.size,
         "begun_before": recorded.recording.begun_before,
         "cut_short": recorded.recording.cut_short,

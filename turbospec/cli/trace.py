@@ -8,8 +8,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from turbospec.cli.console import print_json, stdout, table
-from turbospec.cli.trace_files import steps_of
+from turbospec.cli.console import print_json, printable, stdout, table
+from turbospec.cli.trace_files import BrokenLines, steps_of
 from turbospec.observability.summary import Summary
 
 SHOWN_REASONS = 10
@@ -23,11 +23,11 @@ def trace(
 ) -> None:
     """Summarise a decision trace: draft lengths, acceptance rates, predicted and measured step times, reasons."""
     summary = Summary()
-    broken: list[str] = []
+    broken = BrokenLines()
     for step in steps_of(files, broken):
         summary.add(step)
     if as_json:
-        print_json(summary.document() | {"broken_lines": len(broken)})
+        print_json(summary.document() | {"broken_lines": broken.count})
     else:
         _show(summary)
 
@@ -39,7 +39,7 @@ def _show(summary: Summary) -> None:
     shown = summary.reasons.most_common(SHOWN_REASONS)
     reasons = table(f"Reasons ({len(shown)} of {len(summary.reasons)})", "reason", "steps")
     for reason, times in shown:
-        reasons.add_row(reason, str(times))
+        reasons.add_row(printable(reason), str(times))
     stdout.print(reasons)
 
 

@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from turbospec.cli.console import stderr
+from turbospec.cli.console import printable, stderr
 from turbospec.errors import UserError
-from turbospec.observability.trace import TraceStep, read_trace
+from turbospec.observability.trace import HOW_TO_WRITE, TraceStep, read_trace
 
 SHOWN_BROKEN_LINES = 5
+MAX_BROKEN_LINES = 200_000
+"""More are not skipped: the file is something else."""
 
 
-def steps_of(files: Sequence[Path], broken: list[str]) -> Iterator[TraceStep]:
+@dataclass(slots=True)
+class BrokenLines:
+    """The lines of traces that are not a step."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list[str])
+    """Of the first ones, the place and what is wrong."""
+
+    def add(self, file: Path, line: int, why: str) -> None:
+        """Count a line.
+
+        Raises:
+            UserError: there are more than `MAX_BROKEN_LINES`.
+        """
+        self.count += 1
+        if len(self.first) < SHOWN_BROKEN_LINES:
+            self.first.append(f"{file}:{line}: {why}")
+        if self.count > MAX_BROKEN_LINES:
+            raise UserError(
+                f"more than {MAX_BROKEN_LINES} lines are no step of a trace ({self.first[0]}); {HOW_TO_WRITE}"
+            )
+
+
+def steps_of(files: Sequence[Path], broken: BrokenLines) -> Iterator[TraceStep]:
     """The steps of all files. Lines that are not a step are added to `broken` and reported on stderr at the end.
 
     Raises:
@@ -20,13 +46,13 @@ def steps_of(files: Sequence[Path], broken: list[str]) -> Iterator[TraceStep]:
     """
     steps = 0
     for file in files:
-        for step in read_trace(file, lambda line, why, file=file: broken.append(f"{file}:{line}: {why}")):
+        for step in read_trace(file, lambda line, why, file=file: broken.add(file, line, why)):
             steps += 1
             yield step
     if not steps:
-        why = broken[0] if broken else f"{files[0]}: empty"
-        raise UserError(f"no step of a trace ({why}); write a trace with `turbospec generate --trace FILE`")
-    for line in broken[:SHOWN_BROKEN_LINES]:
-        stderr.print(f"skipped: {line}", soft_wrap=True)
-    if broken:
-        stderr.print(f"broken lines skipped: {len(broken)}")
+        why = broken.first[0] if broken.count else f"{files[0]}: empty"
+        raise UserError(f"no step of a trace ({why}); {HOW_TO_WRITE}")
+    for line in broken.first:
+        stderr.print(printable(f"skipped: {line}"), soft_wrap=True)
+    if broken.count:
+        stderr.print(f"broken lines skipped: {broken.count}")

@@ -124,8 +124,8 @@ def _check_file(path: Path, place: Path) -> None:
     except OSError as error:
         raise UserError(f"{path}: its folder cannot be made ({_reason(error)}); name another file") from error
     try:
-        if place.exists() and not os.access(place, os.W_OK):
-            raise PermissionError(0, "write-protected")
+        with suppress(FileNotFoundError):  # it may appear or vanish at any time
+            os.close(os.open(place, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         if len(os.fsencode(place.name)) > os.pathconf(place.parent, "PC_NAME_MAX"):
             raise OSError(0, "the name is too long")
         _try_to_write(place.parent)

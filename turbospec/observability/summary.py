@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from turbospec.interface import FloatArray, IntArray, Phase
+from turbospec.interface import MIN_STEP_SECONDS, FloatArray, IntArray, Phase
 from turbospec.observability.trace import TraceStep
 
+MAX_REASON = 200
+"""Characters of a reason that count."""
+MAX_REASONS = 1000
+"""Kinds of reasons that are counted one by one; a policy gives a few."""
+OTHER_REASONS = "(others)"
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
 
 
@@ -59,9 +64,9 @@ class Summary:
         self.seconds["probe"] += step.step_seconds * step.probe
         self.probes += step.probe
         self.fallbacks += step.reason.startswith("guard:")
-        self.reasons[NUMBER.sub("#", step.reason) or "(none)"] += 1
+        self.reasons[self._kind(step.reason)] += 1
         self._count_positions(step)
-        if step.predicted_seconds is not None and step.step_seconds > 0:
+        if step.predicted_seconds is not None and step.step_seconds >= MIN_STEP_SECONDS:
             self._predictions.append((step.predicted_seconds, step.step_seconds))
 
     @property
@@ -118,6 +123,11 @@ class Summary:
             "guard_fallbacks": self.fallbacks,
             "reasons": dict(self.reasons.most_common()),
         }
+
+    def _kind(self, reason: str) -> str:
+        """A reason without its numbers."""
+        kind = NUMBER.sub("#", reason[:MAX_REASON]) or "(none)"
+        return kind if kind in self.reasons or len(self.reasons) < MAX_REASONS else OTHER_REASONS
 
     def _count_positions(self, step: TraceStep) -> None:
         deepest = max(step.drafted, default=0)

@@ -9,20 +9,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 
 from turbospec.errors import UserError
-from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.files.reading import MAX_INTEGER, read_lines
+from turbospec.files.writing import check_outputs
+from turbospec.interface import MAX_COUNT, MAX_DRAFT_LENGTH, MAX_REQUESTS, Phase, StepOutcome, StepPlan, StepView
+from turbospec.observability.rotating_file import RotatingFile
 
 log = logging.getLogger("turbospec")
+
+HOW_TO_WRITE = "write one with `turbospec generate --trace FILE`"
+MAX_REASON = 1000
+"""Characters of a reason; what is longer is cut."""
+
+Integer = Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+DraftLength = Annotated[int, Field(ge=0, le=MAX_DRAFT_LENGTH)]
+Number = Annotated[float, Field(ge=-MAX_COUNT, le=MAX_COUNT, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_COUNT, allow_inf_nan=False)]
+Integers = Annotated[list[Integer], Field(max_length=MAX_REQUESTS)]
+Counts = Annotated[list[Count], Field(max_length=MAX_REQUESTS)]
+DraftLengths = Annotated[list[DraftLength], Field(max_length=MAX_REQUESTS)]
 
 
 def _renamed(name: str, before: str) -> Any:
@@ -36,49 +50,49 @@ class TraceStep:
 
     format: Literal[1, 2]
     """Written as 2. Format 1 has other names for the drafter KV lag and for the steps that reuse a plan."""
-    step: int
-    now: float
-    request_ids: list[int]
-    phase: list[int]
-    class_ids: list[int]
-    context_tokens: list[int]
-    emitted_tokens: list[int]
-    tokens_left: list[int]
-    drafter_lag_tokens: Annotated[list[int], _renamed("drafter_lag_tokens", "stale_tokens")]
-    draft_limits: list[int]
-    planned: list[int]
+    step: Count
+    now: Number
+    request_ids: Integers
+    phase: Annotated[list[Annotated[int, Field(ge=min(Phase), le=max(Phase))]], Field(max_length=MAX_REQUESTS)]
+    class_ids: Integers
+    context_tokens: Counts
+    emitted_tokens: Counts
+    tokens_left: Integers
+    drafter_lag_tokens: Annotated[Counts, _renamed("drafter_lag_tokens", "stale_tokens")]
+    draft_limits: DraftLengths
+    planned: DraftLengths
     """The plan's draft lengths."""
-    proposed: list[int]
-    drafted: list[int]
-    accepted: list[int]
-    emitted: list[int]
-    truncated: list[bool]
-    max_draft: int
-    waiting_requests: int
-    waiting_seconds: float
-    draft_rows: list[int]
-    draft_context_tokens: int
-    catch_up_tokens: int
-    tokens_batched: int
-    padded_tokens: int
-    prefill_tokens: int
-    attended_tokens: int
+    proposed: DraftLengths
+    drafted: DraftLengths
+    accepted: DraftLengths
+    emitted: Counts
+    truncated: Annotated[list[bool], Field(max_length=MAX_REQUESTS)]
+    max_draft: DraftLength
+    waiting_requests: Count
+    waiting_seconds: Seconds
+    draft_rows: Annotated[list[Count], Field(max_length=MAX_DRAFT_LENGTH + 1)]
+    draft_context_tokens: Count
+    catch_up_tokens: Count
+    tokens_batched: Count
+    padded_tokens: Count
+    prefill_tokens: Count
+    attended_tokens: Count
     """The outcome's `context_tokens`: KV tokens that the target's pass attended to."""
-    failures: int
-    predicted_tokens: float | None
+    failures: Count
+    predicted_tokens: Number | None
     """None where the policy does not predict."""
-    predicted_seconds: float | None
-    draft_seconds: float
-    verify_seconds: float
-    step_seconds: float
-    decision_seconds: float
+    predicted_seconds: Number | None
+    draft_seconds: Seconds
+    verify_seconds: Seconds
+    step_seconds: Seconds
+    decision_seconds: Seconds
     """Time spent planning and updating models."""
     probe: bool
     reason: str
-    reused_plan_steps: Annotated[int, _renamed("reused_plan_steps", "unplanned_steps")] = 0
+    reused_plan_steps: Annotated[Count, _renamed("reused_plan_steps", "unplanned_steps")] = 0
     """No-draft steps since the previous line that reused its plan. The oldest traces lack these three fields."""
-    reused_plan_tokens: Annotated[int, _renamed("reused_plan_tokens", "unplanned_tokens")] = 0
-    reused_plan_seconds: Annotated[float, _renamed("reused_plan_seconds", "unplanned_seconds")] = 0.0
+    reused_plan_tokens: Annotated[Count, _renamed("reused_plan_tokens", "unplanned_tokens")] = 0
+    reused_plan_seconds: Annotated[Seconds, _renamed("reused_plan_seconds", "unplanned_seconds")] = 0.0
 
     def __post_init__(self) -> None:
         rows = (
@@ -88,6 +102,8 @@ class TraceStep:
         )  # fmt: skip
         if any(len(row) != len(self.request_ids) for row in rows):
             raise ValueError("arrays of different lengths")
+        if any(accepted > drafted for accepted, drafted in zip(self.accepted, self.drafted, strict=True)):
+            raise ValueError("more tokens accepted than drafted")
 
     @classmethod
     def from_step(cls, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> TraceStep:
@@ -127,7 +143,8 @@ class TraceStep:
             step_seconds=_rounded(outcome.step_seconds),
             decision_seconds=_rounded(decision_seconds),
             probe=plan.probe,
-            reason=plan.reason,
+            # A policy may quote anything: also halves of surrogate pairs, which no UTF-8 text holds.
+            reason=plan.reason[:MAX_REASON].encode("utf-8", errors="backslashreplace").decode(),
             reused_plan_steps=outcome.reused_plan_steps,
             reused_plan_tokens=outcome.reused_plan_tokens,
             reused_plan_seconds=_rounded(outcome.reused_plan_seconds),
@@ -137,59 +154,42 @@ class TraceStep:
 LINE = TypeAdapter(TraceStep)
 
 
-class _TraceFile(RotatingFileHandler):
-    """Writes line by line, because servers are often killed and the last steps before that matter most."""
-
-    def handleError(self, record: logging.LogRecord) -> NoReturn:
-        raise  # by default `logging` prints a traceback for every record and continues
-
-
 class DecisionTrace:
     """A controller's listener that writes the trace, in files of bounded size.
 
-    An earlier trace is kept as a backup (`trace.jsonl.1` is the newest). A disk that fails while serving ends the trace
-    with one warning; the server continues.
+    At the first step an earlier trace becomes a backup (`trace.jsonl.1` is the newest). The file is locked: no two
+    processes write one trace. A disk that fails while serving ends the trace with one warning; the server continues.
 
     Args:
-        path: The file being written.
+        path: The file being written. A symbolic link is followed.
         max_bytes: Size at which it becomes a backup and a new one begins.
         backups: Backups kept. With 0 an earlier trace is overwritten, and `max_bytes` does not count.
 
     Raises:
-        UserError: the file cannot be opened for writing.
+        UserError: the file cannot be opened for writing, or another process writes it.
     """
 
     def __init__(self, path: Path, *, max_bytes: int = 64 * 2**20, backups: int = 3) -> None:
         self.path = path
+        check_writable(path)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # A handler that rotates appends; the mode counts without rotation only.
-            self._file: _TraceFile | None = _TraceFile(
-                path, "w", maxBytes=max_bytes if backups else 0, backupCount=backups, encoding="utf-8"
-            )
-            if path.is_file() and path.stat().st_size:
-                self._file.doRollover()
+            self._file: RotatingFile | None = RotatingFile(path, max_bytes=max_bytes, backups=backups)
         except OSError as error:
-            raise _cannot_write(path, error) from error
+            raise UserError(f"{path}: cannot write the trace ({error.strerror}); name another file") from error
 
     def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
         """Write one step."""
         if self._file is None:
             return
-        line = LINE.dump_json(TraceStep.from_step(view, plan, outcome, decision_seconds)).decode()
+        line = LINE.dump_json(TraceStep.from_step(view, plan, outcome, decision_seconds))
         try:
-            self._file.emit(logging.makeLogRecord({"msg": line}))
+            self._file.write(line + b"\n")
         except OSError as error:
-            self._give_up(self._file, error)
+            self._end(error)
 
     def close(self) -> None:
         """Close the file; steps that follow are not written."""
-        if self._file is not None:
-            try:
-                self._file.close()
-            except OSError as error:
-                self._give_up(self._file, error)
-            self._file = None
+        self._end(None)
 
     def __enter__(self) -> Self:
         return self
@@ -199,28 +199,24 @@ class DecisionTrace:
     ) -> None:
         self.close()
 
-    def _give_up(self, file: _TraceFile, error: OSError) -> None:
-        log.warning("%s: cannot write the trace (%s); it ends here", self.path, error.strerror)
-        with suppress(OSError):  # what is still buffered fails again
-            file.close()
-        self._file = None
+    def _end(self, error: OSError | None) -> None:
+        file, self._file = self._file, None
+        try:
+            if file is not None:
+                file.close()
+        except OSError as of_closing:
+            error = error or of_closing
+        if error is not None:
+            log.warning("%s: cannot write the trace (%s); it ends here", self.path, error.strerror)
 
 
 def check_writable(path: Path) -> None:
-    """Check that a trace can be written to `path`; an existing file is not changed.
+    """Check that a trace can be written to `path`, which is neither made nor changed. Its folder is made.
 
     Raises:
-        UserError: the file cannot be opened for writing.
+        UserError: it cannot.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("a", encoding="utf-8").close()
-    except OSError as error:
-        raise _cannot_write(path, error) from None
-
-
-def _cannot_write(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path}: cannot write the trace ({error.strerror}); name another file")
+    check_outputs(path)
 
 
 def read_trace(path: Path, on_broken: Callable[[int, str], None] | None = None) -> Iterator[TraceStep]:
@@ -234,23 +230,17 @@ def read_trace(path: Path, on_broken: Callable[[int, str], None] | None = None) 
     Raises:
         UserError: the file cannot be read, or a line is broken and there is no `on_broken`.
     """
-    try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    step = LINE.validate_json(line)
-                except ValidationError as error:
-                    _report(path, number, error, on_broken)
-                else:
-                    yield step
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot read the trace ({error.strerror}); write one with `turbospec generate --trace FILE`"
-        ) from error
+    for number, line in enumerate(read_lines(path, "trace", hint=HOW_TO_WRITE), start=1):
+        try:
+            step = LINE.validate_json(line, strict=True)
+        except ValidationError as error:
+            _report(path, number, error, on_broken)
+        else:
+            yield step
 
 
 def _report(path: Path, number: int, error: ValidationError, on_broken: Callable[[int, str], None] | None) -> None:
-    first = error.errors(include_url=False, include_context=False)[0]
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(str(part) for part in first["loc"])
     what = f"{field}: {first['msg']}" if field else first["msg"]
     if on_broken is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -46,3 +49,16 @@ def test_quick_work_prints_nothing(capsys: pytest.CaptureFixture[str], monkeypat
 def test_the_interval_keeps_the_promise_of_fifteen_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert console.LINE_SECONDS < 15
+
+
+@pytest.mark.parametrize("size", ["0", "1", "-3", "abc", "", "²", "9" * 5000])
+def test_sizes_of_a_terminal_that_cannot_be_are_not_used(size: str) -> None:
+    script = "from turbospec.cli import console; console.stdout.print('x' * 120)"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"COLUMNS": size, "LINES": size},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "x" * 120 + "\n"), done.stderr

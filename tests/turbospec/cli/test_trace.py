@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
 from turbospec import UserError
+from turbospec.cli import trace_files
 from turbospec.cli.trace import trace
 from turbospec.interface import StepPlan
 from turbospec.observability.trace import DecisionTrace
@@ -66,9 +68,45 @@ def test_several_files_count_together(written: Path, capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["steps"] == 24
 
 
-@pytest.mark.parametrize("content", ["", "not a trace\n"])
-def test_a_file_without_a_step_is_the_users_mistake(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"not a trace\n", gzip.compress(b"{}"), b"\xff\xfe\0"])
+def test_a_file_without_a_step_is_the_users_mistake(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes.txt"
-    path.write_text(content)
+    path.write_bytes(content)
     with pytest.raises(UserError, match=r"no step of a trace \(.*notes\.txt:"):
         trace([path])
+
+
+def test_many_broken_lines_are_reported_in_a_few(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written.write_text(written.read_text() + "{\n" * 1000)
+    trace([written])
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 6
+    assert "broken lines skipped: 1000" in shown
+
+
+def test_a_file_of_nothing_but_broken_lines_is_left_early(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_files, "MAX_BROKEN_LINES", 10)
+    written.write_text("\n" * 20 + written.read_text())
+    with pytest.raises(UserError, match="more than 10 lines are no step of a trace"):
+        trace([written])
+
+
+def test_reasons_are_neither_markup_nor_terminal_commands(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written.write_text(written.read_text().replace("K 3 is", r"[red]K[/bold] \u001b[31m\u0007 is"))
+    trace([written])
+    shown = capsys.readouterr().out
+    assert r"[red]K[/bold] \x1b[#m\x07 is worth # tokens/s" in shown
+    assert "\x1b" not in shown
+
+
+def test_json_has_no_numbers_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.jsonl"
+    with DecisionTrace(path) as writer:
+        view = make_view(1)
+        writer.on_step(view, StepPlan(np.array([0])), make_outcome(view, 0, 0, step_seconds=0.0), 0.0)
+    trace([path], as_json=True)
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    assert json.loads(capsys.readouterr().out, parse_constant=refuse)["steps"] == 1

@@ -35,10 +35,16 @@ def test_an_input_is_no_output(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_write_protected_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "r.json"
+    path, opened = tmp_path / "r.json", os.open
     path.touch()
-    monkeypatch.setattr("os.access", lambda place, mode: False)
-    with pytest.raises(UserError, match=r"r\.json: cannot be written \(write-protected\); name another file"):
+
+    def protected(place: Path | str, flags: int, *mode: int) -> int:
+        if place == path and flags & os.O_WRONLY:  # also for root, who may write everything
+            raise PermissionError(13, "Permission denied")
+        return opened(place, flags, *mode)
+
+    monkeypatch.setattr(os, "open", protected)
+    with pytest.raises(UserError, match=r"r\.json: cannot be written \(Permission denied\); name another file"):
         check_outputs(path)
 
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import io
 import json
 import logging
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +17,8 @@ import pytest
 from tests.turbospec.factories import make_outcome, make_view
 from turbospec.errors import UserError
 from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
-from turbospec.observability.summary import Summary
-from turbospec.observability.trace import DecisionTrace, TraceStep, read_trace
+from turbospec.observability.summary import OTHER_REASONS, Summary
+from turbospec.observability.trace import DecisionTrace, TraceStep, check_writable, read_trace
 
 Step = tuple[StepView, StepPlan, StepOutcome, float]
 
@@ -104,9 +107,56 @@ def test_an_earlier_trace_becomes_a_backup(tmp_path: Path) -> None:
     assert [step.step for step in read_trace(tmp_path / "trace.jsonl.1")] == [0]
 
 
-def test_a_path_that_cannot_be_written_is_the_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot write the trace"):
-        DecisionTrace(tmp_path)
+def test_an_earlier_trace_stays_until_the_first_step(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("earlier\n")
+    with DecisionTrace(path):
+        assert [*tmp_path.iterdir()] == [path]
+    assert [*tmp_path.iterdir()] == [path]
+    assert path.read_text() == "earlier\n"
+
+
+def test_a_trace_without_a_step_leaves_no_file(tmp_path: Path) -> None:
+    with DecisionTrace(tmp_path / "trace.jsonl"):
+        pass
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("where", [".", "file/trace.jsonl", "pipe", "/dev/null", "/dev/stdout", "x" * 300, "a\0b"])
+def test_a_path_that_cannot_be_written_is_the_users_mistake(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("a file\n")
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.iterdir())
+    for use in (check_writable, DecisionTrace):
+        with pytest.raises(UserError):
+            use(tmp_path / where)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_checking_changes_nothing(tmp_path: Path) -> None:
+    check_writable(tmp_path / "trace.jsonl")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_target_of_a_symbolic_link_is_written(tmp_path: Path) -> None:
+    link, target = tmp_path / "trace.jsonl", tmp_path / "disk" / "target.jsonl"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for number in range(2):
+        with DecisionTrace(link) as trace:
+            trace.on_step(*a_step(number))
+    assert link.is_symlink()
+    assert [step.step for step in read_trace(link)] == [1]
+    assert [step.step for step in read_trace(tmp_path / "disk" / "target.jsonl.1")] == [0]
+
+
+def test_a_reason_may_be_anything(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with DecisionTrace(path) as trace:
+        trace.on_step(*a_step(reason="\ud800\0\n[red]" + "x" * 10**6))
+    (step,) = read_trace(path)
+    assert step.reason.startswith("\\ud800\0\n[red]xxx")
+    assert len(step.reason) < 1100
 
 
 def test_a_step_is_on_disk_before_the_next_one(tmp_path: Path) -> None:
@@ -136,60 +186,123 @@ def test_without_backups_an_earlier_trace_is_overwritten_and_the_file_grows(tmp_
     assert [step.step for step in read_trace(path)] == [*range(10, 15)]
 
 
-def test_a_program_that_configures_logging_does_not_end_the_trace(tmp_path: Path) -> None:
-    """`dictConfig`, which vLLM and uvicorn call, closes every handler that there is."""
-    path = tmp_path / "trace.jsonl"
-    with DecisionTrace(path) as trace:
-        trace.on_step(*a_step(0))
-        logging.shutdown([reference for reference in logging._handlerList if reference() is trace._file])
-        trace.on_step(*a_step(1))
-    assert [step.step for step in read_trace(path)] == [0, 1]
+class FailingDisk(io.FileIO):
+    """Full after a few bytes of the third line; does not even close well."""
+
+    lines = 0
+
+    def write(self, data: Any) -> int:
+        self.lines += 1
+        if self.lines == 3:
+            return super().write(bytes(data[:10]))
+        if self.lines > 3:
+            raise OSError(28, "No space left on device")
+        return super().write(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            raise OSError(5, "Input/output error")
 
 
-class FullDisk(io.StringIO):
-    def flush(self) -> None:
-        raise OSError(28, "No space left on device")
+def on_failing_disk(path: Path) -> DecisionTrace:
+    trace = DecisionTrace(path)
+    assert trace._file is not None
+    trace._file._file = FailingDisk(path, "ab")
+    return trace
 
 
-def test_a_disk_that_fails_ends_the_trace_with_one_warning(
+def test_a_disk_that_fails_ends_the_trace_with_one_warning_and_a_whole_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trace = DecisionTrace(tmp_path / "trace.jsonl")
-    assert trace._file is not None
-    trace._file.stream = FullDisk()
+    path = tmp_path / "trace.jsonl"
+    trace = on_failing_disk(path)
     with caplog.at_level(logging.WARNING, logger="turbospec"):
-        for number in range(3):
+        for number in range(5):
             trace.on_step(*a_step(number))
         trace.close()
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
-    assert capsys.readouterr().err == "", "`logging` prints tracebacks of its own"
+    assert capsys.readouterr().err == ""
+    assert [step.step for step in read_trace(path)] == [0, 1]
 
 
 def test_a_disk_that_fails_at_the_end_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trace = DecisionTrace(tmp_path / "trace.jsonl")
-    assert trace._file is not None
-    trace._file.stream = FullDisk()
+    trace = on_failing_disk(tmp_path / "trace.jsonl")
+    trace.on_step(*a_step())
     trace.close()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "No space left" in caplog.text
+    assert "Input/output error" in caplog.text
 
 
-def test_a_backup_that_cannot_be_made_ends_the_trace(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
+def test_a_backup_that_cannot_be_made_ends_the_trace(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "trace.jsonl"
-    trace = DecisionTrace(path, max_bytes=2_000)
-    monkeypatch.setattr(os, "rename", refuse)
-    with caplog.at_level(logging.WARNING, logger="turbospec"):
+    (tmp_path / "trace.jsonl.1").mkdir()
+    with caplog.at_level(logging.WARNING, logger="turbospec"), DecisionTrace(path, max_bytes=2_000, backups=1) as trace:
         for number in range(10):
             trace.on_step(*a_step(number))
-    assert "Permission denied" in caplog.text
+    assert "cannot write the trace" in caplog.text
     assert len(caplog.records) == 1
-    assert path.stat().st_size <= 2_000
+    assert 0 < path.stat().st_size <= 2_000
+
+
+def test_only_one_process_writes_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with DecisionTrace(path, max_bytes=2_000) as trace:
+        for number in range(10):
+            with pytest.raises(UserError, match="another process writes it"):
+                DecisionTrace(path)
+            trace.on_step(*a_step(number))
+    with DecisionTrace(path) as trace:
+        trace.on_step(*a_step(10))
+    assert [step.step for step in read_trace(path)] == [10]
+
+
+def test_a_file_system_without_locks_has_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    path = tmp_path / "trace.jsonl"
+    with DecisionTrace(path) as trace:
+        trace.on_step(*a_step(0))
+    assert [step.step for step in read_trace(path)] == [0]
+
+
+def test_a_file_that_moves_before_it_is_locked_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer rotates it at that moment; the lock is then that of a backup."""
+    path, flock = tmp_path / "trace.jsonl", fcntl.flock
+    path.write_text("of another process\n")
+
+    def rotate_first(descriptor: int, operation: int) -> None:
+        monkeypatch.undo()
+        path.rename(tmp_path / "trace.jsonl.1")
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", rotate_first)
+    with DecisionTrace(path) as trace:
+        trace.on_step(*a_step(0))
+    assert [step.step for step in read_trace(path)] == [0]
+    assert (tmp_path / "trace.jsonl.1").read_text() == "of another process\n"
+    assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_a_file_that_another_process_makes_during_rotation_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, replace_file = tmp_path / "trace.jsonl", os.replace
+
+    def other_begins(source: str, target: str) -> None:
+        replace_file(source, target)
+        path.write_text("of another process\n")
+
+    monkeypatch.setattr(os, "replace", other_begins)
+    with DecisionTrace(path, max_bytes=2_000, backups=1) as trace:
+        for number in range(10):
+            trace.on_step(*a_step(number))
+    assert path.read_text() == "of another process\n"
+    assert [step.step for step in read_trace(tmp_path / "trace.jsonl.1")] == [0, 1]
+    assert "another process writes it" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -222,8 +335,41 @@ def test_rows_of_different_lengths_are_broken(tmp_path: Path) -> None:
         list(read_trace(path))
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("step", 10**12 * 2),
+        ("step", -1),
+        ("step", True),
+        ("step", "3"),
+        ("now", math.nan),
+        ("step_seconds", -1.0),
+        ("step_seconds", math.inf),
+        ("step_seconds", 1e300),
+        ("predicted_seconds", math.nan),
+        ("emitted", [1, -1, 1]),
+        ("drafted", [10**6, 0, 4]),
+        ("accepted", [5, 0, 4]),
+        ("phase", [2, 7, 2]),
+        ("max_draft", 10**9),
+        ("request_ids", [10**30, 1, 2]),
+        ("request_ids", [0] * 70_000),
+        ("draft_rows", [1] * 1000),
+        ("reused_plan_tokens", 10**13),
+    ],
+)
+def test_values_that_no_step_has_are_broken(tmp_path: Path, field: str, value: Any) -> None:
+    path = tmp_path / "trace.jsonl"
+    with DecisionTrace(path) as trace:
+        trace.on_step(*a_step())
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}) + "\n")
+    with pytest.raises(UserError, match=r"trace\.jsonl:1: not a step") as refused:
+        list(read_trace(path))
+    assert len(str(refused.value)) < 300
+
+
 def test_a_missing_trace_is_the_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read the trace"):
+    with pytest.raises(UserError, match=r"none: no such trace; write one with"):
         list(read_trace(tmp_path / "none"))
 
 
@@ -275,3 +421,21 @@ def test_a_request_in_prefill_had_no_draft_length_to_choose() -> None:
     view, plan, outcome, seconds = a_step(drafted=(0,), accepted=(0,), truncated=(False,))
     view.phase[0] = Phase.PREFILL
     assert summarised((view, plan, outcome, seconds)).document()["draft_lengths"] == {}
+
+
+def test_reasons_without_end_are_counted_together() -> None:
+    steps = [a_step(number, reason="x" * 500 + chr(0x4E00 + number)) for number in range(2)]
+    steps += [a_step(number, reason=chr(0x4E00 + number)) for number in range(1500)]
+    reasons = summarised(*steps).document()["reasons"]
+    assert reasons["x" * 200] == 2
+    assert reasons[OTHER_REASONS] == 501
+    assert len(reasons) == 1001
+
+
+def test_a_step_that_was_not_measured_has_no_prediction_error() -> None:
+    view, plan, outcome, seconds = a_step(predicted_seconds=1.0)
+    steps = [(view, plan, replace(outcome, step_seconds=measured), seconds) for measured in (0.0, 5e-324)]
+    summary = Summary()
+    for step in steps:
+        summary.add(replace(TraceStep.from_step(*step), step_seconds=step[2].step_seconds))
+    assert summary.document()["predicted_steps"] == 0

@@ -105,7 +105,7 @@ def test_what_is_no_trace_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere.jsonl", "--policy", "off"], "nowhere.jsonl: cannot read the trace"),
+        (["nowhere.jsonl", "--policy", "off"], "nowhere.jsonl: no such trace"),
         (["TRACE", "--policy", "adaptiv"], "no policy is called `adaptiv`; did you mean `adaptive`?"),
         (["TRACE"], "--policy"),
         (["TRACE", "TRACE", "--policy", "off"], "a step number comes twice"),
