@@ -13,6 +13,7 @@ from turbospec.files.results_file import ALL_AT_ONCE
 from turbospec.interface import Policy
 from turbospec.policy import PolicyConfig, find_policy, read_policy
 from turbospec.policy.adaptive_verification import VllmAdaptiveVerificationConfig
+from turbospec.policy.registered import build_policy
 from turbospec.policy.static import StaticPolicy
 from turbospec_sim.acceptance import acceptance_tables
 from turbospec_sim.engine import SimulatedEngine
@@ -120,7 +121,7 @@ def _policy(run: Run, state: EngineState) -> tuple[Policy, GuardConfig]:
     profile = run.scenario.latency.profile()
     if profile is None and isinstance(config, VllmAdaptiveVerificationConfig):
         profile = startup_profile(state, config.profile_context_tokens, run.seed)
-    return config.build(profile, run.seed), config.guard
+    return build_policy(config, profile, run.seed), config.guard
 
 
 def _shown_rate(run: Run, state: EngineState) -> float | str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from turbospec.cli.console import print_json, stderr, stdout, table
+from turbospec.cli.console import print_json, printable, stderr, stdout, table
 from turbospec.errors import UserError
 from turbospec.policy import find_policy, json_schema, read_policy
 from turbospec.policy.registered import registration_faults
@@ -20,17 +20,17 @@ app = typer.Typer(help="Check, show and describe policy files.", no_args_is_help
 def check(files: Annotated[list[Path], typer.Argument(help="Policy files.", metavar="FILE...")]) -> None:
     """Check policy files; exit with 2 if one is invalid."""
     for fault in registration_faults():
-        stderr.print(fault, style="yellow", soft_wrap=True)
+        stderr.print(printable(fault), style="yellow", soft_wrap=True)
     invalid = False
     for file in files:
         try:
             config = read_policy(file)
         except UserError as error:
             invalid = True
-            stderr.print(str(error), style="red", soft_wrap=True)
+            stderr.print(printable(str(error)), style="red", soft_wrap=True)
         else:
             kind = config.model_dump()["policy"]
-            stdout.print(f"{file}: valid ({kind})", style="green", soft_wrap=True)
+            stdout.print(printable(f"{file}: valid ({kind})"), style="green", soft_wrap=True)
     if invalid:
         raise typer.Exit(2)
 
@@ -46,9 +46,9 @@ def show(
     if as_json:
         print_json(settings)
         return
-    rows = table(str(path), "field", "value")
+    rows = table(printable(str(path)), "field", "value")
     for field, value in _flat(settings):
-        rows.add_row(field, str(value))
+        rows.add_row(printable(field), printable(str(value)))
     stdout.print(rows)
 
 

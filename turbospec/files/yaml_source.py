@@ -17,7 +17,7 @@ from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from turbospec.errors import UserError
-from turbospec.files.reading import MEBIBYTE, read_text
+from turbospec.files.reading import MAX_INTEGER, MEBIBYTE, read_text
 
 _FORBIDDEN = re.compile("[\0\ud800-\udfff]")
 _PLAIN_KEYS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:int")
@@ -55,8 +55,12 @@ class _PlainConstructor(SafeConstructor):
         except Exception as error:  # a scalar whose tag or form is that of another type may raise anything
             said = f"not a value of its type: {str(node.value)[:40]}"
             raise ConstructorError(problem=said, problem_mark=node.start_mark) from error
+        said = None
         if isinstance(value, str) and _FORBIDDEN.search(value):
             said = "a NUL character or half of a surrogate pair in a text"
+        elif isinstance(value, int) and abs(value) > MAX_INTEGER:
+            said = f"the number {str(node.value)[:20]}… is out of range"
+        if said is not None:
             raise ConstructorError(problem=said, problem_mark=node.start_mark)
         return value
 
@@ -84,6 +88,8 @@ class YamlSource:
 
     def __init__(self, path: Path, kind: str = "policy") -> None:
         self.path = path
+        self._children: dict[int, dict[str, tuple[int, Node]]] = {}
+        """Line and node of the children of a node, by the node's id: filled where a line is asked for."""
         text = read_text(path, f"{kind} file", limit=_MAX_BYTES)
         try:
             yaml = _yaml()
@@ -103,10 +109,12 @@ class YamlSource:
         node: Node = self._root
         line = _line(node)
         for part in location:
-            found = next((entry for entry in _children(node) if entry[0] == str(part)), None)
+            if id(node) not in self._children:
+                self._children[id(node)] = {name: (line, child) for name, line, child in _children(node)}
+            found = self._children[id(node)].get(str(part))
             if found is None:
                 break
-            _, line, node = found
+            line, node = found
         return line
 
     def error(self, line: int, field: str, message: str) -> UserError:

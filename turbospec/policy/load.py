@@ -8,6 +8,7 @@ from turbospec.controller import Controller
 from turbospec.files.shipped import find_file, shipped_files
 from turbospec.interface import Policy
 from turbospec.models.profile import Profile
+from turbospec.policy.registered import build_policy
 from turbospec.policy.reload import ReloadingPolicy
 from turbospec.policy.schema import read_policy
 
@@ -37,7 +38,7 @@ def load_policy(source: str | Path, *, profile: Profile | None = None, seed: int
     Raises:
         UserError: the file is missing or invalid, or the policy cannot use the profile.
     """
-    return read_policy(find_policy(source)).build(profile, seed)
+    return build_policy(read_policy(find_policy(source)), profile, seed)
 
 
 def load_controller(
@@ -57,5 +58,5 @@ def load_controller(
     """
     path = find_policy(source)
     config = read_policy(path)
-    policy = ReloadingPolicy(path, profile=profile, seed=seed) if reload else config.build(profile, seed)
+    policy = ReloadingPolicy(path, profile=profile, seed=seed) if reload else build_policy(config, profile, seed)
     return Controller(policy, guard=config.guard)

@@ -11,6 +11,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Literal, get_args, get_origin
 
 from turbospec.errors import UserError
+from turbospec.interface import Policy
+from turbospec.models.profile import Profile
 from turbospec.policy.config import PolicyConfig
 
 GROUP = "turbospec.policies"
@@ -41,12 +43,44 @@ def load_registered(name: str) -> type[PolicyConfig] | None:
         raise _error(entry, fault)
     try:
         loaded = entry.load()
-    except Exception as error:  # the import runs code of another package, which may raise anything
-        raise _error(entry, f"does not load ({type(error).__name__}: {error}); fix `{entry.value}`") from error
+    except (Exception, SystemExit) as error:  # the import runs code of another package, which may raise anything
+        raise _error(entry, f"does not load ({_described(error)}); fix `{entry.value}`") from error
     if not (isinstance(loaded, type) and issubclass(loaded, PolicyConfig)):
         raise _error(entry, f"must be a subclass of turbospec.policy.PolicyConfig; `{entry.value}` is not")
     _check_class(entry, loaded)
     return loaded
+
+
+def build_policy(config: PolicyConfig, profile: Profile | None, seed: int) -> Policy:
+    """The policy that settings describe. Arguments as for `PolicyConfig.build`.
+
+    Raises:
+        UserError: the policy cannot use the profile, or is another package's and fails.
+    """
+    try:
+        return config.build(profile, seed)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        fault = fault_of_another_package(type(config), "cannot be built", error)
+        if fault is None:
+            raise
+        raise UserError(fault) from error
+
+
+def fault_of_another_package(settings: type[PolicyConfig], what: str, error: BaseException) -> str | None:
+    """An error line where another package's policy raised `error`; None for TurboSpec's own policies."""
+    package = settings.__module__.partition(".")[0]
+    if package == __name__.partition(".")[0]:
+        return None
+    return f"policy `{settings.__name__}` of package `{package}` {what} ({_described(error)}); fix that package"
+
+
+def _described(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # of `__str__`
+        return type(error).__name__
 
 
 def _check_class(entry: EntryPoint, loaded: type[PolicyConfig]) -> None:
@@ -60,14 +94,24 @@ def _check_class(entry: EntryPoint, loaded: type[PolicyConfig]) -> None:
     try:
         loaded.model_json_schema()  # error lines and `turbospec policy schema` need it
     except Exception as error:  # pydantic has no common base class for these errors
-        raise _error(entry, f"has a field that a YAML file cannot hold ({error}); fix {loaded.__name__}") from error
+        said = _described(error)
+        raise _error(entry, f"has a field that a YAML file cannot hold ({said}); fix {loaded.__name__}") from error
 
 
 def _entries() -> dict[str, list[EntryPoint]]:
-    """All entry points of the group, by name; a name may be registered by several packages."""
+    """All entry points of the group, by name; a name may be registered by several packages.
+
+    Raises:
+        UserError: a package's list of entry points cannot be read.
+    """
     found: dict[str, list[EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):
-        found.setdefault(entry.name, []).append(entry)
+    try:
+        for entry in entry_points(group=GROUP):
+            found.setdefault(entry.name, []).append(entry)
+    except Exception as error:  # importlib does not check what it reads
+        raise UserError(
+            f"the entry points of an installed package cannot be read ({_described(error)}); find it with `pip check`"
+        ) from error
     return found
 
 
@@ -86,4 +130,4 @@ def _error(entry: EntryPoint, fault: str) -> UserError:
 
 
 def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist else "?"
+    return (entry.dist.name if entry.dist else None) or "?"

@@ -9,6 +9,7 @@ from pathlib import Path
 from turbospec.errors import UserError
 from turbospec.interface import Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
+from turbospec.policy.registered import build_policy
 from turbospec.policy.schema import read_policy
 
 log = logging.getLogger("turbospec")
@@ -52,7 +53,7 @@ class ReloadingPolicy:
         self.policy.observe(outcome)
 
     def _load(self) -> Policy:
-        return read_policy(self.path).build(self._profile, self._seed)
+        return build_policy(read_policy(self.path), self._profile, self._seed)
 
     def _follow_file(self) -> None:
         stamp = _stamp(self.path)

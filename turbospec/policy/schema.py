@@ -17,11 +17,18 @@ from turbospec.files.suggestions import nearest
 from turbospec.files.yaml_source import YamlSource
 from turbospec.policy.config import PolicyConfig
 from turbospec.policy.kinds import BUILT_IN, config_class, known_kinds
-from turbospec.policy.registered import load_registered, registered_kinds, registration_faults
+from turbospec.policy.registered import (
+    fault_of_another_package,
+    load_registered,
+    registered_kinds,
+    registration_faults,
+)
 
 log = logging.getLogger("turbospec")
 
 _MISSING = ("missing", "too_short")
+_SHOWN = 60
+"""Characters of a name or a value in an error."""
 
 
 def read_policy(path: Path) -> PolicyConfig:
@@ -38,10 +45,17 @@ def read_policy(path: Path) -> PolicyConfig:
         return settings.model_validate_json(json.dumps(source.data, default=str), strict=True)
     except ValidationError as error:
         # Report the first of several problems, but a missing field last: it may be in the file, misspelt or invalid.
-        problems = error.errors()
-        ranked = sorted((problem["type"] in _MISSING, *_explain(settings, source, problem)) for problem in problems)
-        _, line, field, message = ranked[0]
-        raise source.error(line, field, message) from error
+        problem = min(
+            error.errors(include_url=False),
+            key=lambda problem: (problem["type"] in _MISSING, source.line(problem["loc"]), str(problem["loc"])),
+        )
+        field = ".".join(_short(str(part)) for part in problem["loc"])
+        raise source.error(source.line(problem["loc"]), field, _explain(settings, problem)) from error
+    except (Exception, SystemExit) as error:  # a validator of another package may raise anything
+        fault = fault_of_another_package(settings, "fails on these settings", error)
+        if fault is None:
+            raise
+        raise source.error(source.line([]), "", fault) from error
 
 
 def json_schema() -> dict[str, Any]:
@@ -86,29 +100,32 @@ def _class_of(source: YamlSource) -> type[PolicyConfig]:
     except UserError as error:
         raise source.error(line, "policy", str(error)) from error
     if settings is None:
-        name = kind if isinstance(kind, str) else json.dumps(kind, default=str)[:60]
+        name = _short(kind if isinstance(kind, str) else json.dumps(kind, default=str))
         lacking = ", registered by no installed package" if "." in name else ""
         raise source.error(line, "policy", f"unknown policy `{name}`{lacking}; {nearest(name, known_kinds())}")
     return settings
 
 
-def _explain(settings: type[PolicyConfig], source: YamlSource, problem: ErrorDetails) -> tuple[int, str, str]:
-    """Line (from 0), field and message of a validation error."""
+def _explain(settings: type[PolicyConfig], problem: ErrorDetails) -> str:
+    """What is wrong, and how to fix it."""
     location = problem["loc"]
     match problem["type"]:
         case "extra_forbidden":
             known = _fields(settings, location[:-1])
-            message = f"unknown field; {nearest(str(location[-1]), known) if known else 'remove it'}"
+            return f"unknown field; {nearest(_short(str(location[-1])), known) if known else 'remove it'}"
         case "missing":
             expected = _fields(settings, location[:-1]).get(str(location[-1]), {})
             value = expected.get("const", f"<{expected.get('type', 'value')}>")
-            message = f"missing; add `{location[-1]}: {value}`"
+            return f"missing; add `{location[-1]}: {value}`"
         case "value_error":
-            message = str(problem.get("ctx", {})["error"])
+            return str(problem.get("ctx", {})["error"])
         case _:
             said = problem["msg"]
-            message = f"{said[0].lower()}{said[1:]} (got {json.dumps(problem['input'])[:60]})"
-    return source.line(location), ".".join(map(str, location)), message
+            return f"{said[0].lower()}{said[1:]} (got {json.dumps(problem['input'], default=repr)[:_SHOWN]})"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _fields(settings: type[PolicyConfig], location: Sequence[int | str]) -> dict[str, dict[str, Any]]:

@@ -15,6 +15,7 @@ from turbospec.models.logistic import MAX_CLASSES
 from turbospec.models.profile import Profile
 from turbospec.observability.trace import TraceStep
 from turbospec.policy import PolicyConfig
+from turbospec.policy.registered import build_policy
 from turbospec_sim.acceptance import AcceptanceTables
 from turbospec_sim.profile_fit import fitted_coefficients, predicted_seconds
 from turbospec_sim.records import CLASS, OFFERED
@@ -123,7 +124,8 @@ class Replay:
             UserError: the policy needs a profile.
         """
         pessimistic, optimistic = (
-            self._run(name, config.build(self._profile, 0), config.guard, bound) for bound in (PESSIMISTIC, OPTIMISTIC)
+            self._run(name, build_policy(config, self._profile, 0), config.guard, bound)
+            for bound in (PESSIMISTIC, OPTIMISTIC)
         )
         return pessimistic, optimistic
 

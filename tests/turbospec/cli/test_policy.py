@@ -47,3 +47,26 @@ def test_settings_are_shown_with_their_defaults(files: list[Path], capsys: pytes
 def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     schema()
     assert "StaticConfig" in json.loads(capsys.readouterr().out)["$defs"]
+
+
+def test_descriptions_and_names_are_neither_markup_nor_terminal_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "[red]\x1b[31m.yaml"
+    path.write_text(STATIC + 'description: "[/bold] \\e[31m\\a two\\nlines"\n')
+    check([path])
+    show(str(path))
+    shown = capsys.readouterr().out
+    assert r"[red]\x1b[31m.yaml: valid (static)" in shown
+    assert r"[/bold] \x1b[31m\x07 two lines" in shown
+    path.write_text('policy: "\\e[31m"\n')
+    with pytest.raises(typer.Exit):
+        check([path])
+    shown += capsys.readouterr().err
+    assert r"unknown policy `\x1b[31m`" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_file_that_is_given_twice_is_checked_twice(files: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    check([files[0], files[0]])
+    assert capsys.readouterr().out == f"{files[0]}: valid (static)\n" * 2

@@ -20,6 +20,7 @@ from tests.turbospec_sim.scenarios import document
 from turbospec import UserError
 from turbospec.cli.policy import app
 from turbospec.policy import json_schema, load_controller, load_policy, read_policy
+from turbospec.policy.static import StaticConfig
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "policy_package"
 NAMES = (f"other_{number}" for number in itertools.count())
@@ -203,9 +204,66 @@ def test_a_reloaded_file_whose_policy_cannot_be_built_is_refused(register, file,
     assert "no weights" in caplog.text
 
 
+UNSPEAKABLE = "class Odd(Exception):\n    def __str__(self):\n        raise RuntimeError\n"
+VALIDATED = CONFIG.replace(
+    "    def build",
+    "    def model_post_init(self, context):\n        raise {error}\n\n    def build",
+)
+BUILT = CONFIG.replace("return StaticPolicy(2)", "raise {error}")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ('OSError("no\\nweights")', "OSError: no weights"),
+        ("SystemExit(3)", "SystemExit: 3"),
+        ("Odd()", "Odd"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("source", "does"), [(VALIDATED, "fails on these settings"), (BUILT, "cannot be built")], ids=["validated", "built"]
+)
+def test_whatever_another_package_raises_is_one_line_that_names_it(register, file, source, does, error, words):
+    name, module = register(UNSPEAKABLE + source.replace("{error}", error))
+    with pytest.raises(UserError) as refused:
+        load_policy(file(name))
+    line = " ".join(str(refused.value).split())
+    assert line.endswith(f"policy `OtherConfig` of package `{module}` {does} ({words}); fix that package")
+
+
+def test_a_fault_of_a_built_in_policy_is_ours(file, monkeypatch):
+    def fail(self, profile, seed):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(StaticConfig, "build", fail)
+    with pytest.raises(ZeroDivisionError):
+        load_policy(file("static", "draft_length: 1\n"))
+
+
+@pytest.mark.parametrize("content", ["[turbospec.policies]\nno equals sign\n", "[turbospec.policies]\n\xff = a:b\n"])
+def test_a_broken_list_of_entry_points_hurts_no_built_in_policy(tmp_path, monkeypatch, file, content):
+    information = tmp_path / "broken-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    (information / "entry_points.txt").write_bytes(content.encode("latin-1"))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert read_policy(file("off")).model_dump()["policy"] == "off"
+    with pytest.raises(UserError, match="entry points of an installed package cannot be read"):
+        read_policy(file("no.such"))
+
+
+def test_a_package_without_a_name_is_still_told(register, file, tmp_path):
+    name, module = register("OtherConfig = 3")
+    (tmp_path / module / f"{module}-1.dist-info" / "METADATA").unlink()
+    assert f"entry point `{name}` of package `" in error_of(file(name))
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
+        ({"source": "raise SystemExit(4)"}, "does not load (SystemExit: 4); fix `{module}:OtherConfig`"),
+        ({"source": UNSPEAKABLE + "raise Odd"}, "does not load (Odd); fix `{module}:OtherConfig`"),
+        ({"value": "no module"}, "does not load ("),
         (
             {"value": "no_such_module:Config"},
             "does not load (ModuleNotFoundError: No module named 'no_such_module'); fix `no_such_module:Config`",

@@ -79,6 +79,33 @@ def test_a_vanished_file_keeps_the_policy_with_one_warning(file, caplog):
     assert planned(policy, 6.0) == 2
 
 
+@pytest.mark.parametrize("place", ["folder", "pipe", "device"])
+def test_a_file_that_is_none_any_more_keeps_the_policy(file, place, caplog):
+    policy = ReloadingPolicy(file, check_seconds=0.0)
+    file.unlink()
+    match place:
+        case "folder":
+            file.mkdir()
+        case "pipe":
+            os.mkfifo(file)
+        case _:
+            file.symlink_to("/dev/zero")
+    assert [planned(policy, now) for now in range(5)] == [3] * 5
+    (warning,) = warnings(caplog)
+    assert "name a policy file" in warning
+
+
+def test_a_file_that_is_half_written_is_read_again(file, caplog):
+    policy = ReloadingPolicy(file, check_seconds=0.0)
+    whole = file.read_text().replace("draft_length: 3", "draft_length: 5")
+    for end in (0, 10, 25, 40):
+        file.write_text(whole[:end])
+        assert planned(policy, 0.0) == 3
+    file.write_text(whole)
+    assert planned(policy, 0.0) == 5
+    assert len(warnings(caplog)) == 4
+
+
 def test_observations_reach_the_policy(file):
     file.write_text("version: 1\npolicy: heuristic\nstart: 5\n")
     policy = ReloadingPolicy(file)

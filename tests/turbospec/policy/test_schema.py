@@ -3,7 +3,7 @@ import json
 import pytest
 
 from turbospec import UserError
-from turbospec.policy import json_schema, read_policy, registered
+from turbospec.policy import json_schema, read_policy, registered, schema
 
 HEAD = "version: 1\npolicy: static\n"
 EMA = "version: 1\npolicy: ema_tiers\n"
@@ -123,6 +123,33 @@ def test_binary_is_no_policy(error_of):
     assert error_of(b"\xff\xfe\x00") == "x.yaml: not a text file in UTF-8 (byte 0)"
 
 
+@pytest.mark.parametrize(
+    ("text", "start", "end"),
+    [
+        (HEAD + "x" * 300 + ": 1\n", f"3: {'x' * 60}…: unknown field; known: ", ""),
+        (f"version: 1\npolicy: {'x' * 300}\n", f"2: policy: unknown policy `{'x' * 60}…`; known: ", ""),
+        (f"version: 1\npolicy: [{'x' * 300}]\n", '2: policy: unknown policy `["xxx', ""),
+        (HEAD + f"draft_length: {'x' * 300}\n", '3: draft_length: input should be a valid integer (got "xxx', ""),
+        (HEAD + "draft_length: [!!binary aGk=, 2020-01-01, !!set {a}]\n", "3: draft_length: input should be", ""),
+        (HEAD + f"draft_length: 0x{'f' * 5000}\n", "3: not valid YAML (the number 0xfff", " is out of range)"),
+        (HEAD + f"draft_length: {10**19}\n", "3: not valid YAML (the number 1000", " is out of range)"),
+    ],
+)
+def test_long_and_odd_values_make_short_errors(error_of, text, start, end):
+    error = error_of(text)
+    assert error.startswith(f"x.yaml:{start}")
+    assert error.endswith(end)
+    assert len(error) < 300
+
+
+def test_one_of_many_problems_is_explained(error_of, monkeypatch):
+    explained = []
+    monkeypatch.setattr(schema, "_explain", lambda settings, problem: explained.append(problem["loc"]) or "wrong")
+    unknown = "".join(f"k{number}: 1\n" for number in range(2000))
+    assert error_of(HEAD + unknown) == "x.yaml:3: k0: wrong"
+    assert explained == [("k0",)]
+
+
 @pytest.mark.parametrize("word", ["off", '"off"', "'off'"])
 def test_off_is_a_word_here_and_not_false_as_in_yaml_1_1(tmp_path, word):
     path = tmp_path / "p.yaml"
@@ -202,15 +229,15 @@ def test_default_tiers(tmp_path):
 
 
 def test_json_schema_says_what_each_policy_takes():
-    schema = json.loads(json.dumps(json_schema()))
-    assert set(schema["discriminator"]["mapping"]) == set(KINDS.split(", "))
-    static = schema["$defs"]["StaticConfig"]
+    document = json.loads(json.dumps(json_schema()))
+    assert set(document["discriminator"]["mapping"]) == set(KINDS.split(", "))
+    static = document["$defs"]["StaticConfig"]
     assert static["required"] == ["version", "policy", "draft_length"]
     assert static["additionalProperties"] is False
     assert static["properties"]["draft_length"]["minimum"] == 0
     undescribed = [
         f"{name}.{field}"
-        for name, model in schema["$defs"].items()
+        for name, model in document["$defs"].items()
         for field, property_ in model["properties"].items()
         if field != "policy" and "description" not in property_
     ]
