@@ -1,0 +1,168 @@
+"""What an ablation simulates: the shipped scenarios, and synthetic engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, get_args
+
+from turbospec_sim.scenario import Scenario
+from turbospec_sim.scenario_file import read_scenario, shipped_scenarios
+
+ProfileKind = Literal["none", "right", "draft-halved", "draft-doubled", "verify-halved", "verify-doubled"]
+PROFILES: tuple[ProfileKind, ...] = get_args(ProfileKind)
+"""Profiles that policies get: none, one measured on the simulated engine, and the same with a part that is wrong."""
+CONCURRENCIES = (1, 8, 64, 256, 1024)
+MAX_DRAFT = 5
+SCALED = frozenset(("requests", "period_seconds", "begin_seconds", "end_seconds", "at_seconds", "until_seconds"))
+"""Fields of a scenario that a shorter run divides."""
+LEAST_REQUESTS = 60
+"""A shorter run keeps so many."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One load of one server."""
+
+    name: str
+    groups: tuple[str, ...]
+    """What it counts for in the table."""
+    scenario: Scenario
+    rate: float | None
+    profile: ProfileKind | None = None
+    """None: the scenario's own."""
+
+
+def shipped_cases(shorter: float = 1.0) -> Iterator[Case]:
+    """All shipped scenarios at all of their rates.
+
+    Args:
+        shorter: factor by which runs have fewer requests, and changes over time come sooner.
+    """
+    for name, path in sorted(shipped_scenarios().items()):
+        scenario = _shortened(read_scenario(path), shorter)
+        for rate in scenario.rates or (None,):
+            label = name if rate is None else f"{name} {rate:g}/s"
+            yield Case(label, ("scenarios",), scenario, rate)
+
+
+ENGINES: dict[str, dict[str, Any]] = {
+    # Two CPU cores and models of 20 M and 2 M parameters: every token takes its time.
+    "cpu": {
+        "source": "coefficients",
+        "verify_floor_seconds": 4e-3,
+        "verify_token_seconds": 6e-4,
+        "verify_combined": "plus",
+        "host_seconds": 3e-4,
+        "host_request_seconds": 2e-5,
+        "kv_token_seconds": 2e-7,
+        "draft_start_seconds": 2e-4,
+        "draft_pass_seconds": 9e-4,
+        "draft_row_seconds": 1e-4,
+        "catch_up_token_seconds": 5e-5,
+        "noise": 0.08,
+    },
+    "gpu-8b": {
+        "source": "roofline",
+        "gpu": "h100",
+        "target": "qwen3-8b",
+        "drafter": "qwen3-8b-eagle3",
+        "host_seconds": 1.5e-3,
+        "host_request_seconds": 2e-6,
+        "draft_overhead_seconds": 5e-4,
+        "noise": 0.03,
+    },
+    "gpu-70b": {
+        "source": "roofline",
+        "gpu": "h100",
+        "gpus": 4,
+        "target": "llama-3.3-70b",
+        "drafter": "llama-3.3-70b-eagle3",
+        "host_seconds": 2e-3,
+        "host_request_seconds": 2e-6,
+        "draft_overhead_seconds": 8e-4,
+        "noise": 0.03,
+        "graph_sizes": [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)],
+        "graph_lengths": [0, 1, 2, 3, 5],
+        "piecewise_seconds": 2e-3,
+    },
+}
+"""Step times of the synthetic engines."""
+DRAFTERS = {
+    "good": [0.85, 0.8, 0.77, 0.74, 0.7],
+    "weak": [0.5, 0.42, 0.36, 0.32, 0.3],
+    "useless": [0.02, 0.02, 0.02, 0.02, 0.02],
+}
+"""Acceptance by position."""
+CPU_CONCURRENCIES = (1, 8, 64)
+
+
+def synthetic_cases(
+    shorter: float = 1.0,
+    *,
+    concurrencies: Sequence[int] = CONCURRENCIES,
+    profiles: Sequence[ProfileKind] = PROFILES,
+) -> Iterator[Case]:
+    """Closed loops on synthetic engines, with drafters of three kinds and profiles that are right, wrong or missing."""
+    for engine in ENGINES:
+        for concurrency in concurrencies:
+            if engine == "cpu" and concurrency not in CPU_CONCURRENCIES:
+                continue
+            for drafter in DRAFTERS:
+                scenario = _synthetic(engine, concurrency, drafter, shorter)
+                for profile in profiles:
+                    right = profile if profile in ("none", "right") else "wrong"
+                    groups = (engine, f"profile {right}", f"drafter {drafter}")
+                    yield Case(f"{engine} {concurrency} {drafter} {profile}", groups, scenario, None, profile)
+
+
+@cache
+def _synthetic(engine: str, concurrency: int, drafter: str, shorter: float) -> Scenario:
+    # About a thousand steps at one token a step, however many requests run at once.
+    requests = max(round(6 * concurrency / shorter), concurrency + 4)
+    lengths = {"distribution": "lognormal", "mean": 200, "sigma": 0.5, "low": 16, "high": 1000}
+    document = {
+        "version": 1,
+        "policy": "adaptive",
+        "server": {
+            "max_num_seqs": concurrency,
+            "max_num_batched_tokens": 8192,
+            "kv_cache_tokens": 3_000_000,
+            "emit": "before_draft" if engine == "cpu" else "after_draft",
+        },
+        "drafter": {"max_draft": MAX_DRAFT, "batch": engine != "cpu"},
+        "latency": ENGINES[engine],
+        "workload": {
+            "requests": requests,
+            "arrivals": {"process": "closed", "concurrency": concurrency},
+            "classes": [
+                {
+                    "name": "chat",
+                    "prompt_tokens": lengths,
+                    "output_tokens": lengths,
+                    "acceptance": {"process": "by_position", "rates": DRAFTERS[drafter]},
+                }
+            ],
+        },
+    }
+    return Scenario.model_validate_json(json.dumps(document), strict=True)
+
+
+def _shortened(scenario: Scenario, shorter: float) -> Scenario:
+    if shorter == 1.0:
+        return scenario
+    return Scenario.model_validate(_scaled(scenario.model_dump(), shorter))
+
+
+def _scaled(node: Any, shorter: float) -> Any:
+    if isinstance(node, dict):
+        return {name: _divided(name, value, shorter) for name, value in node.items()}
+    return tuple(_scaled(item, shorter) for item in node) if isinstance(node, list | tuple) else node
+
+
+def _divided(name: str, value: Any, shorter: float) -> Any:
+    if name not in SCALED or value is None:
+        return _scaled(value, shorter)
+    return min(value, max(round(value / shorter), LEAST_REQUESTS)) if name == "requests" else value / shorter
