@@ -14,7 +14,14 @@ from pathlib import Path
 from turbospec.errors import UserError
 from turbospec.files.suggestions import nearest
 from turbospec.files.writing import check_outputs, write_whole
-from turbospec_bench.ablation.cases import CONCURRENCIES, PROFILES, Case, shipped_cases, synthetic_cases
+from turbospec_bench.ablation.cases import (
+    CONCURRENCIES,
+    PROFILES,
+    AnyCase,
+    RecordedCase,
+    shipped_cases,
+    synthetic_cases,
+)
 from turbospec_bench.ablation.checkpoint import Checkpoint, sources_digest
 from turbospec_bench.ablation.mechanisms import MECHANISMS, NOTHING
 from turbospec_bench.ablation.runs import fixed_lengths, run_case
@@ -23,7 +30,7 @@ from turbospec_sim.backends import workers
 
 CHUNK = 4
 """Runs that a process does in one go."""
-Part = tuple[Case, str, int]
+Part = tuple[AnyCase, str, int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         UserError: an option is wrong, or a file cannot be read or written.
     """
     options = _options(arguments)
-    check_outputs(options.json, options.markdown)
+    check_outputs(options.json, options.markdown, inputs=options.trace)
     cases = _cases(options)
     mechanisms = _mechanisms(options.mechanism)
     checkpoint = Checkpoint(options.json, {"sources": sources_digest(), "shorter": options.shorter})
@@ -83,6 +90,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--mechanism", action="append", metavar="NAME", help="what is switched off; repeat; all")
     parser.add_argument("--concurrency", type=_positive, action="append", help="of the synthetic engines; repeat")
     parser.add_argument("--profile", choices=PROFILES, action="append", help="of the synthetic engines; repeat")
+    parser.add_argument("--trace", type=Path, action="append", default=[], help="decision trace to replay too; repeat")
     parser.add_argument("--fixed", action="store_true", help="compare `adaptive` with all fixed draft lengths too")
     parser.add_argument("--json", type=Path, help="file for the rows; those that it has are not simulated again")
     parser.add_argument("--markdown", type=Path, help="file for the tables")
@@ -96,27 +104,28 @@ def _positive(text: str) -> int:
     return value
 
 
-def _cases(options: argparse.Namespace) -> list[Case]:
+def _cases(options: argparse.Namespace) -> list[AnyCase]:
     if not 1.0 <= options.shorter <= 1000.0:
         raise UserError("--shorter: a factor from 1 to 1000")
-    found = [
+    found: list[AnyCase] = [
         *shipped_cases(options.shorter),
         *synthetic_cases(
             options.shorter,
             concurrencies=options.concurrency or CONCURRENCIES,
             profiles=options.profile or PROFILES,
         ),
+        *(RecordedCase(path) for path in options.trace),
     ]
     if options.only is None:
         return found
     for pattern in options.only:
         if not any(_matches(case, pattern) for case in found):
-            names = [name for case in found for name in (case.name, *case.groups)]
-            raise UserError(f"--only {pattern}: no such case; {nearest(pattern, names)}")
+            groups = {group for case in found for group in case.groups}
+            raise UserError(f"--only {pattern}: no such case or group; {nearest(pattern, groups)}")
     return [case for case in found if any(_matches(case, pattern) for pattern in options.only)]
 
 
-def _matches(case: Case, pattern: str) -> bool:
+def _matches(case: AnyCase, pattern: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in (case.name, *case.groups))
 
 

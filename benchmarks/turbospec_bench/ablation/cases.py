@@ -1,4 +1,4 @@
-"""What an ablation simulates: the shipped scenarios, and synthetic engines."""
+"""What an ablation simulates: the shipped scenarios, synthetic engines, and recorded runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from turbospec_sim.scenario import Scenario
@@ -33,6 +34,24 @@ class Case:
     rate: float | None
     profile: ProfileKind | None = None
     """None: the scenario's own."""
+
+
+@dataclass(frozen=True)
+class RecordedCase:
+    """A decision trace of one run, which is replayed: unknown draft tokens are rejected."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return ("traces",)
+
+
+AnyCase = Case | RecordedCase
 
 
 def shipped_cases(shorter: float = 1.0) -> Iterator[Case]:

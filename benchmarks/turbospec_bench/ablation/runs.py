@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import zlib
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,15 @@ import numpy as np
 from turbospec.controller import GuardConfig
 from turbospec.interface import Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
+from turbospec.observability.trace import read_trace
 from turbospec.policy import find_policy, read_policy
 from turbospec.policy.static import StaticPolicy
-from turbospec_bench.ablation.cases import Case
+from turbospec_bench.ablation.cases import AnyCase, Case, RecordedCase
 from turbospec_bench.ablation.mechanisms import MECHANISMS, NOTHING
 from turbospec_bench.ablation.profiles import profile_of
 from turbospec_sim.acceptance import acceptance_tables
 from turbospec_sim.metrics import judged
+from turbospec_sim.replay import Replay
 from turbospec_sim.run import serve
 from turbospec_sim.state import EngineState
 from turbospec_sim.workload.offered import offered_requests
@@ -72,12 +76,14 @@ class _Steps:
         sums[1] += seconds
 
 
-def fixed_lengths(case: Case) -> list[str]:
-    """Names of a case's runs with fixed draft lengths."""
+def fixed_lengths(case: AnyCase) -> list[str]:
+    """Names of a case's runs with fixed draft lengths; of a recorded run none, because it knows too little of them."""
+    if isinstance(case, RecordedCase):
+        return []
     return [f"{FIXED}{length}" for length in range(case.scenario.drafter.max_draft + 1)]
 
 
-def run_case(case: Case, mechanism: str, seed: int) -> Row:
+def run_case(case: AnyCase, mechanism: str, seed: int) -> Row:
     """Simulate a case.
 
     Args:
@@ -87,7 +93,15 @@ def run_case(case: Case, mechanism: str, seed: int) -> Row:
 
     Returns:
         A row; a function of the arguments alone.
+
+    Raises:
+        UserError: a recorded run cannot be read or replayed.
     """
+    row = {"case": case.name, "mechanism": mechanism, "seed": seed}
+    return row | (_replayed(case, mechanism) if isinstance(case, RecordedCase) else _simulated(case, mechanism, seed))
+
+
+def _simulated(case: Case, mechanism: str, seed: int) -> Row:
     scenario, number = case.scenario, case.scenario.seed + seed
     state = EngineState(
         engine=scenario.engine(number),
@@ -102,16 +116,13 @@ def run_case(case: Case, mechanism: str, seed: int) -> Row:
     if mechanism.startswith(FIXED):
         figures, trips = _serve(state, StaticPolicy(int(mechanism.removeprefix(FIXED))), steps)
     else:
-        with (NOTHING if mechanism == NOTHING.name else MECHANISMS[mechanism]).off():
+        with _off(mechanism):
             policy = read_policy(find_policy("adaptive")).build(_profile(case), 0)
             figures, trips = _serve(state, policy, steps)
     rates = {part: tokens / seconds if seconds else math.nan for part, (tokens, seconds) in steps.parts.items()}
     closed = scenario.workload.concurrency is not None and scenario.slo is None
     goodput = judged(state, figures, scenario.slo)["token_goodput"]
     return {
-        "case": case.name,
-        "mechanism": mechanism,
-        "seed": seed,
         # How long the last requests of a closed loop take is mostly chance.
         "token_goodput": rates.get(FULL, goodput) if closed else goodput,
         **{name: figures[name] for name in FIGURES},
@@ -119,6 +130,28 @@ def run_case(case: Case, mechanism: str, seed: int) -> Row:
         "decisions": steps.digest,
         "guard_trips": trips,
     }
+
+
+def _replayed(case: RecordedCase, mechanism: str) -> Row:
+    with _off(mechanism):
+        pessimistic, _ = _replay(case.path).rows("adaptive", read_policy(find_policy("adaptive")))
+    figures = {name: pessimistic[name] for name in FIGURES}
+    return {
+        "token_goodput": pessimistic["output_throughput"],
+        **figures,
+        "parts": {},
+        "decisions": zlib.crc32(repr(pessimistic).encode()),
+        "guard_trips": pessimistic["guard_trips"],
+    }
+
+
+@lru_cache(maxsize=4)
+def _replay(path: Path) -> Replay:
+    return Replay(list(read_trace(path)))
+
+
+def _off(mechanism: str) -> AbstractContextManager[None]:
+    return (NOTHING if mechanism == NOTHING.name else MECHANISMS[mechanism]).off()
 
 
 def _serve(state: EngineState, policy: Policy, steps: _Steps) -> tuple[dict[str, Any], int]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from turbospec_bench.ablation.cases import Case
+from turbospec_bench.ablation.cases import AnyCase
 from turbospec_bench.ablation.mechanisms import MECHANISMS, NOTHING
+from turbospec_bench.ablation.runs import FIRST_STEPS, FIXED, SETTLED_STEP
 from turbospec_sim.replications import half_width
 
 Row = Mapping[str, Any]
@@ -83,7 +84,7 @@ def changed_share(rows: Iterable[Row], mechanism: str) -> float:
     return float(np.mean(differs)) if differs else math.nan
 
 
-def groups_of(cases: Sequence[Case]) -> dict[str, set[str]]:
+def groups_of(cases: Sequence[AnyCase]) -> dict[str, set[str]]:
     """Names of the cases of each group, and of all."""
     groups: dict[str, set[str]] = {"all": {case.name for case in cases}}
     for case in cases:
@@ -92,7 +93,7 @@ def groups_of(cases: Sequence[Case]) -> dict[str, set[str]]:
     return groups
 
 
-def table(rows: Sequence[Row], cases: Sequence[Case]) -> list[list[str]]:
+def table(rows: Sequence[Row], cases: Sequence[AnyCase]) -> list[list[str]]:
     """Head and lines: one for each mechanism that has rows."""
     groups = groups_of(cases)
     head = ["without", "runs that differ", *(f"goodput, {group}" for group in groups)]
@@ -128,22 +129,33 @@ def descriptions() -> list[list[str]]:
 def best_fixed(rows: Sequence[Row], figure: str = GOODPUT) -> list[list[str]]:
     """Head and lines: `adaptive` over the best fixed draft length of each case, means over seeds.
 
-    For a machine that changes its speed there is a line for each phase.
+    In tokens/s: of the run, of its first steps, of the settled rest. For a machine that changes its speed there is a
+    line for each phase.
     """
-    lines = [["case", "best K", "`adaptive` / best K"]]
+    lines = [["case", "best K", "`adaptive` / best K", f"first {FIRST_STEPS} steps", f"from step {SETTLED_STEP}"]]
     by_case: dict[str, list[Row]] = {}
     for row in rows:
         by_case.setdefault(row["case"], []).append(row)
     for case, own in by_case.items():
-        parts = sorted({part for row in own for part in row["parts"] if part.startswith("phase-")})
-        for part in [None, *parts]:
-            means = _means(own, figure, part)
-            fixed = {name: value for name, value in means.items() if name.startswith("fixed-")}
-            if fixed and NOTHING.name in means:
-                best = max(fixed, key=fixed.__getitem__)
-                label = case if part is None else f"{case}, {part}"
-                lines.append([label, best.removeprefix("fixed-"), f"{means[NOTHING.name] / fixed[best]:.3f}"])
+        phases = sorted({part for row in own for part in row["parts"] if part.startswith("phase-")})
+        for phase in [None, *phases]:
+            best, ratio = _over_best(own, figure, phase)
+            if best is None:
+                continue
+            label = case if phase is None else f"{case}, {phase}"
+            rest = [_over_best(own, figure, part)[1] for part in ("first", "settled")] if phase is None else []
+            lines.append([label, best, ratio, *(rest or ["–", "–"])])
     return lines
+
+
+def _over_best(rows: Sequence[Row], figure: str, part: str | None) -> tuple[str | None, str]:
+    """The best fixed length and the ratio to it, of a figure or of a part's tokens/s; None without fixed lengths."""
+    means = _means(rows, figure, part)
+    fixed = {name.removeprefix(FIXED): value for name, value in means.items() if name.startswith(FIXED)}
+    if not fixed or NOTHING.name not in means:
+        return None, "–"
+    best = max(fixed, key=fixed.__getitem__)
+    return best, f"{means[NOTHING.name] / fixed[best]:.3f}"
 
 
 def _means(rows: Sequence[Row], figure: str, part: str | None) -> dict[str, float]:

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from turbospec import UserError
+from turbospec.observability.trace import DecisionTrace
 from turbospec_bench.ablation import __main__ as command
-from turbospec_bench.ablation.cases import PROFILES, shipped_cases, synthetic_cases
+from turbospec_bench.ablation.cases import PROFILES, RecordedCase, shipped_cases, synthetic_cases
 from turbospec_bench.ablation.checkpoint import Checkpoint
 from turbospec_bench.ablation.profiles import profile_of
+from turbospec_bench.ablation.runs import fixed_lengths, run_case
 from turbospec_bench.ablation.table import best_fixed, changed_share, effect
+from turbospec_sim.run import Run, simulate
 from turbospec_sim.scenario_file import shipped_scenarios
 
 SMALL = ["--shorter", "20", "--only", "gpu-8b 1 weak *", "--concurrency", "1", "--profile", "none", "--seeds", "2"]
@@ -68,7 +71,7 @@ def test_rows_of_other_settings_are_not_used(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--mechanism", "urgencie"], "--mechanism urgencie: no such mechanism; did you mean `urgency`?"),
-        (["--only", "rush-houR*"], "--only rush-houR*: no such case"),
+        (["--only", "rush-houR*"], "--only rush-houR*: no such case or group; known: cpu, drafter good"),
         (["--shorter", "0.5"], "--shorter: a factor from 1 to 1000"),
     ],
 )
@@ -100,7 +103,19 @@ def test_the_best_fixed_length_is_chosen_for_each_phase() -> None:
         row("a", "fixed-0", 0, 80.0, **{"phase-0": 50.0, "phase-1": 50.0}),
         row("a", "fixed-3", 0, 110.0, **{"phase-0": 100.0, "phase-1": 20.0}),
     ]
-    assert best_fixed(rows)[1:] == [["a", "3", "0.909"], ["a, phase-0", "3", "0.900"], ["a, phase-1", "0", "0.800"]]
+    found = [line[:3] for line in best_fixed(rows)[1:]]
+    assert found == [["a", "3", "0.909"], ["a, phase-0", "3", "0.900"], ["a, phase-1", "0", "0.800"]]
+
+
+def test_a_recorded_run_is_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    made = next(synthetic_cases(20.0, concurrencies=(1,), profiles=("none",))).scenario
+    with DecisionTrace(path) as trace:
+        simulate(Run("s", made, "static-3", None, 0), listeners=(trace,))
+    whole, without = (run_case(RecordedCase(path), name, 0) for name in ("nothing", "first-exploration"))
+    assert whole["token_goodput"] > 0.0
+    assert without["decisions"] != whole["decisions"]
+    assert fixed_lengths(RecordedCase(path)) == []
 
 
 def test_all_scenarios_and_all_engines_are_cases() -> None:
