@@ -4,8 +4,8 @@ Mechanisms are switched off from outside, by replacing functions, methods and co
 of a run. The product has no options for it.
 """
 
-from turbospec_bench.ablation.cases import Case, shipped_cases, synthetic_cases
+from turbospec_bench.ablation.cases import Case, changing_cases, shipped_cases, synthetic_cases
 from turbospec_bench.ablation.mechanisms import MECHANISMS, Mechanism
 from turbospec_bench.ablation.runs import run_case
 
-__all__ = ["MECHANISMS", "Case", "Mechanism", "run_case", "shipped_cases", "synthetic_cases"]
+__all__ = ["MECHANISMS", "Case", "Mechanism", "changing_cases", "run_case", "shipped_cases", "synthetic_cases"]

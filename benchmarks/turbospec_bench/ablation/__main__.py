@@ -19,6 +19,7 @@ from turbospec_bench.ablation.cases import (
     PROFILES,
     AnyCase,
     RecordedCase,
+    changing_cases,
     shipped_cases,
     synthetic_cases,
 )
@@ -114,6 +115,7 @@ def _cases(options: argparse.Namespace) -> list[AnyCase]:
             concurrencies=options.concurrency or CONCURRENCIES,
             profiles=options.profile or PROFILES,
         ),
+        *changing_cases(),
         *(RecordedCase(path) for path in options.trace),
     ]
     if options.only is None:

@@ -116,6 +116,36 @@ DRAFTERS = {
 }
 """Acceptance by position."""
 CPU_CONCURRENCIES = (1, 8, 64)
+CHANGE_SECONDS = 5.0
+"""When the change of a changing case happens."""
+CHANGING_REQUESTS = {8: 150, 64: 900}
+"""By concurrency: enough for three times as long."""
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "drafter recovers": ({"before": DRAFTERS["useless"], "after": DRAFTERS["good"]}, {}),
+    "drafter recovers a little": ({"before": DRAFTERS["useless"], "after": DRAFTERS["weak"]}, {}),
+    "drafter collapses": ({"before": DRAFTERS["good"], "after": DRAFTERS["useless"]}, {}),
+    "drafting becomes quicker": (
+        {"before": DRAFTERS["weak"], "after": DRAFTERS["weak"]},
+        {"speed": [{"at_seconds": 0, "drafter": 6.0}, {"at_seconds": CHANGE_SECONDS}]},
+    ),
+    "drafting becomes slower": (
+        {"before": DRAFTERS["weak"], "after": DRAFTERS["weak"]},
+        {"speed": [{"at_seconds": CHANGE_SECONDS, "drafter": 6.0}]},
+    ),
+    "all becomes quicker": (
+        {"before": DRAFTERS["weak"], "after": DRAFTERS["weak"]},
+        {"speed": [{"at_seconds": 0, "step": 2.0, "drafter": 3.0}, {"at_seconds": CHANGE_SECONDS, "step": 0.5}]},
+    ),
+    "cold start": (
+        {"before": DRAFTERS["good"], "after": DRAFTERS["good"]},
+        {"cold_target": {"factor": 3.0, "steps": 20}, "cold_drafter": {"factor": 8.0, "steps": 40}},
+    ),
+    "stalls": (
+        {"before": DRAFTERS["weak"], "after": DRAFTERS["weak"]},
+        {"stalls": {"probability": 0.01, "mean_steps": 5, "factor": 3.0}},
+    ),
+}
+"""Acceptance before and after the change, and fields of the latency; on the engine gpu-8b."""
 
 
 def synthetic_cases(
@@ -137,10 +167,25 @@ def synthetic_cases(
                     yield Case(f"{engine} {concurrency} {drafter} {profile}", groups, scenario, None, profile)
 
 
+def changing_cases() -> Iterator[Case]:
+    """Closed loops in which the drafter, its speed or the machine's changes after `CHANGE_SECONDS`."""
+    for name, (acceptance, latency) in CHANGES.items():
+        process = {"process": "collapse", "at_seconds": CHANGE_SECONDS} | acceptance
+        for concurrency, requests in CHANGING_REQUESTS.items():
+            scenario = _closed_loop("gpu-8b", concurrency, requests, process, latency)
+            yield Case(f"{name}, {concurrency}", ("changes",), scenario, None, "none")
+
+
 @cache
 def _synthetic(engine: str, concurrency: int, drafter: str, shorter: float) -> Scenario:
     # About a thousand steps at one token a step, however many requests run at once.
     requests = max(round(6 * concurrency / shorter), concurrency + 4)
+    return _closed_loop(engine, concurrency, requests, {"process": "by_position", "rates": DRAFTERS[drafter]}, {})
+
+
+def _closed_loop(
+    engine: str, concurrency: int, requests: int, acceptance: dict[str, Any], latency: dict[str, Any]
+) -> Scenario:
     lengths = {"distribution": "lognormal", "mean": 200, "sigma": 0.5, "low": 16, "high": 1000}
     document = {
         "version": 1,
@@ -152,7 +197,7 @@ def _synthetic(engine: str, concurrency: int, drafter: str, shorter: float) -> S
             "emit": "before_draft" if engine == "cpu" else "after_draft",
         },
         "drafter": {"max_draft": MAX_DRAFT, "batch": engine != "cpu"},
-        "latency": ENGINES[engine],
+        "latency": ENGINES[engine] | latency,
         "workload": {
             "requests": requests,
             "arrivals": {"process": "closed", "concurrency": concurrency},
@@ -161,7 +206,7 @@ def _synthetic(engine: str, concurrency: int, drafter: str, shorter: float) -> S
                     "name": "chat",
                     "prompt_tokens": lengths,
                     "output_tokens": lengths,
-                    "acceptance": {"process": "by_position", "rates": DRAFTERS[drafter]},
+                    "acceptance": acceptance,
                 }
             ],
         },
