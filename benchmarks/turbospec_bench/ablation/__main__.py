@@ -25,8 +25,8 @@ from turbospec_bench.ablation.cases import (
 )
 from turbospec_bench.ablation.checkpoint import Checkpoint, sources_digest
 from turbospec_bench.ablation.mechanisms import MECHANISMS, NOTHING
-from turbospec_bench.ablation.runs import fixed_lengths, run_case
-from turbospec_bench.ablation.table import best_fixed, descriptions, markdown, plain_text, table
+from turbospec_bench.ablation.runs import Row, fixed_lengths, run_case
+from turbospec_bench.ablation.table import GOODPUT, best_fixed, descriptions, effect, markdown, plain_text, table
 from turbospec_sim.backends import workers
 
 CHUNK = 4
@@ -54,18 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             wanted += [(case, name, seed) for case in cases]
         if options.fixed:
             wanted += [(case, name, seed) for case in cases for name in fixed_lengths(case)]
-    missing = [part for part in wanted if (part[0].name, part[1], part[2]) not in checkpoint]
-    print(f"{len(wanted)} runs, {len(wanted) - len(missing)} of them done before", file=sys.stderr)
-    pool = workers("local", options.jobs)
-    chunks = [missing[place : place + CHUNK] for place in range(0, len(missing), CHUNK)]
     try:
-        for rows in pool.map(_run, chunks):
-            for row in rows:
-                checkpoint.add(row)
+        _run_all(wanted, checkpoint, options.jobs)
+        if options.confirm:
+            _run_all(_unclear(cases, mechanisms, checkpoint.rows, options), checkpoint, options.jobs)
     finally:
         checkpoint.save()
     names = {case.name for case in cases}
-    rows = [row for row in checkpoint.rows if row["case"] in names and row["seed"] < options.seeds]
+    seeds = options.seeds + options.confirm
+    rows = [row for row in checkpoint.rows if row["case"] in names and row["seed"] < seeds]
     lines, fixed = table(rows, cases), best_fixed(rows)
     print(plain_text(lines))
     if len(fixed) > 1:
@@ -76,6 +73,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _run_all(wanted: Sequence[Part], checkpoint: Checkpoint, jobs: int) -> None:
+    """Run what the checkpoint lacks."""
+    missing = [part for part in wanted if (part[0].name, part[1], part[2]) not in checkpoint]
+    print(f"{len(wanted)} runs, {len(wanted) - len(missing)} of them done before", file=sys.stderr)
+    chunks = [missing[place : place + CHUNK] for place in range(0, len(missing), CHUNK)]
+    for rows in workers("local", jobs).map(_run, chunks):
+        for row in rows:
+            checkpoint.add(row)
+
+
+def _unclear(
+    cases: Sequence[AnyCase], mechanisms: Sequence[str], rows: Sequence[Row], options: argparse.Namespace
+) -> list[Part]:
+    """Further seeds of the cases in which a mechanism seems to earn or to cost something."""
+    first = [row for row in rows if row["seed"] < options.seeds]
+    parts: dict[tuple[str, str, int], Part] = {}
+    for mechanism in mechanisms:
+        found = effect(first, mechanism, GOODPUT, {case.name for case in cases})
+        chosen = {*found.losing(), *found.gaining()}
+        for case in cases:
+            if case.name in chosen:
+                for seed in range(options.seeds, options.seeds + options.confirm):
+                    for name in (NOTHING.name, mechanism):
+                        parts[case.name, name, seed] = (case, name, seed)
+    return list(parts.values())
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m turbospec_bench.ablation",
@@ -83,6 +107,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seeds", type=_positive, default=2, help="seeds of each run (default 2)")
+    parser.add_argument(
+        "--confirm", type=_positive, default=0, help="further seeds where a mechanism earns or costs 0.5 %% (default 0)"
+    )
     parser.add_argument("--jobs", type=_positive, default=1, help="processes (default 1)")
     parser.add_argument("--shorter", type=float, default=1.0, help="factor by which runs are shorter (default 1)")
     parser.add_argument(
@@ -99,10 +126,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0 (got {text})")
+    return int(text)
 
 
 def _cases(options: argparse.Namespace) -> list[AnyCase]:
@@ -138,7 +164,7 @@ def _mechanisms(names: list[str] | None) -> list[str]:
     return list(MECHANISMS) if names is None else names
 
 
-def _run(parts: Sequence[Part]) -> list[dict[str, object]]:
+def _run(parts: Sequence[Part]) -> list[Row]:
     return [run_case(*part) for part in parts]
 
 

@@ -10,7 +10,7 @@ import pytest
 from turbospec import UserError
 from turbospec.observability.trace import DecisionTrace
 from turbospec_bench.ablation import __main__ as command
-from turbospec_bench.ablation.cases import PROFILES, RecordedCase, shipped_cases, synthetic_cases
+from turbospec_bench.ablation.cases import PROFILES, RecordedCase, changing_cases, shipped_cases, synthetic_cases
 from turbospec_bench.ablation.checkpoint import Checkpoint
 from turbospec_bench.ablation.profiles import profile_of
 from turbospec_bench.ablation.runs import fixed_lengths, run_case
@@ -55,6 +55,19 @@ def test_rows_are_simulated_once_and_in_the_table(tmp_path: Path, capsys: pytest
     assert "best K" in out
 
 
+def test_effects_are_confirmed_by_further_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = tmp_path / "rows.json"
+    arguments = ["--shorter", "20", "--only", "gpu-8b 8 good none", "--seeds", "1", "--json", str(results)]
+    named = ["--mechanism", "unequal-lengths", "--mechanism", "load-to-come"]
+    command.main([*arguments, *named, "--mechanism", "comparison-steps", "--confirm", "2"])
+    rows = {(row["mechanism"], row["seed"]): row["token_goodput"] for row in json.loads(results.read_text())["rows"]}
+    for name in ("unequal-lengths", "load-to-come", "comparison-steps"):
+        differs = abs(math.log(rows[name, 0] / rows["nothing", 0])) >= 0.006
+        assert ((name, 2) in rows) == differs
+    assert ("load-to-come", 2) not in rows
+    assert ("comparison-steps", 2) in rows
+
+
 def test_rows_of_other_settings_are_not_used(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     checkpoint = Checkpoint(path, {"sources": "a"})
@@ -71,7 +84,7 @@ def test_rows_of_other_settings_are_not_used(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--mechanism", "urgencie"], "--mechanism urgencie: no such mechanism; did you mean `urgency`?"),
-        (["--only", "rush-houR*"], "--only rush-houR*: no such case or group; known: cpu, drafter good"),
+        (["--only", "rush-houR*"], "--only rush-houR*: no such case or group; known: changes, cpu"),
         (["--shorter", "0.5"], "--shorter: a factor from 1 to 1000"),
     ],
 )
@@ -121,7 +134,7 @@ def test_a_recorded_run_is_replayed(tmp_path: Path) -> None:
 def test_all_scenarios_and_all_engines_are_cases() -> None:
     shipped = list(shipped_cases(5.0))
     assert {case.name.split()[0] for case in shipped} == set(shipped_scenarios())
-    names = [case.name for case in (*shipped, *synthetic_cases())]
+    names = [case.name for case in (*shipped, *synthetic_cases(), *changing_cases())]
     assert len(set(names)) == len(names)
     assert {"gpu-70b 1024 useless verify-halved", "cpu 64 good none", "rush-hour 12/s"} <= set(names)
     day = next(case.scenario for case in shipped if case.name == "rush-hour 12/s")
