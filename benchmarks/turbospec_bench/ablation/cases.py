@@ -115,6 +115,8 @@ DRAFTERS = {
     "useless": [0.02, 0.02, 0.02, 0.02, 0.02],
 }
 """Acceptance by position."""
+MIXED = {"mixed": ("good", "useless")}
+"""Drafters that are good for some requests and not for others, which nothing tells apart beforehand."""
 CPU_CONCURRENCIES = (1, 8, 64)
 CHANGE_SECONDS = 5.0
 """When the change of a changing case happens."""
@@ -154,12 +156,12 @@ def synthetic_cases(
     concurrencies: Sequence[int] = CONCURRENCIES,
     profiles: Sequence[ProfileKind] = PROFILES,
 ) -> Iterator[Case]:
-    """Closed loops on synthetic engines, with drafters of three kinds and profiles that are right, wrong or missing."""
+    """Closed loops on synthetic engines, with drafters of several kinds and profiles that are right, wrong or missing."""
     for engine in ENGINES:
         for concurrency in concurrencies:
             if engine == "cpu" and concurrency not in CPU_CONCURRENCIES:
                 continue
-            for drafter in DRAFTERS:
+            for drafter in (*DRAFTERS, *MIXED):
                 scenario = _synthetic(engine, concurrency, drafter, shorter)
                 for profile in profiles:
                     right = profile if profile in ("none", "right") else "wrong"
@@ -172,7 +174,7 @@ def changing_cases() -> Iterator[Case]:
     for name, (acceptance, latency) in CHANGES.items():
         process = {"process": "collapse", "at_seconds": CHANGE_SECONDS} | acceptance
         for concurrency, requests in CHANGING_REQUESTS.items():
-            scenario = _closed_loop("gpu-8b", concurrency, requests, process, latency)
+            scenario = _closed_loop("gpu-8b", concurrency, requests, [process], latency)
             yield Case(f"{name}, {concurrency}", ("changes",), scenario, None, "none")
 
 
@@ -180,12 +182,15 @@ def changing_cases() -> Iterator[Case]:
 def _synthetic(engine: str, concurrency: int, drafter: str, shorter: float) -> Scenario:
     # About a thousand steps at one token a step, however many requests run at once.
     requests = max(round(6 * concurrency / shorter), concurrency + 4)
-    return _closed_loop(engine, concurrency, requests, {"process": "by_position", "rates": DRAFTERS[drafter]}, {})
+    kinds = MIXED.get(drafter, (drafter,))
+    acceptance = [{"process": "by_position", "rates": DRAFTERS[kind]} for kind in kinds]
+    return _closed_loop(engine, concurrency, requests, acceptance, {})
 
 
 def _closed_loop(
-    engine: str, concurrency: int, requests: int, acceptance: dict[str, Any], latency: dict[str, Any]
+    engine: str, concurrency: int, requests: int, acceptances: Sequence[dict[str, Any]], latency: dict[str, Any]
 ) -> Scenario:
+    """Requests of as many kinds as there are acceptance processes, in equal shares."""
     lengths = {"distribution": "lognormal", "mean": 200, "sigma": 0.5, "low": 16, "high": 1000}
     document = {
         "version": 1,
@@ -203,11 +208,13 @@ def _closed_loop(
             "arrivals": {"process": "closed", "concurrency": concurrency},
             "classes": [
                 {
-                    "name": "chat",
+                    "name": f"kind-{number}",
                     "prompt_tokens": lengths,
                     "output_tokens": lengths,
                     "acceptance": acceptance,
+                    "hidden": True,
                 }
+                for number, acceptance in enumerate(acceptances)
             ],
         },
     }
