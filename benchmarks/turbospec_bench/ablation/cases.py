@@ -156,7 +156,7 @@ def synthetic_cases(
     concurrencies: Sequence[int] = CONCURRENCIES,
     profiles: Sequence[ProfileKind] = PROFILES,
 ) -> Iterator[Case]:
-    """Closed loops on synthetic engines, with drafters of several kinds and profiles that are right, wrong or missing."""
+    """Closed loops on synthetic engines, with several drafters and profiles that are right, wrong or missing."""
     for engine in ENGINES:
         for concurrency in concurrencies:
             if engine == "cpu" and concurrency not in CPU_CONCURRENCIES:
