@@ -11,6 +11,7 @@ import numpy as np
 from turbospec.errors import UserError
 from turbospec.interface import FloatArray, IntArray
 from turbospec.runtime.kernels import compiled
+from turbospec_sim.kv_gaps import acceptance_share
 from turbospec_sim.randomness import uniform
 from turbospec_sim.records import CLASS, Record, Records
 from turbospec_sim.workload.acceptance import (
@@ -111,9 +112,9 @@ def advance_acceptance(request: Record, kind: Record, position: int) -> None:
 
 
 @compiled
-def draft_acceptance(request: Record, tables: AcceptanceTables, drafts: int, out: FloatArray) -> None:
+def draft_acceptance(engine: Records, request: Record, tables: AcceptanceTables, drafts: int, out: FloatArray) -> None:
     """Write the acceptance of a request's next `drafts` draft tokens, each given that those before it were accepted."""
-    kind, rates = tables.classes[request.class_id], tables.rates
+    kind, rates, share = tables.classes[request.class_id], tables.rates, acceptance_share(engine, request)
     bad, switch_at, switches = request.bad, request.switch_at, request.switches
     good_rates, bad_rates = rates[request.class_id, 0], rates[request.class_id, 1]
     begin, length = 0, 0
@@ -124,14 +125,14 @@ def draft_acceptance(request: Record, tables: AcceptanceTables, drafts: int, out
         position = request.emitted + j
         if length > 0:
             value = tables.values[begin + position % length]
-            out[j] = (1.0 if j < value else 0.0) if kind.by_reach else value
+            out[j] = share * ((1.0 if j < value else 0.0) if kind.by_reach else value)
             continue
         while position >= switch_at:
             bad, switches = 1 - bad, switches + 1
             switch_at += _stretch(request, kind, bad, switches)
         mix = request.mix if kind.good_tokens == 0.0 else float(bad)
         place = min(j, rates.shape[2] - 1)
-        out[j] = good_rates[place] + mix * (bad_rates[place] - good_rates[place])
+        out[j] = share * (good_rates[place] + mix * (bad_rates[place] - good_rates[place]))
 
 
 @compiled

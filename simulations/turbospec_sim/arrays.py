@@ -38,6 +38,8 @@ class EngineArrays(NamedTuple):
     """(sizes,) tokens to which CUDA graphs pad the target's pass, rising."""
     graph_lengths: IntArray
     """(lengths,) draft lengths with full CUDA graphs, rising; empty where the mix of lengths makes no difference."""
+    changes: FloatArray
+    """(changes, 4) as in `step_time.StepTimes`."""
     totals: Records
     """(1 + snapshots,) `TOTALS` records."""
     gaps: IntArray

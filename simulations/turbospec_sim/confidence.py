@@ -44,7 +44,7 @@ def _tokens(slots: IntArray, lengths: IntArray, depth: int, *loose: Records) -> 
     noise = np.full((len(slots), depth), np.nan)
     for i in range(len(slots)):
         request = arrays.requests[slots[i]]
-        draft_acceptance(request, tables, lengths[i], acceptance[i])
+        draft_acceptance(arrays.engine, request, tables, lengths[i], acceptance[i])
         for j in range(lengths[i]):
             uniforms[i, j] = uniform(request.key, request.emitted + j)
             noise[i, j] = normal(request.key + SIGNALS, request.emitted + j)

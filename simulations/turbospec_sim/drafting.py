@@ -13,7 +13,8 @@ import numpy as np
 
 from turbospec.interface import IntArray
 from turbospec.runtime.kernels import compiled
-from turbospec_sim.records import Record, Records
+from turbospec_sim.kv_gaps import NO_LAG, goes_on_with_gap, keep
+from turbospec_sim.records import SLOT, Record, Records
 
 ORDINARY_TOKENS = 2
 """Most tokens that a first pass computes for a request that drafted in the step before: the target's own token, and the
@@ -24,7 +25,7 @@ class DrafterPasses(NamedTuple):
     """The drafter's passes in one step."""
 
     seconds: float
-    """Without noise, until the step adds it."""
+    """At the usual pace, until the step applies its own."""
     rows: IntArray
     """(passes,) rows of each pass."""
     context_tokens: int
@@ -47,9 +48,10 @@ def is_prefilling(request: Record) -> bool:
 
 @compiled
 def drafter_lag_tokens(engine: Records, request: Record) -> int:
-    """Drafter KV lag: tokens that the drafter's KV cache lacks beyond those that any first pass computes."""
+    """Drafter KV lag: tokens that the drafter's KV cache lacks beyond those that any first pass computes, and that it
+    will compute when it drafts."""
     state = engine[0]
-    if state.first_pass_every_step:
+    if state.first_pass_every_step or goes_on_with_gap(engine, request):
         return 0
     ordinary = ORDINARY_TOKENS
     if state.batch_drafter and state.draft_before_emit:
@@ -97,8 +99,11 @@ def draft(engine: Records, requests: Records, slots: IntArray, lengths: IntArray
         request.selected = state.max_draft
         in_batch = state.batch_drafter and drafter_lag_tokens(engine, request) == 0
         if length > 0 or in_batch:
-            fed += max(known - request.draft_computed - ORDINARY_TOKENS, 0)
-            request.draft_computed = known
+            if goes_on_with_gap(engine, request):
+                request.gap_end = known
+            else:
+                fed += max(known - request.draft_computed - ORDINARY_TOKENS, 0)
+            request.draft_computed, request.kept_since = known, NO_LAG
             if length > 0:
                 request.draft_computed = known + (length - 1 if not state.parallel_drafter else 0)
         reach = longest if state.batch_drafter else length
@@ -119,7 +124,19 @@ def draft(engine: Records, requests: Records, slots: IntArray, lengths: IntArray
     seconds += cost.draft_kv_token * read + cost.catch_up_token * fed
     if first == 0:
         seconds += cost.draft_start
-    if not state.drafter_warm:
-        state.drafter_warm = 1
+    if state.draft_steps == 0:
         seconds += cost.cold_draft
+    state.draft_steps += 1
     return DrafterPasses(seconds, rows, read, fed)
+
+
+@compiled
+def keep_inputs(engine: Records, requests: Records, batch: IntArray, size: int) -> None:
+    """Keep the tokens of a finished step that the drafter has not computed, where a server keeps only so many."""
+    state = engine[0]
+    if state.kept_limit == 0 or state.first_pass_every_step:
+        return
+    for row in range(size):
+        request = requests[batch[SLOT, row]]
+        if known_tokens(request) - request.draft_computed > ORDINARY_TOKENS:
+            keep(engine, request, request.step_tokens)

@@ -24,6 +24,43 @@ Dtype = Literal["float32", "float16", "bfloat16", "fp8", "int8", "int4"]
 BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 
 
+Factor = Annotated[float, Field(gt=0, le=1000)]
+
+
+class SpeedChange(Settings):
+    """The machine's speed from a moment on: another tenant, a clock that is throttled. Factors on durations; 2 is twice
+    as slow."""
+
+    at_seconds: Seconds
+    """Since the measured part began."""
+    step: Factor = 1.0
+    """On the whole step, host time included."""
+    target: Factor = 1.0
+    """On the target's pass, in addition."""
+    drafter: Factor = 1.0
+    """On drafting, in addition."""
+
+
+class ColdStart(Settings):
+    """First steps that take longer: compilation, caches, graph capture."""
+
+    factor: float = Field(ge=1, le=1000)
+    """On the time of the first step; its distance from 1 decays exponentially."""
+    steps: float = Field(gt=0, le=MAX_COUNT)
+    """Steps in which that distance falls to 1/e; for the drafter, steps in which it drafts."""
+
+
+class Stalls(Settings):
+    """Bursts of noise: several steps in a row that take longer."""
+
+    probability: float = Field(gt=0, le=1)
+    """That a stall begins with a step, outside of stalls."""
+    mean_steps: float = Field(default=1.0, ge=1, le=MAX_COUNT)
+    """Mean length; lengths are geometric."""
+    factor: Factor
+    """On the duration of its steps, host time included."""
+
+
 class _Latency(Settings):
     """What all sources have in common. A given coefficient overrides the derived value."""
 
@@ -52,6 +89,13 @@ class _Latency(Settings):
     unequal lengths, and the exchange of confidence and lengths with the GPU."""
     noise: float = Field(default=0.0, ge=0, le=10)
     """Standard deviation of the logarithm of the target's and of the drafter's time in a step (log-normal noise)."""
+    speed: tuple[SpeedChange, ...] = Field(default=(), max_length=1000)
+    """Changes of the machine's speed, each until the next; the usual speed before the first."""
+    cold_target: ColdStart | None = None
+    """First steps of the target."""
+    cold_drafter: ColdStart | None = None
+    """First steps of the drafter, beside `cold_draft_seconds`."""
+    stalls: Stalls | None = None
     graph_sizes: tuple[Count, ...] = ()
     """Tokens to which CUDA graphs pad the target's pass; empty for no padding. A larger pass replays no graph."""
     graph_lengths: tuple[Annotated[int, Field(ge=0, le=MAX_COUNT)], ...] = ()
@@ -68,6 +112,9 @@ class _Latency(Settings):
             values = list(getattr(self, name))
             if values != sorted(set(values)):
                 raise ValueError(f"`{name}` must rise from one to the next")
+        moments = [change.at_seconds for change in self.speed]
+        if moments != sorted(set(moments)):
+            raise ValueError("the `at_seconds` of `speed` must rise from one to the next")
         if not self.graph_lengths and (self.piecewise_seconds or self.piecewise_request_seconds):
             raise ValueError("`piecewise_seconds` and `piecewise_request_seconds` need `graph_lengths`")
         return self
@@ -77,8 +124,16 @@ class _Latency(Settings):
         names = ("host", "host_request", *target, *draft, "draft_kv_token", "catch_up_token")
         given = {name: getattr(self, f"{name}_seconds") for name in names}
         chosen = dict(derived) | {name: value for name, value in given.items() if value is not None}
+        for name, cold in (("cold_target", self.cold_target), ("cold_drafter", self.cold_drafter)):
+            if cold is not None:
+                chosen |= {f"{name}_factor": cold.factor, f"{name}_steps": cold.steps}
+        if (stalls := self.stalls) is not None:
+            chosen |= {"stall_probability": stalls.probability, "stall_steps": stalls.mean_steps}
+            chosen["stall_factor"] = stalls.factor
+        changes = [(change.at_seconds, change.step, change.target, change.drafter) for change in self.speed]
         return StepTimes(
             curve=curve,
+            changes=np.array(changes, np.float64).reshape(-1, 4),
             decision=self.decision_seconds,
             cold_draft=self.cold_draft_seconds,
             selection=self.selection_seconds,

@@ -96,7 +96,7 @@ def _conditional(slots: IntArray, limits: IntArray, depth: int, *loose: Records)
     tables = AcceptanceTables(arrays.classes, arrays.rates, arrays.lines, arrays.values)
     out = np.zeros((len(slots), depth))
     for i in range(len(slots)):
-        draft_acceptance(arrays.requests[slots[i]], tables, limits[i], out[i])
+        draft_acceptance(arrays.engine, arrays.requests[slots[i]], tables, limits[i], out[i])
     return out
 
 

@@ -38,6 +38,8 @@ REQUEST = np.dtype(
         ("emitted", "i8"),
         ("computed", "i8"),  # tokens in the target's KV cache
         ("draft_computed", "i8"),  # tokens in the drafter's KV cache
+        ("kept_since", "i8"),  # the engine's `kept` when the request's drafter KV lag began; -1 without lag
+        ("gap_end", "i8"),  # position after the last gap in the drafter's KV cache; 0 for none
         ("blocks", "i8"),  # KV blocks held
         ("decode_steps", "i8"),
         ("drafts", "i8"),  # draft tokens that are not verified yet
@@ -75,10 +77,17 @@ TIMES = np.dtype(
         ("piecewise_request", "f8"),
         ("selection", "f8"),
         ("noise", "f8"),
+        ("cold_target_factor", "f8"),
+        ("cold_target_steps", "f8"),
+        ("cold_drafter_factor", "f8"),
+        ("cold_drafter_steps", "f8"),
+        ("stall_probability", "f8"),
+        ("stall_steps", "f8"),
+        ("stall_factor", "f8"),
     ],
     align=True,
 )
-"""Coefficients of a step's time, in seconds, as `step_time.StepTimes` describes them."""
+"""Coefficients of a step's time, in seconds where they are times, as `step_time.StepTimes` describes them."""
 
 ENGINE = np.dtype(
     [
@@ -96,7 +105,12 @@ ENGINE = np.dtype(
         ("first_pass_every_step", "i8"),
         ("padded_length", "i8"),  # of the plan whose drafts are verified next
         ("selection", "i8"),  # whether what is verified next was selected after drafting
-        ("drafter_warm", "i8"),  # whether it has drafted before
+        ("draft_steps", "i8"),  # in which the drafter drafted, since the start
+        ("stalled_until", "i8"),  # first step after the stall that began last
+        ("kept_limit", "i8"),  # most tokens kept for the drafter to catch up; 0 for no limit
+        ("kept", "i8"),  # tokens kept since the start
+        ("gap_acceptance", "f8"),  # share of acceptance right after a gap in the drafter's KV cache; 0: no drafts
+        ("gap_tokens", "i8"),  # over which that share rises back to 1
         ("closed_loop", "i8"),  # whether a finished request makes its client send the next one
         ("seed", "i8"),
         ("origin", "f8"),  # simulated time when the measured part began

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
+from turbospec_sim.kv_gaps import NO_DRAFTS
 from turbospec_sim.latency_config import Latency
 from turbospec_sim.limits import MAX_BATCH_SLOTS, MAX_CACHE_TOKENS, MAX_COUNT, MAX_SEED, Count
 from turbospec_sim.records import ENGINE, Records
@@ -66,6 +67,22 @@ class Drafter(Settings):
     confidence_correlation: float = Field(default=0.5, ge=0, lt=1)
     """How much the drafter's confidence tells about single tokens: 0, only the acceptance of its class and position;
     near 1, whether the token is accepted. Only plans that select after drafting see confidence."""
+    kept_tokens: Count | None = None
+    """Most tokens, over all requests, that the server keeps for the drafter to catch up. A request whose drafter KV lag
+    reaches further back cannot catch up. None: no limit."""
+    gap_acceptance: float | None = Field(default=None, ge=0, le=1)
+    """Acceptance right after tokens that the drafter never computed, as a share of the usual; None: a request that
+    cannot catch up drafts no more, as with TurboSpec in vLLM."""
+    gap_tokens: Count = 64
+    """Tokens over which that share rises back to 1, linearly."""
+
+    @model_validator(mode="after")
+    def _gaps_fit(self) -> Drafter:
+        if self.kept_tokens is not None and self.first_pass_every_step:
+            raise ValueError("`kept_tokens` has no meaning with `first_pass_every_step`: such a drafter never lags")
+        if self.gap_acceptance is not None and self.kept_tokens is None:
+            raise ValueError("`gap_acceptance` needs `kept_tokens`")
+        return self
 
 
 class Scenario(Settings):
@@ -117,5 +134,8 @@ def engine_record(server: Server, drafter: Drafter, seed: int = 0) -> Records:
     engine["parallel_drafter"] = drafter.kind == "parallel"
     engine["batch_drafter"] = drafter.batch
     engine["first_pass_every_step"] = drafter.first_pass_every_step and drafter.max_draft > 0
+    engine["kept_limit"] = drafter.kept_tokens or 0
+    engine["gap_acceptance"] = NO_DRAFTS if drafter.gap_acceptance is None else drafter.gap_acceptance
+    engine["gap_tokens"] = drafter.gap_tokens
     engine["seed"] = seed
     return engine

@@ -17,6 +17,7 @@ from turbospec.interface import IntArray
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.acceptance import begin_acceptance
 from turbospec_sim.arrays import EngineArrays
+from turbospec_sim.kv_gaps import NO_LAG
 from turbospec_sim.randomness import key
 from turbospec_sim.records import FREE_SLOTS, PREEMPTED, RUNNING, SLOT, TOKENS, Record, Records
 
@@ -136,7 +137,8 @@ def _preempt_latest(engine: Records, requests: Records, queues: IntArray) -> int
     slot = queues[RUNNING, state.running]
     request = requests[slot]
     free(engine, request)
-    request.computed = request.draft_computed = request.drafts = 0
+    request.computed = request.draft_computed = request.drafts = request.gap_end = 0
+    request.kept_since = NO_LAG
     queues[PREEMPTED, state.preempted] = slot
     state.preempted += 1
     state.preemptions += 1
@@ -174,7 +176,8 @@ def _head_of_queue(arrays: EngineArrays) -> int:
     request.cached_tokens = cached // state.block_size * state.block_size
     request.shared_tokens = request.cached_tokens if kind.cached_in_common else 0
     request.emitted = request.computed = request.draft_computed = request.blocks = 0
-    request.decode_steps = request.drafts = 0
+    request.decode_steps = request.drafts = request.gap_end = 0
+    request.kept_since = NO_LAG
     request.step = -1
     begin_acceptance(request, kind, asked.sent - state.origin)
     return slot

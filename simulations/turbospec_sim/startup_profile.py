@@ -34,7 +34,7 @@ def startup_profile(state: EngineState, context_tokens: int, seed: int) -> Profi
         seed: of the noise.
     """
     engine = state.engine.copy()
-    engine["drafter_warm"] = engine["selection"] = 1
+    engine["draft_steps"] = engine["selection"] = 1
     engine["times"]["sampled_token"] = 0.0
     most = int(engine["max_num_batched_tokens"][0])
     graphs = [size for size in state.times.graph_sizes if size <= most]

@@ -70,6 +70,7 @@ class EngineState:
             curve=self.times.curve,
             padding=self.times.padding,
             graph_lengths=np.array(self.times.graph_lengths, np.int64),
+            changes=self.times.changes,
             totals=self.totals,
             gaps=self.gaps,
         )

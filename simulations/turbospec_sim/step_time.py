@@ -64,6 +64,22 @@ class StepTimes:
     """Tokens to which CUDA graphs pad a pass, rising; a larger pass is not padded."""
     graph_lengths: Sequence[int] = field(default=())
     """Draft lengths with full CUDA graphs for a batch that verifies so many draft tokens for each request, rising."""
+    cold_target_factor: float = 1.0
+    """Factor on the target's time in the first step; it decays exponentially to 1."""
+    cold_target_steps: float = 1.0
+    """Steps in which that factor's distance from 1 falls to 1/e."""
+    cold_drafter_factor: float = 1.0
+    """The same for the drafter, by the steps in which it has drafted."""
+    cold_drafter_steps: float = 1.0
+    stall_probability: float = 0.0
+    """Probability that a stall begins with a step, outside of stalls."""
+    stall_steps: float = 1.0
+    """Mean length of a stall in steps; lengths are geometric."""
+    stall_factor: float = 1.0
+    """Factor on the duration of a step in a stall."""
+    changes: FloatArray = field(default_factory=lambda: np.zeros((0, 4)))
+    """(changes, 4) of the machine's speed: seconds since the measured part began, rising, and the factors from there on
+    on the duration of the whole step, of the target's pass and of drafting."""
 
     @property
     def record(self) -> Records:

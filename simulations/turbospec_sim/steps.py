@@ -14,19 +14,16 @@ import numpy as np
 from turbospec.interface import IntArray
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.arrays import EngineArrays
-from turbospec_sim.drafting import DrafterPasses, draft, first_pass_seconds, is_prefilling
+from turbospec_sim.drafting import DrafterPasses, draft, first_pass_seconds, is_prefilling, keep_inputs
 from turbospec_sim.emission import emit
+from turbospec_sim.pace import DRAFTER, HOST, TARGET, begin_step, pace
 from turbospec_sim.records import Records
 from turbospec_sim.scheduling import allocate, drop_finished, next_arrival, receive, schedule
-from turbospec_sim.step_time import noise
 from turbospec_sim.timeline import take_snapshot
 from turbospec_sim.verification import target_pass, verify
 from turbospec_sim.views import VIEW_SLOT, outcome_columns, view_columns, waiting
 
 __all__ = ["draft_and_emit", "draft_and_verify", "next_arrival", "open_step", "verify_batch"]
-
-TARGET, DRAFTER = 0, 1
-"""Parts of a step whose noise is drawn separately."""
 
 
 class OpenedStep(NamedTuple):
@@ -118,7 +115,7 @@ def draft_and_emit(
 ) -> DrafterPasses:
     """The second half: draft `lengths[i]` tokens for batch slot `slots[i]`, for the next step, then emit.
 
-    The drafter's seconds include their noise.
+    The drafter's seconds include its pace.
     """
     arrays.engine["padded_length"] = padded_length
     return DrafterPasses(*_draft_and_emit(size, slots, lengths, now, *arrays))
@@ -143,19 +140,21 @@ def _draft_and_verify(size: int, slots: IntArray, lengths: IntArray, now: float,
     # A pass that drafts before the target has computed a prompt cannot include that prompt.
     decoding = np.array([slot for slot in slots if not is_prefilling(requests[slot])], np.int64)
     first_seconds = first_pass_seconds(engine, requests, decoding)
+    begin_step(engine)
+    draft_pace = pace(arrays, DRAFTER, now)
     drafter = draft(engine, requests, slots, lengths)
     target = target_pass(arrays, size)
-    times, seed, step = engine[0].times, engine[0].seed, engine[0].step
-    draft_seconds = drafter.seconds * noise(times, seed, step, DRAFTER)
-    target_noise = noise(times, seed, step, TARGET)
-    verify_seconds = (target.seconds + first_seconds) * target_noise
-    host_seconds = times.host + times.host_request * size + times.decision
+    times, step = engine[0].times, engine[0].step
+    draft_seconds = drafter.seconds * draft_pace
+    target_pace = pace(arrays, TARGET, now)
+    verify_seconds = (target.seconds + first_seconds) * target_pace
+    host_seconds = (times.host + times.host_request * size + times.decision) * pace(arrays, HOST, now)
     step_seconds = host_seconds + draft_seconds + verify_seconds
     verify(arrays, size)
     judged = outcome_columns(requests, slots, step)
     totals[0].prefill_tokens += target.prefill_tokens
     _account(
-        engine, totals, size, Spent(host_seconds, draft_seconds, verify_seconds, target.prefill_seconds * target_noise)
+        engine, totals, size, Spent(host_seconds, draft_seconds, verify_seconds, target.prefill_seconds * target_pace)
     )
     _close(arrays, size, now + step_seconds)
     return (
@@ -175,20 +174,22 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
     if size == 0:
         columns, _ = view_columns(engine, requests, arrays.batch, 0)
         return 0, np.zeros((4, 0), np.int64), 0, 0, 0, 0, False, 0.0, 0.0, columns, 0, 0, 0.0
+    begin_step(engine)
     target = target_pass(arrays, size)
-    times, seed, step = engine[0].times, engine[0].seed, engine[0].step
+    times, step = engine[0].times, engine[0].step
     verify(arrays, size)
     judged = outcome_columns(requests, drafted_slots, step)
     columns, next_prefill_tokens = view_columns(engine, requests, arrays.batch, size)
     first_seconds = first_pass_seconds(engine, requests, columns[VIEW_SLOT])
-    target_noise = noise(times, seed, step, TARGET)
-    verify_seconds = (target.seconds + first_seconds) * target_noise
+    target_pace = pace(arrays, TARGET, now)
+    verify_seconds = (target.seconds + first_seconds) * target_pace
     host_seconds = times.host + times.host_request * size
     if columns.shape[1]:
         host_seconds += times.decision
+    host_seconds *= pace(arrays, HOST, now)
     number, seconds = waiting(engine, requests, arrays.queues, offered, now)
     totals[0].prefill_tokens += target.prefill_tokens
-    _account(engine, totals, size, Spent(host_seconds, 0.0, verify_seconds, target.prefill_seconds * target_noise))
+    _account(engine, totals, size, Spent(host_seconds, 0.0, verify_seconds, target.prefill_seconds * target_pace))
     return (
         size, judged, target.tokens, target.padded_tokens, target.prefill_tokens, target.context_tokens,
         target.piecewise, verify_seconds, host_seconds, columns, next_prefill_tokens, number, seconds,
@@ -199,8 +200,9 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
 def _draft_and_emit(size: int, slots: IntArray, lengths: IntArray, now: float, *loose: Records) -> tuple[Any, ...]:
     arrays = EngineArrays(*loose)
     engine, totals = arrays.engine, arrays.totals
+    draft_pace = pace(arrays, DRAFTER, now)
     drafter = draft(engine, arrays.requests, slots, lengths)
-    seconds = drafter.seconds * noise(engine[0].times, engine[0].seed, engine[0].step, DRAFTER)
+    seconds = drafter.seconds * draft_pace
     _account(engine, totals, size, Spent(0.0, seconds, 0.0, 0.0))
     _close(arrays, size, now + seconds)
     return seconds, drafter.rows, drafter.context_tokens, drafter.catch_up_tokens
@@ -227,6 +229,7 @@ def _close(arrays: EngineArrays, size: int, now: float) -> None:
     """End a step at `now`: emit its tokens and drop the requests that are finished."""
     engine, totals = arrays.engine, arrays.totals
     finished = engine[0].finished
+    keep_inputs(engine, arrays.requests, arrays.batch, size)
     emit(arrays, size, now)
     if engine[0].finished > finished:
         drop_finished(engine, arrays.requests, arrays.queues)

@@ -18,7 +18,7 @@ from turbospec_sim.step_time import padded, pass_seconds
 
 
 class TargetPass(NamedTuple):
-    """One pass of the target over the batch and its drafts. Seconds are without noise."""
+    """One pass of the target over the batch and its drafts. Seconds are at the usual pace."""
 
     seconds: float
     prefill_seconds: float
@@ -98,7 +98,7 @@ def verify(arrays: EngineArrays, size: int) -> None:
         known = request.prompt_tokens + request.emitted
         request.computed += own
         if decoding:
-            draft_acceptance(request, tables, drafts, chances)
+            draft_acceptance(arrays.engine, request, tables, drafts, chances)
             while accepted < drafts and uniform(request.key, request.emitted + accepted) < chances[accepted]:
                 accepted += 1
             sums.decode_rows += 1

@@ -7,6 +7,7 @@ import numpy as np
 from turbospec.interface import IntArray, Phase
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.drafting import drafter_lag_tokens, is_prefilling
+from turbospec_sim.kv_gaps import NO_DRAFTS, lag_is_lost
 from turbospec_sim.records import PREEMPTED, SLOT, TOKENS, Records
 
 PREFILL, FIRST_DECODE, DECODE = Phase.PREFILL.value, Phase.FIRST_DECODE.value, Phase.DECODE.value
@@ -46,6 +47,8 @@ def view_columns(engine: Records, requests: Records, batch: IntArray, size: int)
                 held = request.blocks * state.block_size + request.shared_tokens
                 room = held + free - request.prompt_tokens - request.emitted
                 limit = min(limit, room)
+            if state.gap_acceptance == NO_DRAFTS and lag_is_lost(engine, request):
+                limit = 0
         columns[0, rows] = slot
         columns[1, rows] = request.index
         columns[2, rows] = phase

@@ -12,7 +12,8 @@ from turbospec_sim.scenario_file import find_scenario, read_scenario, shipped_sc
 NAMES = (
     "ttft-k15", "no-acceptance-baseline", "no-acceptance-eagle3", "healthy-eagle3", "draft-model-batch1",
     "draft-model-batch100", "parallel-drafter", "rush-hour", "drift", "mixed-tenants", "two-languages",
-    "adaptive-verification-4", "adaptive-verification-64",
+    "adaptive-verification-4", "adaptive-verification-64", "changing-machine", "cold-start", "noise-bursts",
+    "lagging-drafter",
 )  # fmt: skip
 
 

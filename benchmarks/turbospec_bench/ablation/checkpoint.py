@@ -1,0 +1,90 @@
+"""Rows of an ablation in a JSON file, to go on where an earlier command stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+import turbospec
+import turbospec_bench
+import turbospec_sim
+from turbospec.errors import UserError
+from turbospec.files.reading import read_json
+from turbospec.files.results_file import save
+
+PARTS = ("policy", "planning", "models", "exploration", "runtime", "controller.py", "interface.py")
+"""Of `turbospec`, what simulated rows depend on."""
+OWN_PARTS = ("mechanisms", "cases.py", "profiles.py", "runs.py", "substitution.py")
+"""Of this package, the same."""
+SECONDS_BETWEEN_SAVES = 20.0
+Key = tuple[str, str, int]
+Row = dict[str, Any]
+
+
+def sources_digest() -> str:
+    """A digest of the sources that a row depends on: rows of other sources are simulated again."""
+    product, simulator, bench = (
+        Path(str(package.__file__)).parent for package in (turbospec, turbospec_sim, turbospec_bench)
+    )
+    digest = hashlib.sha256()
+    own = [bench / "ablation" / part for part in OWN_PARTS]
+    for place in (*(product / part for part in PARTS), simulator, *own):
+        for source in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            digest.update(source.name.encode() + source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Checkpoint:
+    """The rows so far, saved now and then.
+
+    Args:
+        path: JSON file; None to keep them in memory only.
+        meta: settings that all rows depend on. Rows of a file with other settings are not used.
+    """
+
+    def __init__(self, path: Path | None, meta: dict[str, Any]) -> None:
+        self._path, self._meta = path, meta
+        self._rows: dict[Key, Row] = {}
+        self._saved = time.monotonic()
+        if path is not None and path.exists():
+            self._read(path)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._rows
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, sorted."""
+        return [self._rows[key] for key in sorted(self._rows)]
+
+    def add(self, row: Row) -> None:
+        """Take in a finished row."""
+        self._rows[_key(row)] = row
+        if time.monotonic() - self._saved > SECONDS_BETWEEN_SAVES:
+            self.save()
+
+    def save(self) -> None:
+        """Write the file.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        self._saved = time.monotonic()
+        if self._path is not None:
+            save(self._path, self._meta, self.rows)
+
+    def _read(self, path: Path) -> None:
+        document = read_json(path, "ablation's JSON file")
+        try:
+            rows = {_key(row): row for row in document["rows"]}
+            meta = dict(document["meta"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: not rows of an ablation; name another file") from error
+        if meta == self._meta:
+            self._rows = rows
+
+
+def _key(row: Row) -> Key:
+    return str(row["case"]), str(row["mechanism"]), int(row["seed"])
