@@ -97,9 +97,9 @@ def capacities(
         done: called after each search.
     """
     seeded = [replace(run, seed=run.seed + seed) for run in runs for seed in range(seeds)]
-    found: list[float] = []
-    for rate in LocalProcesses(jobs).map(partial(capacity, tolerance=tolerance), seeded):
-        found.append(rate)
+    found = [0.0] * len(seeded)
+    for place, rate in LocalProcesses(jobs).map(partial(capacity, tolerance=tolerance), seeded):
+        found[place] = rate
         done()
     return [Capacity(tuple(found[place : place + seeds])) for place in range(0, len(found), seeds)]
 

@@ -30,6 +30,19 @@ BEST_STATIC = "best_static"
 """The fixed K with the highest token goodput, chosen in hindsight from one run for each K."""
 
 
+FIELDS = (
+    "scenario", "policy", "request_rate", "concurrency", "seed", "emit",
+    "duration", "completed", "failed", "total_input_tokens", "total_output_tokens",
+    "request_throughput", "output_throughput", "total_token_throughput", "max_concurrent_requests",
+    *(f"{statistic}_{name}_ms" for name in ("ttft", "tpot", "e2el", "itl")
+      for statistic in ("mean", "median", "std", "p50", "p95", "p99")),
+    "engine_steps", "preemptions", "mean_accepted_length", "mean_draft_length", "acceptance_rate",
+    "draft_time_share", "verify_time_share", "host_time_share", "prefill_time_share",
+    "slo_met", "request_goodput", "token_goodput", "draft_length", "guard_trips", "timeline", "wall_seconds",
+)  # fmt: skip
+"""Fields of a run's row, in their order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """What one simulation runs."""

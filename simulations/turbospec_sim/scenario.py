@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
-from turbospec_sim.latency_config import Latency
+from turbospec_sim.latency_config import Latency, ProfiledLatency
 from turbospec_sim.limits import MAX_BATCH_SLOTS, MAX_CACHE_TOKENS, MAX_COUNT, MAX_SEED, Count
 from turbospec_sim.records import ENGINE, Records
-from turbospec_sim.workload.acceptance import MAX_POSITIONS
-from turbospec_sim.workload.arrivals import ClosedLoop
+from turbospec_sim.workload.acceptance import MAX_POSITIONS, RecordedAcceptance
+from turbospec_sim.workload.arrivals import ClosedLoop, TraceArrivals
 from turbospec_sim.workload.config import Workload
 from turbospec_sim.workload.files import NameOrFile
 
@@ -97,6 +98,17 @@ class Scenario(Settings):
                 f"`rates` has no meaning for {self.workload.arrivals.process} arrivals, which use {instead}"
             )
         return self
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that the scenario refers to, its policy's not included."""
+        acceptances = [kind.acceptance for kind in self.workload.classes]
+        files = [acceptance.file for acceptance in acceptances if isinstance(acceptance, RecordedAcceptance)]
+        if isinstance(self.workload.arrivals, TraceArrivals):
+            files.append(self.workload.arrivals.file)
+        if isinstance(self.latency, ProfiledLatency):
+            files.append(self.latency.file)
+        return files
 
     def engine(self, seed: int) -> Records:
         """(1,) `ENGINE` record with the engine's settings."""

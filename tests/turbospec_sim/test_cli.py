@@ -144,7 +144,6 @@ def no_simulation(*_: object) -> None:
 @pytest.mark.parametrize(
     ("missing", "loaded", "options", "words"),
     [
-        ("joblib", "turbospec_sim.backends", [], "get the simulator with: pip install 'turbospec[sim]'"),
         (
             "matplotlib",
             "turbospec_bench.reports.plot_style",

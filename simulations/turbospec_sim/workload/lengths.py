@@ -22,6 +22,11 @@ class ConstantLength(Settings):
     distribution: Literal["constant"]
     tokens: Count
 
+    @property
+    def mean_tokens(self) -> float:
+        """Mean length."""
+        return float(self.tokens)
+
     def draw(self, rng: np.random.Generator, size: int) -> IntArray:
         """(size,) lengths."""
         return np.full(size, self.tokens)
@@ -39,6 +44,11 @@ class UniformLength(Settings):
         if self.high < self.low:
             raise ValueError(f"`high` ({self.high}) is below `low` ({self.low}); swap them")
         return self
+
+    @property
+    def mean_tokens(self) -> float:
+        """Mean length."""
+        return (self.low + self.high) / 2.0
 
     def draw(self, rng: np.random.Generator, size: int) -> IntArray:
         """(size,) lengths."""
@@ -72,15 +82,23 @@ class LogNormalLength(Settings):
             raise ValueError(f"`high` ({self.high}) is below `low` ({self.low}); swap them")
         return self
 
+    @property
+    def mean_tokens(self) -> float:
+        """Mean length; roughly, because clipping changes it."""
+        median, sigma = self._median_and_sigma()
+        return min(max(median * math.exp(min(sigma**2 / 2.0, 100.0)), self.low), self.high)
+
     def draw(self, rng: np.random.Generator, size: int) -> IntArray:
         """(size,) lengths, rounded to whole tokens and clipped."""
-        if self.mean is not None and self.sigma is not None:
-            median, sigma = self.mean * math.exp(-(self.sigma**2) / 2.0), self.sigma
-        else:
-            median = self.p50 or 1.0
-            sigma = math.log((self.p99 or 1.0) / median) / P99_SIGMAS
+        median, sigma = self._median_and_sigma()
         lengths = np.rint(median * np.exp(sigma * rng.standard_normal(size)))
         return np.clip(lengths, self.low, self.high).astype(np.int64)
+
+    def _median_and_sigma(self) -> tuple[float, float]:
+        if self.mean is not None and self.sigma is not None:
+            return self.mean * math.exp(-(self.sigma**2) / 2.0), self.sigma
+        median = self.p50 or 1.0
+        return median, math.log((self.p99 or 1.0) / median) / P99_SIGMAS
 
 
 Lengths = Annotated[ConstantLength | UniformLength | LogNormalLength, Field(discriminator="distribution")]

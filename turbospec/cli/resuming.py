@@ -1,0 +1,94 @@
+"""Finished runs of a command that simulates: kept when it is interrupted, and completed with --resume."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from turbospec.cli.console import stderr
+from turbospec.errors import UserError
+
+if TYPE_CHECKING:
+    from turbospec_sim.cost import Cost
+    from turbospec_sim.finished import FinishedRuns
+
+Resume = Annotated[
+    Path | None, typer.Option(help="Results of an interrupted run of the same command, to be completed.")
+]
+
+
+def finished_runs(
+    json: Path | None, resume: Path | None, meta: Mapping[str, Any], dropped: Collection[str] = ()
+) -> FinishedRuns:
+    """The finished runs of a command: none, or those of an interrupted one.
+
+    Args:
+        json: where results go; None for nowhere.
+        resume: results of the interrupted command, where these go too.
+        meta: settings of all runs; see `FinishedRuns.resumed`.
+        dropped: fields of rows that are not kept.
+
+    Raises:
+        UserError: the file to resume is not one of this command with these settings.
+    """
+    from turbospec_sim.finished import FinishedRuns
+
+    if resume is None:
+        return FinishedRuns(json, meta, dropped=dropped)
+    return FinishedRuns.resumed(resume, meta, dropped)
+
+
+def results_file(json: Path | None, resume: Path | None) -> Path | None:
+    """The file that results go to.
+
+    Raises:
+        UserError: both are given.
+    """
+    if json is not None and resume is not None:
+        raise UserError("--json and --resume: --resume goes on with its own file; leave --json out")
+    return json or resume
+
+
+def say_cost(cost: Cost, jobs: int) -> None:
+    """Say beforehand what more than a minute of work costs.
+
+    Raises:
+        UserError: the cost is absurd.
+    """
+    words = cost.said(jobs)
+    if words is not None:
+        stderr.print(words, soft_wrap=True)
+
+
+@contextmanager
+def kept(finished: FinishedRuns, planned: int | None = None) -> Iterator[None]:
+    """While work goes on: an interruption or an error keeps what is finished, and says how to go on.
+
+    Args:
+        finished: the finished runs.
+        planned: number of runs; None where it is not known.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        finished.save()
+        _say_unfinished(finished, planned)
+        raise
+    except BaseException:
+        finished.save()
+        raise
+
+
+def _say_unfinished(finished: FinishedRuns, planned: int | None) -> None:
+    number = f"{len(finished)}{'' if planned is None else f' of {planned}'} runs are finished"
+    if not len(finished):
+        said = "no run is finished; there are no results to resume from"
+    elif finished.path is None:
+        said = f"{number} and nothing is kept; with --json FILE, --resume FILE would complete them"
+    else:
+        said = f"{number}; --resume {finished.path} completes the run"
+    stderr.print(said, soft_wrap=True)
