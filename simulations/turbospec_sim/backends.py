@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from importlib import import_module
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -22,7 +22,7 @@ class Workers(Protocol):
     count: int
     """Parts that run in parallel."""
 
-    def map(self, function: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[tuple[int, Result]]:
+    def map(self, function: Callable[[Part], Result], parts: Sequence[Part]) -> Generator[tuple[int, Result]]:
         """Places and results of the parts, in the order in which they are finished.
 
         Exceptions of the function are raised unchanged. Where the iterator is closed early, work ends at once.
@@ -71,7 +71,7 @@ class RayCluster:
                 ) from error
         self.count = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
-    def map(self, function: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[tuple[int, Result]]:
+    def map(self, function: Callable[[Part], Result], parts: Sequence[Part]) -> Generator[tuple[int, Result]]:
         """As in `Workers`."""
         ray, task = self._ray, self._ray.remote(function)
         places = {task.remote(part): place for place, part in enumerate(parts)}

@@ -10,7 +10,8 @@ from functools import partial
 import numpy as np
 
 from turbospec.errors import UserError
-from turbospec_sim.backends import LocalProcesses
+from turbospec_sim.finished import FinishedRuns, Row, rows_of
+from turbospec_sim.processes import LocalProcesses
 from turbospec_sim.ratio import Ratio
 from turbospec_sim.run import Run, simulate
 
@@ -21,6 +22,10 @@ FINEST = 1e-6
 LOWEST, HIGHEST = 1e-3, 1e5
 """Range of the search, requests/s; a capacity below it counts as 0."""
 FIRST_GUESS = 1.0
+RUNS = 16
+"""Of a search, about."""
+FIELDS = ("scenario", "policy", "request_rate", "seed", "draft_length", "capacity")
+"""Of a search that is finished; `request_rate` is where it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ def capacities(
     jobs: int = 1,
     tolerance: float = TOLERANCE,
     done: Callable[[], None] = lambda: None,
+    finished: FinishedRuns | None = None,
 ) -> list[Capacity]:
     """Capacities of several runs, in their order.
 
@@ -95,13 +101,26 @@ def capacities(
         jobs: processes.
         tolerance: as in `capacity`.
         done: called after each search.
+        finished: searches that are not made again, with the fields `FIELDS`; the others are added.
     """
     seeded = [replace(run, seed=run.seed + seed) for run in runs for seed in range(seeds)]
-    found = [0.0] * len(seeded)
-    for place, rate in LocalProcesses(jobs).map(partial(capacity, tolerance=tolerance), seeded):
-        found[place] = rate
+    found: list[float] = []
+    for row in rows_of(partial(_row, tolerance=tolerance), seeded, LocalProcesses(jobs), finished):
+        found.append(row["capacity"])
         done()
     return [Capacity(tuple(found[place : place + seeds])) for place in range(0, len(found), seeds)]
+
+
+def _row(run: Run, tolerance: float) -> Row:
+    """The result of one search, as `FinishedRuns` keeps it."""
+    return {
+        "scenario": run.name,
+        "policy": run.policy,
+        "request_rate": run.rate,
+        "seed": run.seed,
+        "draft_length": run.draft_length,
+        "capacity": capacity(run, tolerance=tolerance),
+    }
 
 
 def _bracket(run: Run, guess: float) -> tuple[float, float]:

@@ -36,6 +36,10 @@ class Cost:
         """The cost of so many times the same."""
         return Cost(math.ceil(self.runs * factor), math.ceil(self.requests * factor), self.seconds * factor)
 
+    def plus(self, other: Cost) -> Cost:
+        """The cost of both."""
+        return Cost(self.runs + other.runs, self.requests + other.requests, self.seconds + other.seconds)
+
     def said(self, jobs: int) -> str | None:
         """The cost in words; None where it is not worth saying.
 

@@ -11,8 +11,8 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,15 @@ from turbospec.errors import UserError
 from turbospec.files.reading import MEBIBYTE, is_finite_number, read_json
 from turbospec.files.results_file import plain, save
 from turbospec.policy import find_policy, read_policy
+from turbospec_sim.backends import Workers
 from turbospec_sim.run import BEST_STATIC, FIELDS, ORACLE, Run
 from turbospec_sim.scenario import Scenario
 
 RUN_ID = "run_id"
 UNFINISHED = "unfinished"
 """Entry of the `meta` of a file whose rows are only those of finished runs."""
+FIGURES_ONLY = tuple(name for name in FIELDS if name != "timeline")
+"""Fields that a search keeps."""
 SAVE_SECONDS = 5.0
 """Least time between two writes of the file."""
 SAVE_SHARE = 0.05
@@ -46,7 +49,7 @@ class FinishedRuns:
         path: results file; None to keep them in memory only.
         meta: settings of all runs, for the file.
         rows: of an interrupted run.
-        dropped: fields that are not kept.
+        fields: of a row that are kept.
     """
 
     def __init__(
@@ -54,25 +57,27 @@ class FinishedRuns:
         path: Path | None = None,
         meta: Mapping[str, Any] | None = None,
         rows: Sequence[Row] = (),
-        dropped: Collection[str] = (),
+        fields: Sequence[str] = FIELDS,
     ) -> None:
         self.path = path
         self._meta = dict(meta or {})
-        self._dropped = frozenset(dropped)
+        self._fields = fields
         self._rows: dict[str, Row] = {row[RUN_ID]: row for row in rows}
         self._saved = len(self._rows)
         self._next_save = -math.inf
         self._policies: dict[str, Any] = {}
+        # With the scenario, so that its id stays its own.
+        self._scenarios: dict[int, tuple[Scenario, str]] = {}
 
     @classmethod
-    def resumed(cls, path: Path, meta: Mapping[str, Any], dropped: Collection[str] = ()) -> FinishedRuns:
+    def resumed(cls, path: Path, meta: Mapping[str, Any], fields: Sequence[str] = FIELDS) -> FinishedRuns:
         """Those of an interrupted run, in its results file.
 
         Args:
             path: the file.
             meta: settings of the run that goes on: its `command` must have written the file, and its `settings` must
                 be the same, where both have them.
-            dropped: as in the constructor.
+            fields: as in the constructor.
 
         Raises:
             UserError: there is no such file, another command wrote it, or its settings are others.
@@ -84,13 +89,14 @@ class FinishedRuns:
         rows = document.get("rows") if isinstance(document, dict) else None
         if not isinstance(found, dict) or found.get("command") != command or not isinstance(rows, list):
             raise UserError(f"{path}: not a results file of `turbospec {command}`; {hint}")
-        wanted = set(FIELDS) - set(dropped)
-        if not all(_is_row(row, wanted) for row in rows):
+        if not found.get(UNFINISHED) and not any(isinstance(row, dict) and RUN_ID in row for row in rows):
+            raise UserError(f"{path}: is finished; there is nothing to resume")
+        if not all(_is_row(row, fields) for row in rows):
             raise UserError(f"{path}: a row is not one that `turbospec {command}` wrote; start a new run")
         if differing := [*_differences("", found.get("settings"), plain(meta["settings"], None))]:
             named = " and another ".join(f"`{name}`" for name in differing[:NAMED_DIFFERENCES])
             raise UserError(f"{path}: was simulated with another {named}; use the same, or start a new run")
-        return cls(path, meta, rows, dropped)
+        return cls(path, meta, rows, fields)
 
     def refuse_others(self, runs: Sequence[Run]) -> None:
         """Check that every finished run is one of `runs`.
@@ -109,20 +115,18 @@ class FinishedRuns:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def rows(self) -> Iterator[Row]:
-        """All rows, in the order in which the runs were finished."""
-        return iter(self._rows.values())
-
     def get(self, run: Run) -> Row | None:
         """A copy of the row of a run; None where it is not finished."""
         found = self._rows.get(self._id(run))
         return None if found is None else dict(found)
 
-    def add(self, run: Run, row: Mapping[str, Any], **fields: Any) -> Row:
+    def add(self, run: Run, row: Mapping[str, Any]) -> Row:
         """Keep the row of a finished run, and write the file if that is due; returns the row as `get` does."""
         identity = self._id(run)
-        kept = {name: value for name, value in row.items() if name not in self._dropped}
-        self._rows[identity] = kept | fields | {RUN_ID: identity}
+        kept = {name: row[name] for name in self._fields} | {RUN_ID: identity}
+        if run.settings is not None:
+            kept["settings"] = run.settings.model_dump(mode="json")
+        self._rows[identity] = kept
         if time.monotonic() >= self._next_save:
             self.save()
         return dict(self._rows[identity])
@@ -144,20 +148,45 @@ class FinishedRuns:
             if run.policy not in self._policies:
                 self._policies[run.policy] = policy_settings(run.policy)
             policy = self._policies[run.policy]
-        scenario = _scenario_text(run.scenario)
+        if id(run.scenario) not in self._scenarios:
+            text = json.dumps(scenario_settings(run.scenario), sort_keys=True)
+            self._scenarios[id(run.scenario)] = run.scenario, text
+        _, scenario = self._scenarios[id(run.scenario)]
         parts = [run.name, scenario, run.policy, policy, run.rate, run.seed, run.draft_length]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:24]
 
 
+def rows_of(
+    function: Callable[[Run], Row], runs: Sequence[Run], workers: Workers, finished: FinishedRuns | None = None
+) -> Iterator[Row]:
+    """What a function returns for runs, in their order, yielded as they are finished.
+
+    Args:
+        function: returns the row of a run.
+        runs: its arguments.
+        workers: call it in parallel.
+        finished: runs for which it is not called; the others are added, each as soon as it is finished.
+    """
+    known = (None if finished is None else finished.get(run) for run in runs)
+    rows = {place: row for place, row in enumerate(known) if row is not None}
+    missing = [place for place in range(len(runs)) if place not in rows]
+    yielded = 0
+    with closing(workers.map(function, [runs[place] for place in missing])) as results:
+        for number, row in results:
+            place = missing[number]
+            rows[place] = row if finished is None else finished.add(runs[place], row)
+            while yielded in rows:
+                yield rows.pop(yielded)
+                yielded += 1
+    while yielded in rows:
+        yield rows.pop(yielded)
+        yielded += 1
+
+
 def scenario_settings(scenario: Scenario) -> dict[str, Any]:
     """What of a scenario defines its runs."""
     return scenario.model_dump(mode="json", exclude=RUN_ONLY)
-
-
-@lru_cache(maxsize=1024)
-def _scenario_text(scenario: Scenario) -> str:
-    return json.dumps(scenario_settings(scenario), sort_keys=True)
 
 
 def policy_settings(name: str) -> Any:

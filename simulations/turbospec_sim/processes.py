@@ -13,11 +13,11 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import IO, Any, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from turbospec.errors import UserError
 from turbospec_sim import worker
@@ -39,7 +39,7 @@ class LocalProcesses:
     def __init__(self, count: int) -> None:
         self.count = min(count, PROCESSES_PER_CORE * (os.cpu_count() or 1))
 
-    def map(self, function: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[tuple[int, Result]]:
+    def map(self, function: Callable[[Part], Result], parts: Sequence[Part]) -> Generator[tuple[int, Result]]:
         """As in `backends.Workers`."""
         size = min(self.count, len(parts))
         if size <= 1:
@@ -126,7 +126,7 @@ class _Process:
                 return
 
     def _call(self, function: Callable[[Any], Any], part: Any) -> tuple[Any, BaseException | None]:
-        calls, answers = cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
+        calls, answers = cast("BinaryIO", self._process.stdin), cast("BinaryIO", self._process.stdout)
         if not self._begun:
             worker.send(calls, sys.path)
             self._begun = True

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from turbospec_sim.backends import Backend, workers
-from turbospec_sim.finished import FinishedRuns
+from turbospec_sim.finished import FinishedRuns, Row, rows_of
 from turbospec_sim.replications import figure
 from turbospec_sim.run import BEST_STATIC, ORACLE, Run, simulate
 from turbospec_sim.scenario import Scenario
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +56,7 @@ def run_all(
     Raises:
         UserError: a run's policy or files cannot be read, or the backend cannot be reached.
     """
-    known = (None if finished is None else finished.get(run) for run in runs)
-    rows = {place: row for place, row in enumerate(known) if row is not None}
-    missing = [place for place in range(len(runs)) if place not in rows]
-    yielded = 0
-    with closing(workers(backend, jobs).map(simulate, [runs[place] for place in missing])) as results:
-        for number, row in results:
-            place = missing[number]
-            rows[place] = row if finished is None else finished.add(runs[place], row)
-            while yielded in rows:
-                yield rows.pop(yielded)
-                yielded += 1
-    while yielded in rows:
-        yield rows.pop(yielded)
-        yielded += 1
+    return rows_of(simulate, runs, workers(backend, jobs), finished)
 
 
 def with_regret(rows: Sequence[Row]) -> list[Row]:

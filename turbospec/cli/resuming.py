@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +22,7 @@ Resume = Annotated[
 
 
 def finished_runs(
-    json: Path | None, resume: Path | None, meta: Mapping[str, Any], dropped: Collection[str] = ()
+    json: Path | None, resume: Path | None, meta: Mapping[str, Any], fields: Sequence[str] | None = None
 ) -> FinishedRuns:
     """The finished runs of a command: none, or those of an interrupted one.
 
@@ -30,16 +30,16 @@ def finished_runs(
         json: where results go; None for nowhere.
         resume: results of the interrupted command, where these go too.
         meta: settings of all runs; see `FinishedRuns.resumed`.
-        dropped: fields of rows that are not kept.
+        fields: of rows that are kept; None for all of a run's.
 
     Raises:
         UserError: the file to resume is not one of this command with these settings.
     """
     from turbospec_sim.finished import FinishedRuns
+    from turbospec_sim.run import FIELDS
 
-    if resume is None:
-        return FinishedRuns(json, meta, dropped=dropped)
-    return FinishedRuns.resumed(resume, meta, dropped)
+    fields = FIELDS if fields is None else fields
+    return FinishedRuns(json, meta, (), fields) if resume is None else FinishedRuns.resumed(resume, meta, fields)
 
 
 def results_file(json: Path | None, resume: Path | None) -> Path | None:
@@ -65,7 +65,7 @@ def say_cost(cost: Cost, jobs: int) -> None:
 
 
 @contextmanager
-def kept(finished: FinishedRuns, planned: int | None = None) -> Iterator[None]:
+def kept(finished: FinishedRuns, planned: int | None = None) -> Generator[None]:
     """While work goes on: an interruption or an error keeps what is finished, and says how to go on.
 
     Args:
@@ -84,7 +84,8 @@ def kept(finished: FinishedRuns, planned: int | None = None) -> Iterator[None]:
 
 
 def _say_unfinished(finished: FinishedRuns, planned: int | None) -> None:
-    number = f"{len(finished)}{'' if planned is None else f' of {planned}'} runs are finished"
+    of = "" if planned is None else f" of {planned}"
+    number = f"{len(finished)}{of} {'run is' if len(finished) == 1 else 'runs are'} finished"
     if not len(finished):
         said = "no run is finished; there are no results to resume from"
     elif finished.path is None:

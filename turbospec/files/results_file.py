@@ -18,9 +18,7 @@ DIGITS = 6
 """Significant digits of a fraction; a run does not measure more."""
 
 
-def save(
-    path: Path, meta: dict[str, Any], rows: Sequence[Mapping[str, Any]], *, digits: int | None = DIGITS
-) -> None:
+def save(path: Path, meta: dict[str, Any], rows: Sequence[Mapping[str, Any]], *, digits: int | None = DIGITS) -> None:
     """Write a result file.
 
     Args:
