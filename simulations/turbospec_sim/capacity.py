@@ -14,6 +14,7 @@ from turbospec_sim.finished import FinishedRuns, Row, rows_of
 from turbospec_sim.processes import LocalProcesses
 from turbospec_sim.ratio import Ratio
 from turbospec_sim.run import Run, simulate
+from turbospec_sim.scenario import Slo
 
 TOLERANCE = 0.01
 """Relative width at which bisection ends."""
@@ -71,15 +72,27 @@ def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
     """
     if tolerance < FINEST:
         raise UserError(f"tolerance {tolerance:g} is too fine; use at least {FINEST:g} (of the rate)")
-    if run.scenario.slo is None:
-        raise UserError(f"scenario `{run.name}` has no `slo`, which defines its capacity; add one")
-    if not run.scenario.workload.has_rates:
-        raise UserError(f"scenario `{run.name}` has no request rate; capacity needs Poisson or other open arrivals")
+    check(run)
     low, high = _bracket(run, run.rate or FIRST_GUESS)
     while low >= LOWEST and high <= HIGHEST and high > low * (1.0 + tolerance):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if _meets_slo(run, middle) else (low, middle)
     return min(low, HIGHEST) if low >= LOWEST else 0.0
+
+
+def check(run: Run) -> None:
+    """Check that a run has a capacity.
+
+    Raises:
+        UserError: the scenario has no SLO, or its arrivals have no rate.
+    """
+    if run.scenario.slo is None or run.scenario.slo == Slo():
+        raise UserError(
+            f"scenario `{run.name}` has no `slo` with a limit, which defines its capacity; add `p99_ttft_ms` or "
+            "`p99_tpot_ms` to `slo`"
+        )
+    if not run.scenario.workload.has_rates:
+        raise UserError(f"scenario `{run.name}` has no request rate; capacity needs Poisson or other open arrivals")
 
 
 def capacities(

@@ -224,6 +224,8 @@ def _is_field(name: str, value: Any) -> bool:
     match name:
         case "scenario" | "policy" | "emit":
             return isinstance(value, str)
+        case "refused":
+            return value is None or isinstance(value, str)
         case "request_rate":
             return value == "inf" or is_finite_number(value)
         case "slo_met":

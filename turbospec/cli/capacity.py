@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turbospec.cli.compilation import say_when_compiling
-from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.console import progress, stderr, stdout, table
 from turbospec.cli.resuming import Resume, finished_runs, kept, results_file, say_cost
 from turbospec.cli.scenario_options import MOST_SEEDS, Jobs, Policies, Settings, checked_policies, input_files
 from turbospec.files.writing import check_outputs
@@ -40,7 +40,7 @@ def capacity(
 ) -> None:
     """Find the highest request rate at which simulated servers meet their SLO, by bisection, under each policy."""
     from turbospec.files.results_file import save
-    from turbospec_sim.capacity import FIELDS, FIRST_GUESS, RUNS, capacities
+    from turbospec_sim.capacity import FIELDS, FIRST_GUESS, HIGHEST, LOWEST, RUNS, capacities, check
     from turbospec_sim.cost import sweep_cost
     from turbospec_sim.finished import policy_settings, scenario_settings
     from turbospec_sim.scenario_file import named_scenarios
@@ -50,10 +50,12 @@ def capacity(
     read = named_scenarios(scenarios, settings or ())
     policies = checked_policies(policy or (), read)
     check_outputs(json, inputs=input_files(scenarios, policies, read))
+    runs = Sweep(read, policies, [FIRST_GUESS]).runs()
+    for run in runs:
+        check(run)
     # Near its capacity a server's batch is full, as if all requests came at once.
     cost = sweep_cost(read, policies, [math.inf], seeds).times(RUNS)
     cost.said(jobs)
-    runs = Sweep(read, policies, [FIRST_GUESS]).runs()
     meta = {
         "command": "capacity",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -79,6 +81,13 @@ def capacity(
         )
     rows = _rows(runs, found)
     _show(rows)
+    for row in rows:
+        if max(row["capacity_by_seed"]) >= HIGHEST:
+            said = f"the search ends at {HIGHEST:g} requests/s, at which the SLO is still met"
+            stderr.print(f"{row['scenario']}, {row['policy']}: {said}", soft_wrap=True)
+        elif min(row["capacity_by_seed"]) == 0.0:
+            said = f"the SLO is missed even at {LOWEST:g} requests/s"
+            stderr.print(f"{row['scenario']}, {row['policy']}: {said}", soft_wrap=True)
     if json is not None:
         save(json, meta, rows)
         stdout.print(f"results: {json}", soft_wrap=True)

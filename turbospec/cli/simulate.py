@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from turbospec.cli.compilation import say_when_compiling
-from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.console import progress, stderr, stdout, table
 from turbospec.cli.resuming import Resume, finished_runs, kept, results_file, say_cost
 from turbospec.cli.scenario_options import (
     MOST_JOBS,
@@ -113,6 +113,8 @@ def simulate(
             bar.update(task, advance=1, description=f"{row['scenario']} {row['policy']}")
     rows = with_regret(rows)
     _show(rows)
+    for name, refused in dict.fromkeys((row["scenario"], row["refused"]) for row in rows if row["refused"]):
+        stderr.print(f"{name}: {refused}", soft_wrap=True)
     if json is not None:
         save(json, meta, rows, digits=None)
         stdout.print(f"results: {json}", soft_wrap=True)

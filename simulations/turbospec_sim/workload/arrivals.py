@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
 from turbospec.interface import FloatArray
-from turbospec_sim.limits import Count
+from turbospec_sim.limits import LARGEST, MAX_ENTRIES, SMALLEST, Count, Positive
 from turbospec_sim.workload.files import InputFile
 
 
@@ -27,7 +27,7 @@ class GammaArrivals(Settings):
     """Gamma-distributed gaps, as `vllm bench serve --burstiness`."""
 
     process: Literal["gamma"]
-    burstiness: float = Field(gt=0)
+    burstiness: Positive
     """Shape of the distribution: below 1 more bursty than Poisson, above 1 more regular."""
 
     def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:
@@ -39,8 +39,8 @@ class BurstArrivals(Settings):
     """Poisson arrivals whose rate alternates between busy and quiet periods."""
 
     process: Literal["bursts"]
-    on_seconds: float = Field(gt=0)
-    off_seconds: float = Field(gt=0)
+    on_seconds: Positive
+    off_seconds: Positive
     off_share: float = Field(default=0.0, ge=0, le=1)
     """Rate of the quiet periods as a share of the busy ones'; 0: no arrivals."""
 
@@ -53,14 +53,14 @@ class DayArrivals(Settings):
     """Poisson arrivals whose rate follows a periodic curve."""
 
     process: Literal["day"]
-    curve: tuple[Annotated[float, Field(ge=0)], ...] = Field(min_length=1)
+    curve: tuple[Annotated[float, Field(ge=0, le=LARGEST)], ...] = Field(min_length=1, max_length=MAX_ENTRIES)
     """Relative rate in each of equal parts of the period."""
-    period_seconds: float = Field(default=86400.0, gt=0)
+    period_seconds: Positive = 86400.0
 
     @model_validator(mode="after")
     def _somebody_comes(self) -> DayArrivals:
-        if not any(self.curve):
-            raise ValueError("the curve is 0 everywhere; at least one part must be above 0")
+        if max(self.curve) < SMALLEST:
+            raise ValueError(f"the curve is 0 everywhere; at least one part must be above 0 (at least {SMALLEST:g})")
         return self
 
     def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:

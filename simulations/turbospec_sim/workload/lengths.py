@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
 from turbospec.interface import IntArray
-from turbospec_sim.limits import MAX_COUNT, Count
+from turbospec_sim.limits import MAX_COUNT, SMALLEST, Count
 
 P99_SIGMAS = 2.3263478740408408
 """Standard deviations from a normal distribution's median to its 99th percentile."""
@@ -59,13 +59,13 @@ class LogNormalLength(Settings):
     """Log-normal, given by its mean and the standard deviation of its logarithm, or by its median and P99."""
 
     distribution: Literal["lognormal"]
-    mean: float | None = Field(default=None, gt=0, le=MAX_COUNT)
+    mean: float | None = Field(default=None, ge=SMALLEST, le=MAX_COUNT)
     """Tokens, before clipping; goes with `sigma`."""
     sigma: float | None = Field(default=None, ge=0, le=10)
     """Standard deviation of the natural logarithm."""
-    p50: float | None = Field(default=None, gt=0, le=MAX_COUNT)
+    p50: float | None = Field(default=None, ge=SMALLEST, le=MAX_COUNT)
     """Tokens; goes with `p99`."""
-    p99: float | None = Field(default=None, gt=0, le=MAX_COUNT)
+    p99: float | None = Field(default=None, ge=SMALLEST, le=MAX_COUNT)
     low: Count = 1
     """Least length; shorter draws are clipped to it."""
     high: Count = MAX_COUNT
