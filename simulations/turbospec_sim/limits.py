@@ -28,5 +28,5 @@ Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Field(ge=SMALLEST, le=LARGEST)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 Moment = Annotated[float, Field(ge=0, le=LAST_MOMENT)]
-Rate = Annotated[float, Field(gt=0, ge=1e-6, le=1e9)]
+Rate = Annotated[float, Field(ge=1e-6, le=1e9)]
 """Requests/s."""

@@ -128,9 +128,9 @@ class _Process:
     def _call(self, function: Callable[[Any], Any], part: Any) -> tuple[Any, BaseException | None]:
         calls, answers = cast("BinaryIO", self._process.stdin), cast("BinaryIO", self._process.stdout)
         if not self._begun:
-            worker.send(calls, sys.path)
+            worker.send(calls, pickle.dumps(sys.path))
             self._begun = True
-        worker.send(calls, (function, part))
+        worker.send(calls, pickle.dumps((function, part)))
         return pickle.loads(worker.receive(answers))
 
     def _ended(self) -> UserError:

@@ -13,20 +13,18 @@ import signal
 import struct
 import sys
 import traceback
-from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 LENGTH = struct.Struct("!Q")
 """Before every message: its bytes."""
 
 
-def send(stream: BinaryIO, message: object) -> None:
-    """Write one message."""
-    data = pickle.dumps(message)
-    stream.write(LENGTH.pack(len(data)))
-    stream.write(data)
+def send(stream: BinaryIO, message: bytes) -> None:
+    """Write one message, pickled already."""
+    stream.write(LENGTH.pack(len(message)))
+    stream.write(message)
     stream.flush()
 
 
@@ -58,12 +56,12 @@ def work() -> None:
             os._exit(0)
 
 
-def _answer(call: bytes) -> tuple[Any, BaseException | None]:
+def _answer(call: bytes) -> bytes:
     try:
         function, argument = pickle.loads(call)
-        return function(argument), None
+        return pickle.dumps((function(argument), None))
     except Exception as error:
-        return None, _picklable(error)
+        return pickle.dumps((None, _picklable(error)))
 
 
 def _picklable(error: Exception) -> Exception:
@@ -78,10 +76,9 @@ def _picklable(error: Exception) -> Exception:
 
 
 def _forward(stream: BinaryIO, calls: SimpleQueue[bytes]) -> None:
-    put: Callable[[bytes], None] = calls.put
     try:
         while True:
-            put(receive(stream))
+            calls.put(receive(stream))
     finally:
         # Without waiting for the call in progress, which may take hours.
         os._exit(0)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.turbospec.command import assert_one_line, run_command
 from tests.turbospec_sim.scenarios import document
+from turbospec.cli.compilation import MESSAGE
 
 QUICK = ["--set", "workload.requests=12"]
 NAMES = (
@@ -80,7 +81,7 @@ def test_without_options_the_scenarios_own_run_is_simulated(
         (["drift", "--backend", "ray", "--jobs", "2"], "--jobs: the ray backend uses every CPU of its cluster"),
         (["drift", "--set", "seed=100000000000000000000"], "seed: input should be less than or equal to"),
         (["drift", "--set", "server.max_num_seqs=1000000000"], "server.max_num_seqs: input should be less than"),
-        (["drift", "--set", "latency.host_seconds=Infinity"], "latency.host_seconds: input should be a finite number"),
+        (["drift", "--set", "latency.host_seconds=Infinity"], "latency.host_seconds=Infinity: Infinity is not JSON; numbers must be finite"),
         (
             ["drift", "--set", 'workload.arrivals={"process":"closed","concurrency":4}'],
             '"concurrency":4}: `rates` has no meaning',
@@ -118,7 +119,8 @@ def test_an_interruption_ends_with_130(
 
     monkeypatch.setattr("turbospec_sim.sweep.simulate", interrupted)
     assert run([str(file), "--json", str(tmp_path / "r.json")], monkeypatch) == 130
-    assert capsys.readouterr().err.strip() == "interrupted"
+    said = "no run is finished; there are no results to resume from\ninterrupted\n"
+    assert capsys.readouterr().err.replace(f"{MESSAGE}\n", "") == said
     assert not (tmp_path / "r.json").exists()
 
 

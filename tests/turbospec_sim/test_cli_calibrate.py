@@ -68,8 +68,8 @@ def test_without_a_field_figures_are_only_compared(
         (["--fit", FLOOR, "--fit", f"mine:{FLOOR}"], "fitted already"),
         (["--figure", "speed"], "--figure speed: not a simulated figure"),
         (["--set", "seed=3", "--write", "x"], "--write edits the scenario files"),
-        (["--json", "."], ".: cannot be written; name another file"),
-        (["--write", "/dev/null/fitted"], "/dev/null/fitted/mine.yaml: its folder cannot be made"),
+        (["--json", "."], ".: this is a folder; name a file in it"),
+        (["--write", "/dev/null/fitted"], "/dev/null/fitted/mine.yaml: cannot be written"),
         (["--measured", "none.csv"], "none.csv: no such file of measurements"),
     ],
 )

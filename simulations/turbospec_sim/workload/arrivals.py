@@ -27,7 +27,7 @@ class GammaArrivals(Settings):
     """Gamma-distributed gaps, as `vllm bench serve --burstiness`."""
 
     process: Literal["gamma"]
-    burstiness: Positive
+    burstiness: float = Field(gt=0, le=LARGEST)
     """Shape of the distribution: below 1 more bursty than Poisson, above 1 more regular."""
 
     def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:
@@ -87,6 +87,9 @@ class TraceArrivals(Settings):
     file: InputFile
 
 
+LEAST_SUM = 1e-280
+"""Of random gaps whose ratios are kept."""
+
 OpenArrivals = PoissonArrivals | GammaArrivals | BurstArrivals | DayArrivals
 Arrivals = Annotated[OpenArrivals | ClosedLoop | TraceArrivals, Field(discriminator="process")]
 
@@ -94,8 +97,8 @@ Arrivals = Annotated[OpenArrivals | ClosedLoop | TraceArrivals, Field(discrimina
 def _gamma_times(rng: np.random.Generator, rate: float, size: int, burstiness: float) -> FloatArray:
     """As `vllm bench serve` draws them: the first request has a gap before it, and the last arrives at size / rate."""
     times = np.cumsum(rng.gamma(burstiness, 1.0, size))
-    # With a shape near 0 all draws may be 0: then all requests arrive at once, as in vLLM.
-    return times * (size / rate / times[-1]) if times[-1] > 0.0 else times
+    # With a shape near 0 all draws may be 0, or too small to divide by: then all requests arrive at once, as in vLLM.
+    return times * (size / rate / times[-1]) if times[-1] > LEAST_SUM else np.zeros(size)
 
 
 def _modulated_times(
