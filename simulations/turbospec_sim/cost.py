@@ -110,6 +110,8 @@ def _tried(policy: str, scenario: Scenario) -> int:
 
 def _in_words(seconds: float) -> str:
     """Such as `3 hours`."""
+    if not math.isfinite(seconds):
+        return "forever"
     for unit, size in UNITS:
         number = round(seconds / size)
         if number >= 2 or unit == "second":

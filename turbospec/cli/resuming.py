@@ -84,8 +84,8 @@ def kept(finished: FinishedRuns, planned: int | None = None) -> Generator[None]:
 
 
 def _say_unfinished(finished: FinishedRuns, planned: int | None) -> None:
-    of = "" if planned is None else f" of {planned}"
-    number = f"{len(finished)}{of} {'run is' if len(finished) == 1 else 'runs are'} finished"
+    runs = f"of {planned} runs" if planned is not None else "run" if len(finished) == 1 else "runs"
+    number = f"{len(finished)} {runs} {'is' if len(finished) == 1 else 'are'} finished"
     if not len(finished):
         said = "no run is finished; there are no results to resume from"
     elif finished.path is None:
