@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.turbospec.command import assert_one_line, run_command
+from tests.turbospec_sim.interruption import interrupt_after, rows_of
 from tests.turbospec_sim.scenarios import document
 from tests.turbospec_sim.test_processes import alive, children
 from turbospec import UserError
@@ -131,27 +132,6 @@ def test_broken_yaml_is_one_line_with_its_place(
     error = capsys.readouterr().err
     assert error.startswith(f"error: {path}:")
     assert "policy" not in error
-
-
-def interrupt_after(runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupt the simulation of the run that follows so many."""
-    left = [runs]
-
-    def interrupted(run: Run) -> dict[str, Any]:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return simulate(run)
-
-    monkeypatch.setattr("turbospec_sim.sweep.simulate", interrupted)
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """Without what differs from time to time."""
-    rows = json.loads(path.read_text())["rows"]
-    for row in rows:
-        del row["wall_seconds"]
-    return rows
 
 
 ALL = ["--policy", "off", "--policy", "best_static", "--rates", "5,10", "--seeds", "2", *QUICK]
