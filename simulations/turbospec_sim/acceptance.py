@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turbospec.errors import UserError
+from turbospec.files.reading import is_finite_number
 from turbospec.interface import FloatArray, IntArray
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.kv_gaps import acceptance_share
@@ -74,7 +75,7 @@ def acceptance_tables(kinds: Sequence[RequestClass]) -> AcceptanceTables:
                 record["begin"] = record["end"] = process.at_seconds
                 record["until"] = math.inf if process.until_seconds is None else process.until_seconds
             case RecordedAcceptance(file=file):
-                recorded = [_line(file, place, value) for place, value in json_lines(file)]
+                recorded = [_line(file, place, value) for place, value in json_lines(file, "recording of acceptance")]
                 if not recorded:
                     raise UserError(f"{file}: no line of acceptances in it")
                 record["first_line"], record["lines"] = len(lines), len(recorded)
@@ -149,10 +150,8 @@ def _padded(rates: Sequence[float]) -> FloatArray:
 
 
 def _line(file: object, number: int, value: object) -> FloatArray:
-    try:
-        line = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        line = np.zeros(0)
-    if line.ndim != 1 or not len(line) or not ((line >= 0.0) & (line <= 1.0)).all():
+    numbers = value if isinstance(value, list) and all(is_finite_number(one) for one in value) else []
+    line = np.array(numbers, np.float64)
+    if not len(line) or not ((line >= 0.0) & (line <= 1.0)).all():
         raise UserError(f"{file}:{number}: not a list of numbers from 0 to 1")
     return line

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from importlib import import_module
-from typing import Any, Literal, Protocol, TypeVar, cast
-
-from joblib import Parallel, delayed
+from typing import Any, Literal, Protocol, TypeVar
 
 from turbospec.errors import UserError
+from turbospec_sim.processes import LocalProcesses
 
 Backend = Literal["local", "ray"]
 Part = TypeVar("Part")
@@ -23,10 +22,10 @@ class Workers(Protocol):
     count: int
     """Parts that run in parallel."""
 
-    def map(self, function: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[Result]:
-        """Results in the order of the parts, each yielded as soon as those before it are.
+    def map(self, function: Callable[[Part], Result], parts: Sequence[Part]) -> Generator[tuple[int, Result]]:
+        """Places and results of the parts, in the order in which they are finished.
 
-        Exceptions of the function are raised unchanged.
+        Exceptions of the function are raised unchanged. Where the iterator is closed early, work ends at once.
         """
         ...
 
@@ -51,23 +50,11 @@ def workers(backend: Backend, jobs: int | None) -> Workers:
     return RayCluster()
 
 
-class LocalProcesses:
-    """Processes of this machine, by joblib."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def map(self, function: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[Result]:
-        parallel = Parallel(n_jobs=max(1, min(self.count, len(parts))), return_as="generator")
-        yield from cast(Iterator[Result], parallel(delayed(function)(part) for part in parts))
-
-
 class RayCluster:
     """Tasks of a Ray cluster, which schedules them itself.
 
     The cluster is the one that `RAY_ADDRESS` names, else one that runs on this machine, else one that is started here
-    and ends with this process. Ray's own backend for joblib is not used, because it returns no result before all are
-    done.
+    and ends with this process.
     """
 
     def __init__(self) -> None:
@@ -84,10 +71,16 @@ class RayCluster:
                 ) from error
         self.count = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
-    def map(self, function: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[Result]:
-        task = self._ray.remote(function)
-        for result in [task.remote(part) for part in parts]:
-            try:
-                yield self._ray.get(result)
-            except self._ray.exceptions.RayTaskError as error:
-                raise error.cause from error
+    def map(self, function: Callable[[Part], Result], parts: Sequence[Part]) -> Generator[tuple[int, Result]]:
+        """As in `Workers`."""
+        ray, task = self._ray, self._ray.remote(function)
+        places = {task.remote(part): place for place, part in enumerate(parts)}
+        try:
+            while places:
+                (done, *_), _ = ray.wait([*places], num_returns=1)
+                yield places.pop(done), ray.get(done)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+        finally:
+            for unfinished in places:
+                ray.cancel(unfinished, force=True)

@@ -13,10 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import ValidationError
 from scipy.optimize import least_squares
 
+from turbospec.errors import UserError
 from turbospec.interface import FloatArray
+from turbospec_sim.cost import Cost, run_cost
+from turbospec_sim.finished import FinishedRuns
 from turbospec_sim.measurements import Measurement
+from turbospec_sim.replications import figure
 from turbospec_sim.run import Run
 from turbospec_sim.scenario import Scenario
 from turbospec_sim.scenario_fields import number, upper_limit, with_numbers
@@ -111,6 +116,7 @@ class Simulations:
         coefficients: the fitted ones.
         seeds: simulations of each run.
         jobs: processes.
+        finished: runs that are not simulated again; the others are added.
     """
 
     def __init__(
@@ -120,18 +126,31 @@ class Simulations:
         coefficients: Sequence[Coefficient],
         seeds: int,
         jobs: int = 1,
+        finished: FinishedRuns | None = None,
     ) -> None:
         self._given, self._cases, self._coefficients = scenarios, cases, coefficients
-        self._seeds, self._jobs = seeds, jobs
+        self._seeds, self._jobs, self._finished = seeds, jobs, finished
         self.figures = [(case, figure) for case in cases for figure in case.measured.figures]
 
     def scenarios(self, changes: FloatArray) -> dict[str, Scenario]:
-        """The scenarios at (n,) changes of the coefficients."""
+        """The scenarios at (n,) changes of the coefficients.
+
+        Raises:
+            UserError: a scenario does not allow a value that the fit came to.
+        """
         values: dict[str, dict[str, float]] = {name: {} for name in self._given}
         for coefficient, change in zip(self._coefficients, changes, strict=True):
             for name in coefficient.scenarios:
                 values[name] |= dict.fromkeys(coefficient.fields, coefficient.value(float(change)))
-        return {name: with_numbers(scenario, values[name]) for name, scenario in self._given.items()}
+        try:
+            return {name: with_numbers(scenario, values[name]) for name, scenario in self._given.items()}
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            field = ".".join(map(str, problem["loc"]))
+            raise UserError(
+                f"--fit: the fit came to a value that the scenario does not allow ({field}: {problem['msg']}); start "
+                "from other values, or leave the field out"
+            ) from error
 
     def log_ratios(self, points: Sequence[FloatArray]) -> FloatArray:
         """(points, seeds, figures) log of simulated over measured figures."""
@@ -143,7 +162,7 @@ class Simulations:
                 policy = measured.policy or scenario.policy
                 seeds = range(scenario.seed, scenario.seed + self._seeds)
                 runs += [Run(case.scenario, scenario, policy, measured.rate, seed) for seed in seeds]
-        rows = run_all(runs, self._jobs)
+        rows = iter([*run_all(runs, self._jobs, finished=self._finished)])
         ratios = np.empty((len(points), self._seeds, len(self.figures)))
         for point in range(len(points)):
             place = 0
@@ -152,7 +171,7 @@ class Simulations:
                 for seed in range(self._seeds):
                     row = next(rows)
                     with np.errstate(divide="ignore", invalid="ignore"):
-                        found = [np.log(row[name] / value) for name, value in figures.items()]
+                        found = [np.log(figure(row, name) / value) for name, value in figures.items()]
                     ratios[point, seed, place : place + len(figures)] = found
                 place += len(figures)
         return np.where(np.isfinite(ratios), ratios, NO_FIGURE)
@@ -167,6 +186,7 @@ def calibrate(
     jobs: int = 1,
     evaluations: int = 8,
     progress: Callable[[float], None] = lambda misfit: None,
+    finished: FinishedRuns | None = None,
 ) -> Calibration:
     """Fit coefficients to measurements by non-linear least squares.
 
@@ -178,8 +198,9 @@ def calibrate(
         jobs: processes.
         evaluations: most points that a fit tries; 1: only the intervals at the start.
         progress: called after each point with the root mean square of the log ratios.
+        finished: runs that are not simulated again; the others are added.
     """
-    simulations = Simulations(scenarios, cases, coefficients, seeds, jobs)
+    simulations = Simulations(scenarios, cases, coefficients, seeds, jobs, finished)
     changes = np.zeros(len(coefficients))
     ratios = simulations.log_ratios([changes])[0]
     if not coefficients:
@@ -218,6 +239,23 @@ def calibrate(
     return Calibration(
         coefficients, simulations.scenarios(changes), changes, errors, unidentified, simulations.figures, ratios
     )
+
+
+def most_cost(
+    scenarios: Mapping[str, Scenario],
+    cases: Sequence[Case],
+    coefficients: Sequence[Coefficient],
+    seeds: int,
+    evaluations: int,
+) -> Cost:
+    """Most that `calibrate` costs, whose arguments these are; a fit that converges costs less."""
+    point = Cost(0, 0, 0.0)
+    for case in cases:
+        point = point.plus(run_cost(scenarios[case.scenario], case.measured.rate).times(seeds))
+    if not coefficients:
+        return point
+    tried = 1 + ROUNDS * (evaluations * (2 + len(coefficients)) + 1) if evaluations > 1 else 4 + len(coefficients)
+    return point.times(tried)
 
 
 def identified(jacobian: FloatArray, variance: float, names: Sequence[str]) -> tuple[FloatArray, list[tuple[str, ...]]]:

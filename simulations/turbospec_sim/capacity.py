@@ -10,9 +10,11 @@ from functools import partial
 import numpy as np
 
 from turbospec.errors import UserError
-from turbospec_sim.backends import LocalProcesses
+from turbospec_sim.finished import FinishedRuns, Row, rows_of
+from turbospec_sim.processes import LocalProcesses
 from turbospec_sim.ratio import Ratio
 from turbospec_sim.run import Run, simulate
+from turbospec_sim.scenario import Slo
 
 TOLERANCE = 0.01
 """Relative width at which bisection ends."""
@@ -21,6 +23,10 @@ FINEST = 1e-6
 LOWEST, HIGHEST = 1e-3, 1e5
 """Range of the search, requests/s; a capacity below it counts as 0."""
 FIRST_GUESS = 1.0
+RUNS = 16
+"""Of a search, about."""
+FIELDS = ("scenario", "policy", "request_rate", "seed", "draft_length", "capacity")
+"""Of a search that is finished; `request_rate` is where it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +72,27 @@ def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
     """
     if tolerance < FINEST:
         raise UserError(f"tolerance {tolerance:g} is too fine; use at least {FINEST:g} (of the rate)")
-    if run.scenario.slo is None:
-        raise UserError(f"scenario `{run.name}` has no `slo`, which defines its capacity; add one")
-    if not run.scenario.workload.has_rates:
-        raise UserError(f"scenario `{run.name}` has no request rate; capacity needs Poisson or other open arrivals")
+    check(run)
     low, high = _bracket(run, run.rate or FIRST_GUESS)
     while low >= LOWEST and high <= HIGHEST and high > low * (1.0 + tolerance):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if _meets_slo(run, middle) else (low, middle)
     return min(low, HIGHEST) if low >= LOWEST else 0.0
+
+
+def check(run: Run) -> None:
+    """Check that a run has a capacity.
+
+    Raises:
+        UserError: the scenario has no SLO, or its arrivals have no rate.
+    """
+    if run.scenario.slo is None or run.scenario.slo == Slo():
+        raise UserError(
+            f"scenario `{run.name}` has no `slo` with a limit, which defines its capacity; add `p99_ttft_ms` or "
+            "`p99_tpot_ms` to `slo`"
+        )
+    if not run.scenario.workload.has_rates:
+        raise UserError(f"scenario `{run.name}` has no request rate; capacity needs Poisson or other open arrivals")
 
 
 def capacities(
@@ -84,6 +102,7 @@ def capacities(
     jobs: int = 1,
     tolerance: float = TOLERANCE,
     done: Callable[[], None] = lambda: None,
+    finished: FinishedRuns | None = None,
 ) -> list[Capacity]:
     """Capacities of several runs, in their order.
 
@@ -95,13 +114,26 @@ def capacities(
         jobs: processes.
         tolerance: as in `capacity`.
         done: called after each search.
+        finished: searches that are not made again, with the fields `FIELDS`; the others are added.
     """
     seeded = [replace(run, seed=run.seed + seed) for run in runs for seed in range(seeds)]
     found: list[float] = []
-    for rate in LocalProcesses(jobs).map(partial(capacity, tolerance=tolerance), seeded):
-        found.append(rate)
+    for row in rows_of(partial(_row, tolerance=tolerance), seeded, LocalProcesses(jobs), finished):
+        found.append(row["capacity"])
         done()
     return [Capacity(tuple(found[place : place + seeds])) for place in range(0, len(found), seeds)]
+
+
+def _row(run: Run, tolerance: float) -> Row:
+    """The result of one search, as `FinishedRuns` keeps it."""
+    return {
+        "scenario": run.name,
+        "policy": run.policy,
+        "request_rate": run.rate,
+        "seed": run.seed,
+        "draft_length": run.draft_length,
+        "capacity": capacity(run, tolerance=tolerance),
+    }
 
 
 def _bracket(run: Run, guess: float) -> tuple[float, float]:

@@ -18,10 +18,9 @@ from turbospec_sim import steps
 from turbospec_sim.confidence import draft_confidence
 from turbospec_sim.drafting import DrafterPasses
 from turbospec_sim.interrupts import deferred_interrupts
+from turbospec_sim.limits import LAST_MOMENT
 from turbospec_sim.state import EngineState
 
-LAST_MOMENT = 1e12
-"""Simulated seconds after which a run fails: beyond, a float64 clock no longer resolves the length of a step."""
 NO_TOKENS = np.zeros(0, np.int64)
 
 

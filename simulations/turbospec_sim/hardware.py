@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from turbospec.files.settings import Settings
-from turbospec_sim.limits import Count
+from turbospec_sim.limits import Count, Positive
 
 GIGA, TERA = 1e9, 1e12
 
@@ -13,11 +11,11 @@ GIGA, TERA = 1e9, 1e12
 class Gpu(Settings):
     """One GPU's peak rates."""
 
-    bandwidth_gb_s: float = Field(gt=0)
+    bandwidth_gb_s: Positive
     """Memory bandwidth, 10⁹ bytes/s."""
-    tflops_16bit: float = Field(gt=0)
+    tflops_16bit: Positive
     """Dense tensor-core rate in float16 or bfloat16, 10¹² operations/s."""
-    tflops_8bit: float | None = Field(default=None, gt=0)
+    tflops_8bit: Positive | None = None
     """The same in FP8 or INT8; None: 8-bit weights are computed in 16 bits."""
 
 

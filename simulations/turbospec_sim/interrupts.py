@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps."""
+"""Ctrl-C, and other signals that ask a program to end, between two steps."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+
 
 @contextmanager
 def deferred_interrupts() -> Iterator[list[int]]:
-    """Collect SIGINT in the list that is yielded; the caller checks it between two steps.
+    """Collect signals in the list that is yielded; the caller checks it between two steps, and ends.
 
-    Interrupted compiled code raises another exception, which the controller's guard would count as a fault of the
-    policy. Outside the main thread, which alone receives signals, this does nothing.
+    At the end each signal's own handler is called; Python's for SIGINT raises KeyboardInterrupt. Interrupted compiled
+    code raises another exception, which the controller's guard would count as a fault of the policy. Signals without a
+    handler are not touched. Outside the main thread, which alone receives signals, this does nothing.
     """
     arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield arrived
         return
-    before = signal.signal(signal.SIGINT, lambda number, _: arrived.append(number))
+    numbers = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+    before = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, lambda number, _: arrived.append(number))
     try:
         yield arrived
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in arrived:
+        before[number](number, None)

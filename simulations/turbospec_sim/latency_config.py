@@ -13,12 +13,11 @@ from turbospec.files.suggestions import nearest
 from turbospec.interface import FloatArray
 from turbospec.models.profile import Profile
 from turbospec_sim.hardware import GIGA, GPUS, MODELS, TERA, Gpu, ModelShape
-from turbospec_sim.limits import MAX_COUNT, Count
+from turbospec_sim.limits import MAX_COUNT, MAX_ENTRIES, SMALLEST, Count, Seconds
 from turbospec_sim.profile_fit import fitted_coefficients
 from turbospec_sim.step_time import StepTimes, floor_and_slope
 from turbospec_sim.workload.files import InputFile
 
-Seconds = Annotated[float, Field(ge=0)]
 CurvePoint = tuple[Annotated[int, Field(ge=0, le=MAX_COUNT)], Seconds]
 Dtype = Literal["float32", "float16", "bfloat16", "fp8", "int8", "int4"]
 BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
@@ -89,6 +88,7 @@ class _Latency(Settings):
     unequal lengths, and the exchange of confidence and lengths with the GPU."""
     noise: float = Field(default=0.0, ge=0, le=10)
     """Standard deviation of the logarithm of the target's and of the drafter's time in a step (log-normal noise)."""
+<<<<<<< HEAD
     speed: tuple[SpeedChange, ...] = Field(default=(), max_length=1000)
     """Changes of the machine's speed, each until the next; the usual speed before the first."""
     cold_target: ColdStart | None = None
@@ -97,8 +97,11 @@ class _Latency(Settings):
     """First steps of the drafter, beside `cold_draft_seconds`."""
     stalls: Stalls | None = None
     graph_sizes: tuple[Count, ...] = ()
+=======
+    graph_sizes: tuple[Count, ...] = Field(default=(), max_length=MAX_ENTRIES)
+>>>>>>> sim
     """Tokens to which CUDA graphs pad the target's pass; empty for no padding. A larger pass replays no graph."""
-    graph_lengths: tuple[Annotated[int, Field(ge=0, le=MAX_COUNT)], ...] = ()
+    graph_lengths: tuple[Annotated[int, Field(ge=0, le=MAX_COUNT)], ...] = Field(default=(), max_length=MAX_ENTRIES)
     """Draft lengths with full CUDA graphs, which replay where every request verifies exactly that many draft tokens;
     empty where the mix of lengths makes no difference."""
     piecewise_seconds: Seconds = 0.0
@@ -157,7 +160,7 @@ class GivenLatency(_Latency):
     verify_combined: Literal["max", "plus"] = "max"
     """Whether the two overlap ("max") or add up ("plus")."""
     verify_curve: tuple[tuple[Annotated[int, Field(ge=0, le=MAX_COUNT)], Seconds], ...] | None = Field(
-        default=None, min_length=2
+        default=None, min_length=2, max_length=MAX_ENTRIES
     )
     """[tokens, seconds] points of the target's pass in place of floor and slope, rising from 0 tokens."""
 
@@ -228,9 +231,9 @@ class RooflineLatency(_Latency):
     gpu: GpuChoice
     gpus: Count = 1
     """GPUs that share the target and the drafter evenly (tensor parallelism)."""
-    bandwidth_efficiency: float = Field(default=0.8, gt=0, le=1)
+    bandwidth_efficiency: float = Field(default=0.8, ge=SMALLEST, le=1)
     """Share of the peak bandwidth that is reached."""
-    flops_efficiency: float = Field(default=0.6, gt=0, le=1)
+    flops_efficiency: float = Field(default=0.6, ge=SMALLEST, le=1)
     """Share of the peak rate of operations that is reached."""
     target: ModelChoice
     target_dtype: Dtype = "bfloat16"

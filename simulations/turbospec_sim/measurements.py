@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from turbospec.errors import UserError
+from turbospec.files.reading import parse_json, read_text
 from turbospec.files.suggestions import nearest
-from turbospec_sim.workload.files import csv_rows, json_lines
+from turbospec_sim.limits import LARGEST, SMALLEST
+from turbospec_sim.workload.files import csv_rows, parsed_lines, shown
 
+WHAT = "file of measurements"
 _STATISTICS = ("mean", "median", "p50", "p95", "p99")
 _LATENCIES = ("ttft", "tpot", "itl", "e2el")
 FIGURES = (
@@ -66,11 +68,9 @@ def read_measurements(path: Path, figures: Sequence[str] = ()) -> list[Measureme
     for name in figures:
         if name not in FIGURES:
             raise UserError(f"--figure {name}: not a simulated figure; {nearest(name, FIGURES)}")
-    if not path.is_file():
-        raise UserError(f"{path}: no such file of measurements")
     if path.suffix == ".csv":
         wanted, run = FIGURES, None
-        rows = [(f"{path}:{line}", fields) for line, fields in csv_rows(path)]
+        rows = [(f"{path}:{line}", fields) for line, fields in csv_rows(path, WHAT)]
     else:
         wanted, run = USUAL, path.stem
         rows = [*_results(path)]
@@ -81,10 +81,11 @@ def read_measurements(path: Path, figures: Sequence[str] = ()) -> list[Measureme
 
 def _results(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Locations and fields of a file's results: one, a list, rows of `turbospec simulate`, or JSON lines."""
+    text = read_text(path, WHAT)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(text)
     except ValueError:
-        documents = [(f"{path}:{line}", value) for line, value in json_lines(path)]
+        documents = [(f"{path}:{line}", value) for line, value in parsed_lines(path, text)]
     else:
         if isinstance(document, dict) and "rows" in document:
             document = document["rows"]
@@ -100,21 +101,25 @@ def _measurement(where: str, fields: dict[str, Any], wanted: Sequence[str], run:
     run = named.get("run") or named.get("scenario") or run
     if run is None:
         raise UserError(f"{where}: column `run` is missing; it names the measured run")
+    policy = named.get("policy")
+    for name, value in (("run", run), ("policy", policy)):
+        if not isinstance(value, str | None):
+            raise UserError(f"{where}: `{name}` must be a name (got {shown(value)})")
     found = {name: _number(where, name, named[name]) for name in wanted if named.get(name) is not None}
     if not found:
         raise UserError(f"{where}: no figure that can be compared; known: {', '.join(wanted)}")
     rate = named.get("request_rate")
     open_loop = rate is not None and str(rate) != "inf"
-    return Measurement(
-        str(run), _number(where, "request_rate", rate) if open_loop else None, named.get("policy"), found
-    )
+    return Measurement(run, _number(where, "request_rate", rate) if open_loop else None, policy, found)
 
 
 def _number(where: str, name: str, value: Any) -> float:
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not 0.0 < number < math.inf:
-        raise UserError(f"{where}: `{name}` must be a number above 0 (got {value!r})")
+    if not SMALLEST <= number <= LARGEST:
+        raise UserError(
+            f"{where}: `{name}` must be a number above 0, from {SMALLEST:g} to {LARGEST:g} (got {shown(value)})"
+        )
     return number

@@ -19,6 +19,12 @@ LEVEL = 0.95
 """Level of confidence intervals."""
 
 
+def figure(row: Row, name: str) -> float:
+    """A figure of a row; NaN where it is not finite, as null in a row from a file."""
+    value = row[name]
+    return math.nan if value is None else float(value)
+
+
 def half_width(values: FloatArray) -> float:
     """Half of the 95 % confidence interval of the mean of (n,) values, by Student's t; NaN with fewer than two."""
     if len(values) < 2:

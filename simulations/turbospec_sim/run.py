@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from turbospec.controller import Controller, GuardConfig, StepListener
+from turbospec.errors import UserError
 from turbospec.files.results_file import ALL_AT_ONCE
 from turbospec.interface import Policy
 from turbospec.policy import PolicyConfig, find_policy, read_policy
@@ -19,6 +22,7 @@ from turbospec_sim.acceptance import acceptance_tables
 from turbospec_sim.engine import SimulatedEngine
 from turbospec_sim.metrics import judged, summarise
 from turbospec_sim.oracle import OraclePolicy
+from turbospec_sim.records import Records
 from turbospec_sim.scenario import Scenario
 from turbospec_sim.startup_profile import startup_profile
 from turbospec_sim.state import EngineState
@@ -29,6 +33,19 @@ ORACLE = "oracle"
 """The policy that plans with the true acceptance and the true costs."""
 BEST_STATIC = "best_static"
 """The fixed K with the highest token goodput, chosen in hindsight from one run for each K."""
+
+
+FIELDS = (
+    "scenario", "policy", "request_rate", "concurrency", "seed", "emit",
+    "duration", "completed", "failed", "total_input_tokens", "total_output_tokens",
+    "request_throughput", "output_throughput", "total_token_throughput", "max_concurrent_requests",
+    *(f"{statistic}_{name}_ms" for name in ("ttft", "tpot", "e2el", "itl")
+      for statistic in ("mean", "median", "std", "p50", "p95", "p99")),
+    "engine_steps", "preemptions", "mean_accepted_length", "mean_draft_length", "acceptance_rate",
+    "draft_time_share", "verify_time_share", "host_time_share", "prefill_time_share",
+    "slo_met", "request_goodput", "token_goodput", "refused", "draft_length", "guard_trips", "timeline", "wall_seconds",
+)  # fmt: skip
+"""Fields of a run's row, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +76,17 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
         A row of results. All but `wall_seconds` is a function of `run` alone.
 
     Raises:
-        UserError: the policy, or a file that the scenario names, cannot be read.
+        UserError: the policy, or a file that the scenario names, cannot be read; or no request fits the KV cache.
     """
     began = time.perf_counter()
     scenario = run.scenario
+    offered = offered_requests(scenario.workload, run.rate, run.seed)
+    too_large, all_are = _too_large(scenario, offered)
+    if all_are:
+        raise UserError(f"scenario `{run.name}`: no request can be served: {too_large}")
     state = EngineState(
         engine=scenario.engine(run.seed),
-        offered=offered_requests(scenario.workload, run.rate, run.seed),
+        offered=offered,
         acceptance=acceptance_tables(scenario.workload.classes),
         times=scenario.latency.step_times(),
         concurrency=scenario.workload.concurrency,
@@ -81,6 +102,7 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
         "emit": scenario.server.emit,
         **figures,
         **judged(state, figures, scenario.slo),
+        "refused": too_large,
         "draft_length": run.draft_length,
         "guard_trips": guard_trips,
         "timeline": timeline(state.engine, state.totals),
@@ -102,6 +124,29 @@ def serve(
     engine = SimulatedEngine(state, controller)
     engine.run()
     return summarise(state, max(engine.now - engine.measured_from, 1e-9)), controller.stats.guard_trips
+
+
+def _too_large(scenario: Scenario, offered: Records) -> tuple[str | None, bool]:
+    """In words, why the server refuses measured requests, whose tokens exceed its KV cache; None where it does not.
+
+    Returns:
+        The words, and whether it refuses all measured requests.
+    """
+    measured = offered[scenario.workload.warmup_requests :]
+    limits = np.array([kind.max_tokens or 0 for kind in scenario.workload.classes], np.int64)[measured["class_id"]]
+    needed = measured["prompt_tokens"] + np.where(limits > 0, limits, measured["output_tokens"])
+    server = scenario.server
+    room = server.kv_cache_tokens // server.block_size * server.block_size
+    refused = needed > room
+    if not refused.any():
+        return None, False
+    largest = int(needed.argmax())
+    name = scenario.workload.classes[int(measured["class_id"][largest])].name
+    words = (
+        f"{refused.sum():,} of {len(measured):,} requests do not fit the KV cache of {room:,} tokens "
+        f"(server.kv_cache_tokens); the largest, of class `{name}`, needs {needed[largest]:,} for prompt and output"
+    )
+    return words, bool(refused.all())
 
 
 def check_policy(name: str) -> None:

@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
+<<<<<<< HEAD
 from turbospec_sim.kv_gaps import NO_DRAFTS
 from turbospec_sim.latency_config import Latency
 from turbospec_sim.limits import MAX_BATCH_SLOTS, MAX_CACHE_TOKENS, MAX_COUNT, MAX_SEED, Count
+=======
+from turbospec_sim.latency_config import Latency, ProfiledLatency
+from turbospec_sim.limits import (
+    MAX_BATCH_SLOTS,
+    MAX_CACHE_TOKENS,
+    MAX_COUNT,
+    MAX_SEED,
+    Count,
+    Positive,
+    Rate,
+    Seconds,
+)
+>>>>>>> sim
 from turbospec_sim.records import ENGINE, Records
-from turbospec_sim.workload.acceptance import MAX_POSITIONS
-from turbospec_sim.workload.arrivals import ClosedLoop
+from turbospec_sim.workload.acceptance import MAX_POSITIONS, RecordedAcceptance
+from turbospec_sim.workload.arrivals import ClosedLoop, TraceArrivals
 from turbospec_sim.workload.config import Workload
 from turbospec_sim.workload.files import NameOrFile
 
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MAX_RATES = 1000
 NO_THRESHOLD = np.iinfo(np.int64).max
 
 
 class Slo(Settings):
     """Service-level objectives of a run; a figure that equals its limit misses it."""
 
-    p99_ttft_ms: float | None = Field(default=None, gt=0)
-    p99_tpot_ms: float | None = Field(default=None, gt=0)
+    p99_ttft_ms: Positive | None = None
+    p99_tpot_ms: Positive | None = None
 
 
 class Server(Settings):
@@ -41,7 +56,7 @@ class Server(Settings):
     """Capacity of the KV cache, all requests together."""
     block_size: Count = 16
     """Tokens in a KV block."""
-    frontend_seconds: float = Field(default=0.0, ge=0)
+    frontend_seconds: Seconds = 0.0
     """Time from a client sending a request to its arrival in the waiting queue."""
     emit: Literal["before_draft", "after_draft"] = "after_draft"
     """Whether a step's tokens are emitted before the drafting for the next step, or after it, as vLLM does."""
@@ -64,7 +79,7 @@ class Drafter(Settings):
     """Whether each pass runs over the whole batch, up to the longest draft, as in vLLM."""
     first_pass_every_step: bool = False
     """Whether the first pass runs in every step, with drafts or without, as in vLLM without TurboSpec's scheduler."""
-    confidence_correlation: float = Field(default=0.5, ge=0, lt=1)
+    confidence_correlation: float = Field(default=0.5, ge=0, lt=0.999999)
     """How much the drafter's confidence tells about single tokens: 0, only the acceptance of its class and position;
     near 1, whether the token is accepted. Only plans that select after drafting see confidence."""
     kept_tokens: Count | None = None
@@ -94,7 +109,7 @@ class Scenario(Settings):
     """For readers; the simulator ignores it."""
     policy: NameOrFile
     """Name or file of the run's policy; or `oracle` or `best_static`."""
-    rates: tuple[Rate, ...] = ()
+    rates: tuple[Rate, ...] = Field(default=(), max_length=MAX_RATES)
     """Requests/s, one run each; none for closed loops and traces."""
     slo: Slo | None = None
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
@@ -114,6 +129,17 @@ class Scenario(Settings):
                 f"`rates` has no meaning for {self.workload.arrivals.process} arrivals, which use {instead}"
             )
         return self
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that the scenario refers to, its policy's not included."""
+        acceptances = [kind.acceptance for kind in self.workload.classes]
+        files = [acceptance.file for acceptance in acceptances if isinstance(acceptance, RecordedAcceptance)]
+        if isinstance(self.workload.arrivals, TraceArrivals):
+            files.append(self.workload.arrivals.file)
+        if isinstance(self.latency, ProfiledLatency):
+            files.append(self.latency.file)
+        return files
 
     def engine(self, seed: int) -> Records:
         """(1,) `ENGINE` record with the engine's settings."""

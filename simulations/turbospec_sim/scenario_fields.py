@@ -13,7 +13,7 @@ from turbospec_sim.scenario import Scenario
 
 DERIVED = "latency."
 """Prefix of fields that may be left out, because the source of the latency derives them."""
-BEYOND = 1e9
+BEYOND = 1e15
 """A number above the upper limit of every field."""
 
 

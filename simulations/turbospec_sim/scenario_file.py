@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from turbospec.errors import UserError
+from turbospec.files.reading import parse_json
 from turbospec.files.shipped import find_file, shipped_files
 from turbospec.files.suggestions import nearest
 from turbospec.files.yaml_source import YamlSource
@@ -19,6 +21,10 @@ from turbospec_sim.scenario import Scenario
 Location = list[str | int]
 
 _MISSING = ("missing", "too_short")
+_SHOWN = 60
+"""Characters of an input that an error shows."""
+_MAX_PARTS = 20
+"""Parts of a setting's field; no field of a scenario has so many."""
 
 
 def shipped_scenarios() -> dict[str, Path]:
@@ -59,20 +65,27 @@ def read_scenario(path: Path, settings: Sequence[str] = ()) -> Scenario:
     """
     source = YamlSource(path, "scenario")
     document = source.data
-    given = [_set(document, setting) for setting in settings]
+    given: list[tuple[Location, str]] = []
+    for setting in settings:
+        given.append(_set(document, setting))
+        if given[-1][0] in [place for place, _ in given[:-1]]:
+            raise UserError(f"--set {_short(setting)}: this field is set twice; keep one")
     try:
         # Through JSON: only then is pydantic strict about scalars and still accepts a list for a tuple.
         text = json.dumps(document, default=str)
+    except ValueError as error:  # an integer of thousands of digits
+        raise source.error(0, "", f"a number is out of range ({error})") from error
+    try:
         return Scenario.model_validate_json(text, strict=True, context={"folder": path.parent})
     except ValidationError as error:
         # Report the first problem, but a missing field last: it may be there, misspelt or invalid itself.
         problems = sorted(error.errors(), key=lambda problem: problem["type"] in _MISSING)
         location, message = _explain(document, problems[0])
-        field = ".".join(map(str, location))
+        field = ".".join(map(_short, location))
         for place, setting in given:
             if place[: len(location)] == location or location[: len(place)] == place:
                 said = f"{field}: {message}" if field else message
-                raise UserError(f"--set {setting}: {said}") from error
+                raise UserError(f"--set {_short(setting)}: {said}") from error
         raise source.error(source.line(location), field, message) from error
 
 
@@ -80,11 +93,15 @@ def _set(document: Any, setting: str) -> tuple[Location, str]:
     """Set a field of the document in place; its location, and the setting."""
     field, equals, text = setting.partition("=")
     if not equals or not all(field.split(".")):
-        raise UserError(f"--set {setting}: write it as field=value, with dots between nested fields")
+        raise UserError(f"--set {_short(setting)}: write it as field=value, with dots between nested fields")
+    if field.count(".") >= _MAX_PARTS:
+        raise UserError(f"--set {_short(setting)}: a field has at most {_MAX_PARTS} parts")
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = parse_json(text)
+    except json.JSONDecodeError:
         value = text
+    except ValueError as error:
+        raise UserError(f"--set {_short(setting)}: {error}") from error
     place: Location = []
     node = document
     *parents, last = field.split(".")
@@ -103,10 +120,13 @@ def _key(node: Any, part: str, setting: str, place: Location) -> str | int:
         return part
     where = ".".join(map(str, place))
     if not isinstance(node, list):
-        raise UserError(f"--set {setting}: `{where}` is a single value and has no field `{part}`")
-    if not part.isdecimal() or int(part) >= len(node):
-        raise UserError(f"--set {setting}: `{where}` has {len(node)} entries; use an index from 0 to {len(node) - 1}")
-    return int(part)
+        raise UserError(f"--set {_short(setting)}: `{where}` is a single value and has no field `{part}`")
+    index = int(part) if part.isdecimal() and len(part) < len(str(sys.maxsize)) else len(node)
+    if index >= len(node):
+        raise UserError(
+            f"--set {_short(setting)}: `{where}` has {len(node)} entries; use an index from 0 to {len(node) - 1}"
+        )
+    return index
 
 
 def _explain(document: Any, problem: ErrorDetails) -> tuple[Location, str]:
@@ -115,7 +135,7 @@ def _explain(document: Any, problem: ErrorDetails) -> tuple[Location, str]:
     location, fields = _walk(document, problem["loc"])
     match problem["type"]:
         case "extra_forbidden":
-            return location, f"unknown field; {nearest(str(location[-1]), fields)}"
+            return location, f"unknown field; {nearest(_short(location[-1]), fields)}"
         case "missing":
             expected = fields.get(str(problem["loc"][-1]), {})
             value = expected.get("const", f"<{expected.get('type', 'value')}>")
@@ -128,12 +148,17 @@ def _explain(document: Any, problem: ErrorDetails) -> tuple[Location, str]:
             return [
                 *location,
                 tag,
-            ], f"unknown {tag} `{context['tag']}`; {nearest(str(context['tag']), known.split(', '))}"
+            ], f"unknown {tag} `{_short(context['tag'])}`; {nearest(_short(context['tag']), known.split(', '))}"
         case "value_error":
             return location, str(context["error"])
         case _:
             said = problem["msg"]
-            return location, f"{said[0].lower()}{said[1:]} (got {json.dumps(problem['input'], default=str)[:60]})"
+            return location, f"{said[0].lower()}{said[1:]} (got {_short(json.dumps(problem['input'], default=str))})"
+
+
+def _short(text: object) -> str:
+    shown = str(text)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
 
 
 def _walk(document: Any, places: Sequence[str | int]) -> tuple[Location, dict[str, Any]]:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from turbospec_sim.backends import Backend, workers
+from turbospec_sim.finished import FinishedRuns, Row, rows_of
+from turbospec_sim.replications import figure
 from turbospec_sim.run import BEST_STATIC, ORACLE, Run, simulate
 from turbospec_sim.scenario import Scenario
-
-CHUNKS_PER_JOB = 4
-"""Chunks per worker: large enough to amortise the transfer, small enough to balance the load."""
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +39,24 @@ class Sweep:
         return runs
 
 
-def run_all(runs: Sequence[Run], jobs: int | None = None, backend: Backend = "local") -> Iterator[Row]:
+def run_all(
+    runs: Sequence[Run],
+    jobs: int | None = None,
+    backend: Backend = "local",
+    finished: FinishedRuns | None = None,
+) -> Iterator[Row]:
     """Rows of the runs, in their order, yielded as they are finished.
 
     Args:
         runs: what to simulate.
         jobs: processes; None for one, or for all CPUs of a cluster.
         backend: this machine or a Ray cluster.
+        finished: runs that are not simulated again; the others are added to it, each as soon as it is finished.
 
     Raises:
         UserError: a run's policy or files cannot be read, or the backend cannot be reached.
     """
-    pool = workers(backend, jobs)
-    size = 1 if pool.count == 1 else -(-len(runs) // (CHUNKS_PER_JOB * pool.count))
-    chunks = [runs[place : place + size] for place in range(0, len(runs), size)]
-    for rows in pool.map(_simulate_all, chunks):
-        yield from rows
+    return rows_of(simulate, runs, workers(backend, jobs), finished)
 
 
 def with_regret(rows: Sequence[Row]) -> list[Row]:
@@ -79,17 +77,13 @@ def with_regret(rows: Sequence[Row]) -> list[Row]:
     return finished
 
 
-def _simulate_all(runs: Sequence[Run]) -> list[Row]:
-    return [simulate(run) for run in runs]
-
-
 def _with_best_static(rows: list[Row]) -> list[Row]:
     """One row for all K that `best_static` tried: that of the highest goodput, and among equals of the lowest E2E
     latency."""
     tried = [row for row in rows if row["policy"] == BEST_STATIC]
     if not tried:
         return rows
-    best = max(tried, key=lambda row: (row["token_goodput"], -row["mean_e2el_ms"]))
+    best = max(tried, key=lambda row: (row["token_goodput"], -figure(row, "mean_e2el_ms")))
     best["wall_seconds"] = sum(row["wall_seconds"] for row in tried)
     return [row for row in rows if row["policy"] != BEST_STATIC or row is best]
 

@@ -18,7 +18,7 @@ ROOTS = {
     "turbospec_sim": REPOSITORY / "simulations",
     "turbospec_bench": REPOSITORY / "benchmarks",
 }
-HEAVY = ("torch", "transformers", "vllm", "turbospec_engine", "turbospec_sim", "joblib", "matplotlib")
+HEAVY = ("torch", "transformers", "vllm", "turbospec_engine", "turbospec_sim", "matplotlib")
 LAYERS = (
     {"errors", "interface"},
     {"runtime", "files"},

@@ -2,14 +2,22 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from tests.turbospec.command import assert_one_line, run_command
+from tests.turbospec_sim.interruption import interrupt_after, rows_of
 from tests.turbospec_sim.scenarios import document
+from tests.turbospec_sim.test_processes import alive, children
+from turbospec import UserError
+from turbospec_sim.run import Run, simulate
 
 QUICK = ["--set", "workload.requests=12"]
 NAMES = (
@@ -78,9 +86,25 @@ def test_without_options_the_scenarios_own_run_is_simulated(
         (["drift", "drift"], "two of the scenarios have the same file name"),
         (["drift", "--backend", "slurm"], "'slurm' is not one of 'local', 'ray'"),
         (["drift", "--backend", "ray", "--jobs", "2"], "--jobs: the ray backend uses every CPU of its cluster"),
-        (["drift", "--set", "seed=100000000000000000000"], "seed: input should be less than or equal to"),
+        (["drift", "--set", "seed=9007199254740993"], "seed: input should be less than or equal to"),
         (["drift", "--set", "server.max_num_seqs=1000000000"], "server.max_num_seqs: input should be less than"),
-        (["drift", "--set", "latency.host_seconds=Infinity"], "latency.host_seconds: input should be a finite number"),
+        (
+            ["drift", "--set", "latency.host_seconds=Infinity"],
+            "=Infinity: Infinity is not JSON; numbers must be finite",
+        ),
+        (["drift", "--set", "latency.noise=" + "9" * 400], "--set latency.noise=999"),
+        (["drift", "--set", "description=" + "[" * 5000], "nested more than 100 levels deep"),
+        (["drift", "--set", "a" + ".a" * 5000 + "=1"], "a field has at most 20 parts"),
+        (["drift", "--set", "seed=1", "--set", "seed=2"], "--set seed=2: this field is set twice; keep one"),
+        (["drift", "--set", "workload.requests=100000000"], "workload.requests: input should be less than or equal"),
+        (["drift", "--seeds", "1" * 20], "--seeds"),
+        (["drift", "--jobs", "1000000"], "--jobs"),
+        (["drift", "--rates", ",".join(map(str, range(1, 2000)))], "--rates: more than 1000 rates; give fewer"),
+        (["drift", "--rates", "1e300"], "--rates 1e300: not a rate"),
+        (["drift", "--seeds", "10000", "--policy", "best_static"], "runs of 840,000,000 requests in all: roughly"),
+        (["drift", "--json", "x", "--resume", "y"], "--json and --resume: "),
+        (["drift", "--resume", "none.json"], "none.json: no such results file"),
+        (["drift", "--set", "server.kv_cache_tokens=16"], "no request can be served: 14,000 of 14,000 requests"),
         (
             ["drift", "--set", 'workload.arrivals={"process":"closed","concurrency":4}'],
             '"concurrency":4}: `rates` has no meaning',
@@ -110,16 +134,132 @@ def test_broken_yaml_is_one_line_with_its_place(
     assert "policy" not in error
 
 
-def test_an_interruption_ends_with_130(
+ALL = ["--policy", "off", "--policy", "best_static", "--rates", "5,10", "--seeds", "2", *QUICK]
+
+
+@pytest.mark.parametrize("finished", [1, 11])
+def test_an_interrupted_run_is_completed_to_the_same_rows(
+    finished: int, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, part = tmp_path / "whole.json", tmp_path / "part.json"
+    assert run([str(file), *ALL, "--json", str(whole)], monkeypatch) == 0
+    with monkeypatch.context() as patched:
+        interrupt_after(finished, patched)
+        assert run([str(file), *ALL, "--json", str(part)], patched) == 130
+    number = "1 of 28 runs is" if finished == 1 else "11 of 28 runs are"
+    assert capsys.readouterr().err.endswith(f"{number} finished; --resume {part} completes the run\ninterrupted\n")
+    assert len(rows_of(part)) == finished
+    assert run([str(file), *ALL, "--resume", str(part)], monkeypatch) == 0
+    assert rows_of(part) == rows_of(whole)
+    assert "unfinished" not in json.loads(part.read_text())["meta"]
+
+
+def test_more_seeds_and_policies_are_added_to_a_finished_file(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, part = tmp_path / "whole.json", tmp_path / "part.json"
+    few = [str(file), "--policy", "off", *QUICK]
+    more = [str(file), "--policy", "static-1", "--policy", "off", "--seeds", "2", *QUICK]
+    assert run([*more, "--json", str(whole)], monkeypatch) == 0
+    assert run([*few, "--json", str(part)], monkeypatch) == 0
+    assert run([*more, "--resume", str(part)], monkeypatch) == 0
+    assert rows_of(part) == rows_of(whole)
+
+
+def test_what_a_file_does_not_fit_is_one_line(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+    part = tmp_path / "part.json"
+    assert run([str(file), "--policy", "off", "--seeds", "2", *QUICK, "--json", str(part)], monkeypatch) == 0
+    capsys.readouterr()
+    resumed = [str(file), "--resume", str(part)]
+    for arguments, words in (
+        (["--policy", "off", *QUICK], "has a run of `mine` under `off` at 20.0 requests/s with seed 1"),
+        (["--policy", "static-1", "--seeds", "2", *QUICK], "has a run of `mine` under `off`"),
+        (["--policy", "off", "--seeds", "2"], "simulated with another `scenarios.mine.workload.requests`"),
+        (["--policy", "off", *QUICK, "--report", str(part)], "given for two outputs"),
+    ):
+        assert run([*resumed, *arguments], monkeypatch) == 2
+        assert_one_line(capsys.readouterr().err, words)
 
-    monkeypatch.setattr("turbospec_sim.sweep.simulate", interrupted)
-    assert run([str(file), "--json", str(tmp_path / "r.json")], monkeypatch) == 130
-    assert capsys.readouterr().err.strip() == "interrupted"
-    assert not (tmp_path / "r.json").exists()
+
+def test_an_error_keeps_what_is_finished(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(run: Run) -> dict[str, Any]:
+        if run.seed == 1:
+            raise UserError("no more")
+        return simulate(run)
+
+    monkeypatch.setattr("turbospec_sim.sweep.simulate", broken)
+    part = tmp_path / "part.json"
+    assert run([str(file), "--policy", "off", "--seeds", "3", *QUICK, "--json", str(part)], monkeypatch) == 2
+    assert [row["seed"] for row in rows_of(part)] == [0]
+
+
+def test_without_a_file_an_interruption_says_that_nothing_is_kept(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt_after(1, monkeypatch)
+    assert run([str(file), *ALL], monkeypatch) == 130
+    said = "1 of 28 runs is finished and nothing is kept; with --json FILE, --resume FILE would complete them\n"
+    assert capsys.readouterr().err.endswith(f"{said}interrupted\n")
+
+
+def test_inputs_are_not_overwritten(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy, recording = tmp_path / "p.yaml", tmp_path / "a.jsonl"
+    policy.write_text("version: 1\npolicy: static\ndraft_length: 1\n")
+    recording.write_text("[1, 0]\n")
+    recorded = f'workload.classes.0.acceptance={{"process": "trace", "file": "{recording}"}}'
+    for output in (file, policy, recording):
+        before = output.read_bytes()
+        arguments = [str(file), "--policy", str(policy), "--set", recorded, *QUICK]
+        assert run([*arguments, "--json", str(output)], monkeypatch) == 2
+        assert_one_line(capsys.readouterr().err, f"{output}: is read by this command")
+        assert output.read_bytes() == before
+
+
+def test_long_work_says_its_cost(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt_after(0, monkeypatch)
+    assert run([str(file), "--seeds", "5000"], monkeypatch) == 130
+    assert "5,000 runs of 300,000 requests in all: roughly " in capsys.readouterr().err
+
+
+def test_requests_that_fit_no_cache_are_told(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "r.json"
+    small = ["--set", "server.kv_cache_tokens=205", "--json", str(results)]
+    assert run([str(file), *small], monkeypatch) == 0
+    said = capsys.readouterr().err
+    (row,) = rows_of(results)
+    assert 0 < row["failed"] < 60
+    assert f"mine: {row['failed']} of 60 requests do not fit the KV cache of 192 tokens" in said
+    assert "of class `chat`, needs " in said
+    assert row["refused"] in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_keep_finished_runs_and_leave_no_process(number: signal.Signals, file: Path, tmp_path: Path) -> None:
+    part = tmp_path / "part.json"
+    script = "from turbospec.cli import main; main()"
+    words = ["simulate", str(file), "--seeds", "9000", "--jobs", "2", "--json", str(part)]
+    with subprocess.Popen([sys.executable, "-c", script, *words], stderr=subprocess.PIPE, text=True) as process:
+        while not part.exists() and process.poll() is None:
+            time.sleep(0.05)
+        started = children(process.pid)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert f"--resume {part} completes the run\ninterrupted\n" in said
+    assert "resource_tracker" not in said
+    assert len(started) == 2
+    assert not alive(started)
+    assert len(rows_of(part)) >= 1
 
 
 def test_the_report_shows_every_policy_and_needs_no_network(
@@ -144,7 +284,6 @@ def no_simulation(*_: object) -> None:
 @pytest.mark.parametrize(
     ("missing", "loaded", "options", "words"),
     [
-        ("joblib", "turbospec_sim.backends", [], "get the simulator with: pip install 'turbospec[sim]'"),
         (
             "matplotlib",
             "turbospec_bench.reports.plot_style",

@@ -7,6 +7,7 @@ import pytest
 
 from tests.turbospec.command import assert_one_line
 from tests.turbospec.command import run_command as run
+from tests.turbospec_sim.interruption import interrupt_after, rows_of
 from tests.turbospec_sim.scenarios import document
 from turbospec_sim.scenario_file import read_scenario
 
@@ -59,6 +60,33 @@ def test_without_a_field_figures_are_only_compared(
     assert "fitted" not in shown
 
 
+def test_an_interrupted_fit_is_completed_to_the_same_file(
+    file: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, part = tmp_path / "whole.json", tmp_path / "part.json"
+    words = ["calibrate", f"{file}=a", "--measured", str(measured), "--fit", FLOOR, "--seeds", "2"]
+    assert run([*words, "--json", str(whole)], monkeypatch) == 0
+    with monkeypatch.context() as patched:
+        interrupt_after(9, patched)
+        assert run([*words, "--json", str(part)], patched) == 130
+    assert capsys.readouterr().err.endswith(f"9 runs are finished; --resume {part} completes the run\ninterrupted\n")
+    assert len(rows_of(part)) == 9
+    assert run([*words, "--resume", str(part)], monkeypatch) == 0
+    assert rows_of(part) == rows_of(whole)
+    assert run([*words, "--resume", str(part)], monkeypatch) == 2
+    assert f"{part}: is finished; there is nothing to resume" in capsys.readouterr().err
+
+
+def test_a_scenario_that_was_read_is_not_overwritten(
+    file: Path, measured: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = file.read_text()
+    for options in (["--fit", FLOOR, "--write", str(file.parent)], ["--json", str(file)], ["--json", str(measured)]):
+        assert run(["calibrate", f"{file}=a", "--measured", str(measured), *options], monkeypatch) == 2
+        assert_one_line(capsys.readouterr().err, "is read by this command; name another file")
+    assert file.read_text() == before
+
+
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
@@ -68,8 +96,10 @@ def test_without_a_field_figures_are_only_compared(
         (["--fit", FLOOR, "--fit", f"mine:{FLOOR}"], "fitted already"),
         (["--figure", "speed"], "--figure speed: not a simulated figure"),
         (["--set", "seed=3", "--write", "x"], "--write edits the scenario files"),
-        (["--json", "."], ".: cannot be written; name another file"),
-        (["--write", "/dev/null/fitted"], "/dev/null/fitted/mine.yaml: its folder cannot be made"),
+        (["--json", "."], ".: this is a folder; name a file in it"),
+        (["--write", "/dev/null/fitted"], "/dev/null/fitted/mine.yaml: cannot be written"),
+        (["--evaluations", "1000000000"], "--evaluations"),
+        (["--set", "server.kv_cache_tokens=16"], "no request can be served"),
         (["--measured", "none.csv"], "none.csv: no such file of measurements"),
     ],
 )

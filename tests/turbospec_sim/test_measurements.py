@@ -58,6 +58,18 @@ def test_a_result_may_name_its_run_and_go_by_no_rate(tmp_path: Path) -> None:
         ("t.json", "[]", "t.json: no measured run in it"),
         ("t.json", "[1]", "not a result of `vllm bench serve`"),
         ("t.json", "{", "t.json:1: not JSON"),
+        ("t.csv", "run,rate_rps,ttft_p99_ms\na,1," + "9" * 200_000 + "\n", r"t.csv:2: not CSV \(field larger"),
+        ("t.csv", "run,rate_rps,ttft_p99_ms\na,1," + "9" * 400 + "\n", r"t.csv:2: `p99_ttft_ms` must be .*999…\)"),
+        ("t.csv", "run,rate_rps,ttft_p99_ms\na,1,0\n", "t.csv:2: `p99_ttft_ms` must be a number above 0"),
+        ("t.csv", "run,rate_rps,ttft_p99_ms\na,1,nan\n", "t.csv:2: `p99_ttft_ms` must be a number above 0"),
+        ("t.csv", "run,rate_rps,ttft_p99_ms\na,1,2,3\n", "t.csv:2: more fields than columns"),
+        ("t.csv", "run,run,ttft_p99_ms\na,1,2\n", "t.csv:1: two columns are called `run`"),
+        ("t.json", json.dumps(RESULT | {"p99_ttft_ms": True}), r"`p99_ttft_ms` must be a number .*got True"),
+        ("t.json", json.dumps(RESULT | {"p99_ttft_ms": [1]}), "`p99_ttft_ms` must be a number"),
+        ("t.json", json.dumps(RESULT | {"policy": ["off"]}), "`policy` must be a name"),
+        ("t.json", '{"p99_ttft_ms": ' + "9" * 400 + "}", r"t.json:1: not JSON \(the number 9+… is out of range"),
+        ("t.json", '{"p99_ttft_ms": NaN}', "NaN is not JSON"),
+        ("t.json", "[" * 5000, "t.json:1: not JSON"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(name: str, text: str, words: str, tmp_path: Path) -> None:

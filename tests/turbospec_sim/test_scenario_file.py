@@ -61,10 +61,26 @@ def test_settings_change_fields_and_are_checked_like_the_file(file: Path) -> Non
         ("policy.x=1", "single value"),
         ("workload.classes.1.name=b", "has 1 entries"),
         ("workload.classes.first.name=b", "has 1 entries"),
-        ("rates=[0]", "--set rates=.*greater than 0"),
+        ("rates=[0]", "--set rates=.*greater than or equal to 0.000001"),
         ("latency.source=guess", "unknown source `guess`"),
         ("workload.arrivals.process=weekly", "unknown process `weekly`"),
         ("drafter.max_draft=33", "less than or equal to 32"),
+        ("latency.host_seconds=1e308", "less than or equal to 1000000"),
+        ("latency.graph_sizes=[1,1]", "must rise"),
+        ("workload.requests=100000000", "less than or equal to 10000000"),
+        ("workload.classes.0.share=1e-300", "greater than or equal to"),
+        ('workload.arrivals={"process": "day", "curve": [5e-324]}', "the curve is 0 everywhere"),
+        ('workload.arrivals={"process": "bursts", "on_seconds": 1e-300, "off_seconds": 1}', "greater than or equal"),
+        (
+            'workload.classes.0.acceptance={"process": "markov", "good": [1], "bad": [0], "good_tokens": 1e300,'
+            ' "bad_tokens": 2}',
+            "good_tokens: .*less than or equal",
+        ),
+        ("workload.classes.99999999999999999999999999.name=b", "has 1 entries"),
+        ("server.max_num_seqs=" + "9" * 400, "the number 9+… is out of range"),
+        ("server.max_num_seqs=NaN", "NaN is not JSON"),
+        ("x" * 5000 + "=1", r"--set x{60}…: x{60}…: unknown field"),
+        ("server.max_num_seqs=" + '"' + "y" * 5000 + '"', r"valid integer \(got \"y{59}…\)"),
     ],
 )
 def test_a_wrong_setting_is_named(setting: str, words: str, file: Path) -> None:
@@ -78,7 +94,7 @@ def test_a_wrong_setting_is_named(setting: str, words: str, file: Path) -> None:
         ("max_num_seqs:", "max_num_seq:", r"server.max_num_seq: unknown field; did you mean `max_num_seqs`\?"),
         ("max_draft: 5", "max_draft: five", "drafter.max_draft: input should be a valid integer"),
         ("gpu: h100", "gpu: h900", "latency.gpu: no GPU is called `h900`"),
-        ("rates: [24.0]", "rates: [-1]", "rates.0: input should be greater than 0"),
+        ("rates: [24.0]", "rates: [-1]", "rates.0: input should be greater than or equal to 0.000001"),
         ("process: drift", "process: slide", "unknown process `slide`"),
         ("process: poisson", "burstiness: 3", "process: missing; add"),
         ("before: [", "before: [1.5, ", "less than or equal to 1"),
@@ -115,3 +131,32 @@ def test_scenarios_are_found_by_name_and_path() -> None:
     assert find_scenario("here/drift.yaml") == Path("here/drift.yaml")
     with pytest.raises(UserError, match="did you mean `rush-hour`"):
         find_scenario("rush-hours")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("seed: 0x" + "f" * 5000, "mine.yaml:1: a number is out of range"),
+        ("seed: " + "9" * 5000, "mine.yaml:"),
+        ("description: .nan", "mine.yaml:"),
+        ("seed: .inf", "mine.yaml:"),
+    ],
+)
+def test_numbers_out_of_range_are_one_line(line: str, words: str, file: Path) -> None:
+    file.write_text(line + "\n" + json.dumps(document(), indent=1)[1:-1].replace("\n ", "\n").replace(',\n"', '\n"'))
+    with pytest.raises(UserError, match=words) as error:
+        read_scenario(file)
+    assert len(str(error.value)) < 300
+
+
+def test_a_scenario_names_the_files_that_it_reads(file: Path) -> None:
+    made = read_scenario(
+        file,
+        [
+            'workload.classes.0.acceptance={"process": "trace", "file": "a.jsonl"}',
+            'latency={"source": "profile", "file": "p.json"}',
+            'workload.arrivals={"process": "trace", "file": "t.csv"}',
+            "rates=[]",
+        ],
+    )
+    assert {path.name for path in made.files} == {"a.jsonl", "p.json", "t.csv"}

@@ -27,13 +27,12 @@ INTERRUPTED = 130
 
 EXTRAS = {
     "engine": ("torch", "transformers", "safetensors", "tokenizers", "turbospec_engine"),
-    "sim": ("joblib",),
     "bench": ("matplotlib", "jinja2"),
     "ray": ("ray",),
 }
 """Modules that an extra of the package installs."""
 
-EXTRA_NAMES = {"engine": "the engine", "sim": "the simulator", "bench": "reports and pictures", "ray": "Ray"}
+EXTRA_NAMES = {"engine": "the engine", "bench": "reports and pictures", "ray": "Ray"}
 
 
 def guarded(command: Callable[[], int]) -> int:

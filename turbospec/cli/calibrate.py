@@ -14,6 +14,8 @@ import typer
 
 from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.resuming import Resume, finished_runs, kept, results_file, say_cost
+from turbospec.cli.scenario_options import MOST_SEEDS, Jobs, input_files
 from turbospec.errors import UserError
 from turbospec.files.writing import check_outputs
 
@@ -46,10 +48,10 @@ def calibrate(
         list[str] | None,
         typer.Option("--set", help="field=value, used in place of the scenarios' value before the fit; repeatable."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Simulations of each measured run.")] = 4,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="Simulations of each measured run.")] = 4,
+    jobs: Jobs = 1,
     evaluations: Annotated[
-        int, typer.Option(min=1, help="Most points to try; 1: only the intervals at the given values.")
+        int, typer.Option(min=1, max=10_000, help="Most points to try; 1: only the intervals at the given values.")
     ] = 8,
     json: Annotated[
         Path | None, typer.Option(help="Write coefficients, their errors and all figures to this JSON file.")
@@ -57,17 +59,19 @@ def calibrate(
     write: Annotated[
         Path | None, typer.Option(help="Write scenario files with the fitted values to this folder.")
     ] = None,
+    resume: Resume = None,
 ) -> None:
     """Fit fields of scenarios to measured runs, jointly, and report which fields the measurements do not identify."""
     from turbospec.files.results_file import save
     from turbospec_sim import calibration
+    from turbospec_sim.finished import FIGURES_ONLY
     from turbospec_sim.scenario_file import find_scenario, read_scenario
 
     if settings and write is not None:
         raise UserError(
             "--write edits the scenario files, which do not have the values of --set; put these into the files first"
         )
-    check_outputs(json)
+    json = results_file(json, resume)
     sources = [source.partition("=")[::2] for source in scenarios]
     files = {path.stem: path for path in (find_scenario(source) for source, _ in sources)}
     if len(files) < len(sources):
@@ -76,26 +80,41 @@ def calibrate(
     runs = {run or name: name for name, (_, run) in zip(files, sources, strict=True)}
     if len(runs) < len(files):
         raise UserError("two scenarios have the same measured run; give each its own")
-    check_outputs(*(write / f"{name}.yaml" for name in files if write is not None))
     cases = _cases(measured, figure or (), runs, read)
+    policies = sorted({case.measured.policy for case in cases if case.measured.policy is not None})
+    inputs = [*measured, *input_files([source for source, _ in sources], policies, [*read.items()])]
+    check_outputs(json, *(write / f"{name}.yaml" for name in files if write is not None), inputs=inputs)
     coefficients = [_coefficient(text, read) for text in fit or ()]
     _check_number(coefficients, cases)
+    meta = {
+        "command": "calibrate",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "turbospec": version("turbospec"),
+        "seeds": seeds,
+        "settings": {
+            "turbospec": version("turbospec"),
+            "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in read.items()},
+            "fit": fit or [],
+            "seeds": seeds,
+            "evaluations": evaluations,
+        },
+    }
+    finished = finished_runs(json, resume, meta, FIGURES_ONLY)
+    cost = calibration.most_cost(read, cases, coefficients, seeds, evaluations)
+    say_cost(cost.times(max(0.0, 1.0 - len(finished) / cost.runs)), jobs)
     say_when_compiling(jobs)
-    with progress() as bar:
+    with progress() as bar, kept(finished):
         task = bar.add_task("points", total=None)
 
         def tell(misfit: float) -> None:
             bar.update(task, advance=1, description=f"points (misfit {misfit:.1%})")
 
         found = calibration.calibrate(
-            read, cases, coefficients, seeds=seeds, jobs=jobs, evaluations=evaluations, progress=tell
+            read, cases, coefficients, seeds=seeds, jobs=jobs, evaluations=evaluations, progress=tell, finished=finished
         )
     _show(found)
     if json is not None:
-        meta = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "turbospec": version("turbospec"),
-            "seeds": seeds,
+        meta |= {
             "coefficients": [_document(found, place) for place in range(len(coefficients))],
             "unidentified": [list(names) for names in found.unidentified],
             "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in found.scenarios.items()},

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turbospec.cli.compilation import say_when_compiling
-from turbospec.cli.console import progress, stdout, table
-from turbospec.cli.scenario_options import Policies, Settings, checked_policies
+from turbospec.cli.console import progress, stderr, stdout, table
+from turbospec.cli.resuming import Resume, finished_runs, kept, results_file, say_cost
+from turbospec.cli.scenario_options import MOST_SEEDS, Jobs, Policies, Settings, checked_policies, input_files
 from turbospec.files.writing import check_outputs
 
 if TYPE_CHECKING:
@@ -27,38 +28,67 @@ def capacity(
     policy: Policies = None,
     settings: Settings = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Replications of each search; seeds count up from the scenario's.")
+        int,
+        typer.Option(min=1, max=MOST_SEEDS, help="Replications of each search; seeds count up from the scenario's."),
     ] = 1,
     tolerance: Annotated[
         float, typer.Option(min=0.001, max=0.5, help="Relative width of the rate at which bisection ends.")
     ] = 0.01,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
+    jobs: Jobs = 1,
     json: Annotated[Path | None, typer.Option(help="Write the results to this file, one row per policy.")] = None,
+    resume: Resume = None,
 ) -> None:
     """Find the highest request rate at which simulated servers meet their SLO, by bisection, under each policy."""
     from turbospec.files.results_file import save
-    from turbospec_sim.capacity import FIRST_GUESS, capacities
+    from turbospec_sim.capacity import FIELDS, FIRST_GUESS, HIGHEST, LOWEST, RUNS, capacities, check
+    from turbospec_sim.cost import sweep_cost
+    from turbospec_sim.finished import policy_settings, scenario_settings
     from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.sweep import Sweep
 
-    check_outputs(json)
+    json = results_file(json, resume)
     read = named_scenarios(scenarios, settings or ())
     policies = checked_policies(policy or (), read)
+    check_outputs(json, inputs=input_files(scenarios, policies, read))
     runs = Sweep(read, policies, [FIRST_GUESS]).runs()
+    for run in runs:
+        check(run)
+    # Near its capacity a server's batch is full, as if all requests came at once.
+    cost = sweep_cost(read, policies, [math.inf], seeds).times(RUNS)
+    cost.said(jobs)
+    meta = {
+        "command": "capacity",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **{name: version(name) for name in ("turbospec", "numpy", "numba")},
+        "seeds": seeds,
+        "tolerance": tolerance,
+        "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in read},
+        "settings": {
+            "turbospec": version("turbospec"),
+            "tolerance": tolerance,
+            "scenarios": {name: scenario_settings(scenario) for name, scenario in read},
+            "policies": {name: policy_settings(name) for name in sorted({run.policy for run in runs})},
+        },
+    }
+    finished = finished_runs(json, resume, meta, FIELDS)
+    searches = len(runs) * seeds
+    say_cost(cost.times(max(0.0, 1.0 - len(finished) / searches)), jobs)
     say_when_compiling(jobs)
-    with progress() as bar:
-        task = bar.add_task("searches", total=len(runs) * seeds)
-        found = capacities(runs, seeds=seeds, jobs=jobs, tolerance=tolerance, done=lambda: bar.advance(task))
+    with progress() as bar, kept(finished, searches):
+        task = bar.add_task("searches", total=searches)
+        found = capacities(
+            runs, seeds=seeds, jobs=jobs, tolerance=tolerance, done=lambda: bar.advance(task), finished=finished
+        )
     rows = _rows(runs, found)
     _show(rows)
+    for row in rows:
+        if max(row["capacity_by_seed"]) >= HIGHEST:
+            said = f"the search ends at {HIGHEST:g} requests/s, at which the SLO is still met"
+            stderr.print(f"{row['scenario']}, {row['policy']}: {said}", soft_wrap=True)
+        elif min(row["capacity_by_seed"]) == 0.0:
+            said = f"the SLO is missed even at {LOWEST:g} requests/s"
+            stderr.print(f"{row['scenario']}, {row['policy']}: {said}", soft_wrap=True)
     if json is not None:
-        meta = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            **{name: version(name) for name in ("turbospec", "numpy", "numba")},
-            "seeds": seeds,
-            "tolerance": tolerance,
-            "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in read},
-        }
         save(json, meta, rows)
         stdout.print(f"results: {json}", soft_wrap=True)
 

@@ -12,6 +12,7 @@ import typer
 
 from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stdout, table
+from turbospec.cli.resuming import say_cost
 from turbospec.cli.trace_files import BrokenLines, steps_of
 from turbospec.files.writing import check_outputs
 from turbospec.models.profile import Profile
@@ -50,7 +51,9 @@ def replay(
     concurrency: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Clients of a closed loop that send the requests; default: requests arrive as recorded."
+            min=1,
+            max=1_000_000,
+            help="Clients of a closed loop that send the requests; default: requests arrive as recorded.",
         ),
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Write the results to this file, two rows per policy.")] = None,
@@ -59,13 +62,15 @@ def replay(
     from turbospec.files.results_file import save
     from turbospec_sim.replay.replay import Replay
 
-    check_outputs(json)
-    configs = [(name, read_policy(find_policy(name))) for name in policy]
+    files = [find_policy(name) for name in policy]
+    check_outputs(json, inputs=[*trace, *files, profile])
+    configs = [(name, read_policy(file)) for name, file in zip(policy, files, strict=True)]
     measured = None if profile is None else Profile.load(profile)
     broken = BrokenLines()
     steps = list(steps_of(trace, broken))
     say_when_compiling()
     recorded = Replay(steps, profile=measured, same_at_any_position=same_at_any_position, concurrency=concurrency)
+    say_cost(recorded.cost.times(1 + 2 * len(configs)), 1)
     rows = [recorded.recorded, recorded.as_recorded()]
     with progress() as bar:
         task = bar.add_task("policies", total=len(configs))

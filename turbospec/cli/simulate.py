@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from turbospec.cli.compilation import say_when_compiling
-from turbospec.cli.console import progress, stdout, table
-from turbospec.cli.scenario_options import Policies, Rates, Settings, checked_policies, checked_rates
+from turbospec.cli.console import progress, stderr, stdout, table
+from turbospec.cli.resuming import Resume, finished_runs, kept, results_file, say_cost
+from turbospec.cli.scenario_options import (
+    MOST_JOBS,
+    MOST_SEEDS,
+    Policies,
+    Rates,
+    Settings,
+    checked_policies,
+    checked_rates,
+    input_files,
+)
 from turbospec.files.writing import check_outputs
 
 if TYPE_CHECKING:
@@ -43,50 +53,75 @@ def simulate(
     rates: Rates = None,
     settings: Settings = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Replications of each run; seeds count up from the scenario's.")
+        int, typer.Option(min=1, max=MOST_SEEDS, help="Replications of each run; seeds count up from the scenario's.")
     ] = 1,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes on this machine; default 1.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=MOST_JOBS, help="Processes on this machine; default 1.")
+    ] = None,
     backend: Annotated[
         Literal["local", "ray"], typer.Option(help="Where to run: on this machine or on a Ray cluster.")
     ] = "local",
-    json: Annotated[Path | None, typer.Option(help="Write the results to this file, one row per run.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the results to this file, one row per run, while runs are finished.")
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report to this file; it needs no network.")] = None,
+    resume: Resume = None,
 ) -> None:
     """Simulate a server under policies: the real controller on a scenario's requests, step times and acceptance."""
     from turbospec.files.results_file import save
+    from turbospec_sim.backends import workers
+    from turbospec_sim.cost import sweep_cost
+    from turbospec_sim.finished import policy_settings, scenario_settings
     from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.sweep import Sweep, run_all, with_regret
 
-    check_outputs(json, report)
+    json = results_file(json, resume)
+    read = named_scenarios(scenarios, settings or ())
+    policies = checked_policies(policy or (), read)
+    check_outputs(json, report, inputs=input_files(scenarios, policies, read))
     if report is not None:
         # Imports what the report needs: a missing package is reported before hours of simulating.
         import turbospec_bench.reports.simulation  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    read = named_scenarios(scenarios, settings or ())
-    policies = checked_policies(policy or (), read)
-    runs = Sweep(read, policies, checked_rates(rates or (), read), seeds).runs()
-    rows: list[dict[str, Any]] = []
-    say_when_compiling(jobs or 1)
-    with progress() as bar:
-        task = bar.add_task("runs", total=len(runs))
-        for row in run_all(runs, jobs, backend):
-            rows.append(row)
-            bar.update(task, advance=1, description=f"{row['scenario']} {row['policy']}")
-    rows = with_regret(rows)
-    _show(rows)
-    meta = {
+    chosen = checked_rates(rates or (), read)
+    processes = workers(backend, jobs).count
+    cost = sweep_cost(read, policies, chosen, seeds)
+    cost.said(processes)
+    runs = Sweep(read, policies, chosen, seeds).runs()
+    about = {
+        "command": "simulate",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         **{name: version(name) for name in ("turbospec", "numpy", "numba")},
         "seeds": seeds,
         "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in read},
     }
+    compared = {
+        "turbospec": version("turbospec"),
+        "scenarios": {name: scenario_settings(scenario) for name, scenario in read},
+        "policies": {name: policy_settings(name) for name in sorted({run.policy for run in runs})},
+    }
+    meta = about | {"settings": compared}
+    finished = finished_runs(json, resume, meta)
+    finished.refuse_others(runs)
+    say_cost(cost.times(1.0 - len(finished) / len(runs)), processes)
+    rows: list[dict[str, Any]] = []
+    say_when_compiling(processes)
+    with progress() as bar, kept(finished, len(runs)):
+        task = bar.add_task("runs", total=len(runs))
+        for row in run_all(runs, jobs, backend, finished):
+            rows.append(row)
+            bar.update(task, advance=1, description=f"{row['scenario']} {row['policy']}")
+    rows = with_regret(rows)
+    _show(rows)
+    for name, refused in dict.fromkeys((row["scenario"], row["refused"]) for row in rows if row["refused"]):
+        stderr.print(f"{name}: {refused}", soft_wrap=True)
     if json is not None:
-        save(json, meta, rows)
+        save(json, meta, rows, digits=None)
         stdout.print(f"results: {json}", soft_wrap=True)
     if report is not None:
         from turbospec_bench.reports.simulation import write_report
 
-        write_report(report, meta, rows)
+        write_report(report, about, rows)
         stdout.print(f"report:  {report}", soft_wrap=True)
 
 

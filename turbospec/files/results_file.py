@@ -18,26 +18,30 @@ DIGITS = 6
 """Significant digits of a fraction; a run does not measure more."""
 
 
-def save(path: Path, meta: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+def save(path: Path, meta: dict[str, Any], rows: Sequence[Mapping[str, Any]], *, digits: int | None = DIGITS) -> None:
     """Write a result file.
 
     Args:
         path: the file; its folder is made.
         meta: settings of all runs.
         rows: one per run.
+        digits: significant digits of fractions; None for all, so that a run that is resumed goes on with the same
+            numbers.
     """
-    document = {"meta": plain(meta), "rows": plain([dict(row) for row in rows])}
+    document = {"meta": plain(meta, digits), "rows": plain([dict(row) for row in rows], digits)}
     write_whole(path, json.dumps(document, allow_nan=False) + "\n")
 
 
-def plain(value: Any) -> Any:
-    """`value` as JSON can hold it: Python numbers for numpy's, rounded to `DIGITS`; None for what is not finite."""
+def plain(value: Any, digits: int | None = DIGITS) -> Any:
+    """`value` as JSON can hold it: Python numbers for numpy's, rounded to `digits`; None for what is not finite."""
     if isinstance(value, np.generic):
         value = cast(Any, value).item()
     if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+        if not math.isfinite(value):
+            return None
+        return value if digits is None else float(f"{value:.{digits}g}")
     if isinstance(value, dict):
-        return {name: plain(item) for name, item in cast(dict[str, Any], value).items()}
+        return {name: plain(item, digits) for name, item in cast(dict[str, Any], value).items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in cast(Sequence[Any], value)]
+        return [plain(item, digits) for item in cast(Sequence[Any], value)]
     return value

@@ -13,8 +13,15 @@ from turbospec.interface import FloatArray, IntArray, Phase
 from turbospec.models.logistic import MAX_CLASSES
 from turbospec.models.profile import LatencySample
 from turbospec.observability.trace import TraceStep
+from turbospec_sim.limits import MAX_CACHE_TOKENS, MAX_COUNT
 from turbospec_sim.replay.arrivals import estimate_arrivals, seconds_between
 from turbospec_sim.replay.tokens import Draft, KnownTokens
+from turbospec_sim.workload.acceptance import MAX_POSITIONS
+
+LEAST_STEP_SECONDS = 1e-9
+"""Shorter steps were not measured."""
+MAX_TOKENS = 20_000_000
+"""Output tokens of a trace, each of which takes about 50 bytes of memory."""
 
 
 @dataclass(slots=True)
@@ -72,13 +79,17 @@ def record(steps: Sequence[TraceStep]) -> Recording:
     """Reconstruct the requests from the steps of one run.
 
     Raises:
-        UserError: the steps are of several runs, took no time, or emitted nothing.
+        UserError: the steps are of several runs, took no time, or emitted nothing; or they cannot be those of an
+            engine.
     """
     steps = sorted(steps, key=lambda step: step.now)
     if len({step.step for step in steps}) < len(steps):
         raise UserError("a step number comes twice; give the traces of one run only, each file once")
-    if sum(step.step_seconds for step in steps) <= 0.0:
+    if max((step.step_seconds for step in steps), default=0.0) < LEAST_STEP_SECONDS:
         raise UserError("no step of the trace took any time; replay a trace that an engine wrote")
+    for step in steps:
+        if len(set(step.request_ids)) < len(step.request_ids):
+            raise UserError(f"step {step.step} of the trace has a request twice; replay a trace that an engine wrote")
     known: dict[int, _Request] = {}
     for line, step in enumerate(steps):
         _read_step(step, line, known)
@@ -91,18 +102,24 @@ def record(steps: Sequence[TraceStep]) -> Recording:
         raise UserError("no request of the trace emitted a token; replay a longer trace")
     first = min(arrived[request.number] for request in served)
     outputs = _integers(request.position - request.begin for request in served)
+    prompts = _integers(max(request.prompt_tokens or request.prefilled, 1) for request in served)
+    limits = np.maximum(_integers(request.max_tokens for request in served), outputs)
+    max_draft = max(step.max_draft for step in steps)
+    _check_tokens(served, prompts, limits)
+    if int(outputs.sum()) + len(outputs) * max_draft > MAX_TOKENS:
+        raise UserError(f"the trace has more than {MAX_TOKENS:,} output tokens; replay a part of it")
     return Recording(
         arrivals=np.array([arrived[request.number] - first for request in served]),
-        prompt_tokens=_integers(max(request.prompt_tokens or request.prefilled, 1) for request in served),
+        prompt_tokens=prompts,
         output_tokens=outputs,
-        max_tokens=_integers(request.max_tokens for request in served),
+        max_tokens=limits,
         class_ids=_integers(min(max(request.class_id, 0), MAX_CLASSES - 1) for request in served),
-        tokens=KnownTokens.of(outputs, [request.drafts for request in served], max(step.max_draft for step in steps)),
+        tokens=KnownTokens.of(outputs, [request.drafts for request in served], max_draft),
         per_token=np.array([_per_token(request) for request in served]),
         duration=max(step.now + step.step_seconds for step in steps) - first,
         begun_before=sum(request.begin > 0 for request in served),
         cut_short=sum(request.last_line == len(steps) - 1 and request.left > 0 for request in served),
-        samples=[_sample(step) for step in steps if step.step_seconds > 0.0],
+        samples=[_sample(step) for step in steps if step.step_seconds >= LEAST_STEP_SECONDS],
         seconds_between=seconds_between(steps),
     )
 
@@ -139,6 +156,20 @@ def _read_step(step: TraceStep, line: int, known: dict[int, _Request]) -> None:
         request.max_tokens = told + step.tokens_left[row] - request.begin
         request.left = step.tokens_left[row] - emitted
         request.last_line = line
+
+
+def _check_tokens(requests: Sequence[_Request], prompts: IntArray, limits: IntArray) -> None:
+    """Raises:
+    UserError: a request has more tokens than the simulator's arrays hold, or all requests together have.
+    """
+    for request, prompt, limit in zip(requests, prompts.tolist(), limits.tolist(), strict=True):
+        if prompt > MAX_COUNT or limit > MAX_COUNT:
+            raise UserError(
+                f"a request of the trace has a prompt of {prompt:,} tokens and at most {limit:,} of output; "
+                f"no more than {MAX_COUNT:,} can be replayed (class {request.class_id})"
+            )
+    if int(prompts.sum()) + int(limits.sum()) + len(prompts) * MAX_POSITIONS >= MAX_CACHE_TOKENS:
+        raise UserError("the trace's requests have more tokens than can be replayed; replay a part of it")
 
 
 def _per_token(request: _Request) -> float:

@@ -17,6 +17,7 @@ from turbospec.observability.trace import TraceStep
 from turbospec.policy import PolicyConfig
 from turbospec.policy.registered import build_policy
 from turbospec_sim.acceptance import AcceptanceTables
+from turbospec_sim.cost import RUN_SECONDS, STEP_SECONDS, Cost
 from turbospec_sim.profile_fit import fitted_coefficients, predicted_seconds
 from turbospec_sim.records import CLASS, OFFERED
 from turbospec_sim.replay.recording import Recording, record
@@ -110,8 +111,16 @@ class Replay:
         self.tokens = self.recording.tokens.same_at_any_position() if same_at_any_position else self.recording.tokens
         self.recorded: Row = _recorded(steps, self.recording)
         self._profile = profile
+        self._steps = len(steps)
         self._concurrency = concurrency
         self._times, self.fit = _step_times(self.recording, self.drafter, profile)
+
+    @property
+    def cost(self) -> Cost:
+        """Cost of one run: about as many steps as were recorded, or as few as the requests' tokens need."""
+        recording, server = self.recording, self.server
+        least = int(recording.prompt_tokens.sum()) / server.max_num_batched_tokens + int(recording.output_tokens.max())
+        return Cost(1, recording.size, RUN_SECONDS + STEP_SECONDS * max(self._steps, least))
 
     def as_recorded(self) -> Row:
         """Figures of the recorded drafts, simulated: their difference from `recorded` is the replay's own error."""

@@ -13,6 +13,9 @@ from turbospec.interface import Phase
 from turbospec.observability.trace import TraceStep
 from turbospec_sim.replay.arrivals import LONGEST_STEP
 
+MAX_GAP_STEPS = 10_000
+"""A longer gap is not restored: an engine plans again long before."""
+
 
 @dataclass(slots=True, frozen=True)
 class _Row:
@@ -62,7 +65,7 @@ def _between(before: TraceStep, after: TraceStep, emitted: Mapping[int, int], go
         gone: requests of the first line that are in no later one.
     """
     size = after.step - before.step - 1
-    if size < after.reused_plan_steps:
+    if not after.reused_plan_steps <= size <= MAX_GAP_STEPS:
         return []
     rows = [row for row in _continuing(after, emitted, size) if row.steps]
     tokens = round(after.reused_plan_tokens * size / after.reused_plan_steps) - sum(row.steps for row in rows)

@@ -8,6 +8,7 @@ import numpy as np
 
 from turbospec.interface import Phase
 from turbospec.observability.trace import TraceStep
+from turbospec_sim.limits import MAX_COUNT
 from turbospec_sim.replay.recording import Recording
 from turbospec_sim.scenario import Drafter, Server
 from turbospec_sim.workload.acceptance import MAX_POSITIONS
@@ -37,7 +38,7 @@ def server_of(steps: Sequence[TraceStep], recording: Recording) -> Server:
     held = recording.prompt_tokens + np.maximum(recording.output_tokens, recording.max_tokens) + MAX_POSITIONS
     return Server(
         max_num_seqs=slots,
-        max_num_batched_tokens=max(budget, 1),
+        max_num_batched_tokens=min(max(budget, 1), MAX_COUNT),
         kv_cache_tokens=int(held.sum()) + 1,
         block_size=1,
         emit="after_draft" if after else "before_draft",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,9 +12,12 @@ from turbospec.errors import UserError
 from turbospec.files.suggestions import nearest
 from turbospec.interface import FloatArray
 from turbospec.policy import PolicyConfig
+from turbospec_sim.cost import Cost, sweep_cost
+from turbospec_sim.finished import FinishedRuns, Row
+from turbospec_sim.replications import figure
 from turbospec_sim.run import Run
 from turbospec_sim.scenario import Scenario
-from turbospec_sim.sweep import Row, run_all
+from turbospec_sim.sweep import run_all
 
 FIGURES = {
     "goodput": "token_goodput",
@@ -25,6 +28,8 @@ FIGURES = {
     for field in (f"{part}_{name}_ms" for part in ("mean", "median", "p95", "p99"))
 }
 """Fields of a row by the objectives' names. Times are minimised, the others maximised."""
+TUNED = "tuned"
+"""Name of the policy in the rows."""
 LARGEST_LOG_RATIO = math.log(100.0)
 """Log ratios are clipped to this magnitude."""
 
@@ -51,24 +56,34 @@ class Trials:
     skipped_seeds: int = 0
     """Number of seeds to skip, from the scenario's own on, so that two objects share none."""
     jobs: int = 1
+    finished: FinishedRuns | None = None
+    """Runs that are not simulated again; the others are added."""
+    rows: list[Row] = field(default_factory=list[Row])
+    """Of all runs, in the order in which they were asked for."""
 
     @property
     def runs(self) -> int:
         """Runs of one policy."""
         return self.seeds * len(self._points())
 
+    @property
+    def cost(self) -> Cost:
+        """Cost of one policy's runs."""
+        return sweep_cost(self.scenarios, [TUNED], self.rates, self.seeds)
+
     def figures(self, configs: Sequence[PolicyConfig], done: Callable[[], None] = lambda: None) -> FloatArray:
         """(configs, seeds, scenarios × rates) the objective's figure of every run; `done` is called after each run."""
         points = self._points()
         runs = [
-            Run(name, scenario, "tuned", rate, scenario.seed + self.skipped_seeds + seed, settings=config)
+            Run(name, scenario, TUNED, rate, scenario.seed + self.skipped_seeds + seed, settings=config)
             for config in configs
             for seed in range(self.seeds)
             for name, scenario, rate in points
         ]
         figures: list[float] = []
-        for row in run_all(runs, self.jobs):
-            figures.append(self._figure(row))
+        for row in run_all(runs, self.jobs, finished=self.finished):
+            self.rows.append(row)
+            figures.append(figure(row, FIGURES[self.objective]))
             done()
         return np.array(figures).reshape(len(configs), self.seeds, len(points))
 
@@ -90,6 +105,3 @@ class Trials:
             for name, scenario in self.scenarios
             for rate in ((self.rates or scenario.rates) if scenario.workload.has_rates else (None,))
         ]
-
-    def _figure(self, row: Row) -> float:
-        return float(row[FIGURES[self.objective]])

@@ -10,6 +10,7 @@ from typing import Any
 from turbospec.errors import UserError
 from turbospec.files.suggestions import nearest
 from turbospec.policy import PolicyConfig
+from turbospec_sim.limits import LARGEST, SMALLEST
 
 DIGITS = 4
 """Significant digits of a setting."""
@@ -104,8 +105,10 @@ def _parsed(text: str, numbers: dict[str, dict[str, Any]]) -> Dimension:
     except ValueError:
         raise UserError(f"--search {text}: bounds are numbers; {FORM}") from None
     schema, log = numbers[field], parts[2:] == ["log"]
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+    if not low < high:
         raise UserError(f"--search {text}: the first bound must be below the second")
+    if max(abs(low), abs(high)) > LARGEST or (log and 0.0 < low < SMALLEST):
+        raise UserError(f"--search {text}: bounds must be between {SMALLEST:g} and {LARGEST:g}")
     if log and low <= 0.0:
         raise UserError(f"--search {text}: a logarithmic search needs a lower bound above 0")
     whole = schema["type"] == "integer"

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from turbospec.files.settings import Settings
+from turbospec_sim.limits import MAX_COUNT, Moment
 from turbospec_sim.workload.files import InputFile
 
 MAX_POSITIONS = 32
@@ -45,9 +46,9 @@ class MarkovAcceptance(Settings):
     process: Literal["markov"]
     good: Rates
     bad: Rates
-    good_tokens: float = Field(ge=1)
+    good_tokens: float = Field(ge=1, le=MAX_COUNT)
     """Mean length of a stretch with high acceptance, in tokens; lengths are geometric."""
-    bad_tokens: float = Field(ge=1)
+    bad_tokens: float = Field(ge=1, le=MAX_COUNT)
 
 
 class DriftingAcceptance(Settings):
@@ -56,8 +57,8 @@ class DriftingAcceptance(Settings):
     process: Literal["drift"]
     before: Rates
     after: Rates
-    begin_seconds: float = Field(ge=0)
-    end_seconds: float = Field(ge=0)
+    begin_seconds: Moment
+    end_seconds: Moment
 
 
 class CollapsingAcceptance(Settings):
@@ -66,8 +67,8 @@ class CollapsingAcceptance(Settings):
     process: Literal["collapse"]
     before: Rates
     after: Rates
-    at_seconds: float = Field(ge=0)
-    until_seconds: float | None = Field(default=None, ge=0)
+    at_seconds: Moment
+    until_seconds: Moment | None = None
 
 
 class RecordedAcceptance(Settings):

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
 from turbospec.interface import FloatArray
-from turbospec_sim.limits import Count
+from turbospec_sim.limits import LARGEST, MAX_ENTRIES, SMALLEST, Count, Positive
 from turbospec_sim.workload.files import InputFile
 
 
@@ -27,7 +27,7 @@ class GammaArrivals(Settings):
     """Gamma-distributed gaps, as `vllm bench serve --burstiness`."""
 
     process: Literal["gamma"]
-    burstiness: float = Field(gt=0)
+    burstiness: float = Field(gt=0, le=LARGEST)
     """Shape of the distribution: below 1 more bursty than Poisson, above 1 more regular."""
 
     def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:
@@ -39,8 +39,8 @@ class BurstArrivals(Settings):
     """Poisson arrivals whose rate alternates between busy and quiet periods."""
 
     process: Literal["bursts"]
-    on_seconds: float = Field(gt=0)
-    off_seconds: float = Field(gt=0)
+    on_seconds: Positive
+    off_seconds: Positive
     off_share: float = Field(default=0.0, ge=0, le=1)
     """Rate of the quiet periods as a share of the busy ones'; 0: no arrivals."""
 
@@ -53,14 +53,14 @@ class DayArrivals(Settings):
     """Poisson arrivals whose rate follows a periodic curve."""
 
     process: Literal["day"]
-    curve: tuple[Annotated[float, Field(ge=0)], ...] = Field(min_length=1)
+    curve: tuple[Annotated[float, Field(ge=0, le=LARGEST)], ...] = Field(min_length=1, max_length=MAX_ENTRIES)
     """Relative rate in each of equal parts of the period."""
-    period_seconds: float = Field(default=86400.0, gt=0)
+    period_seconds: Positive = 86400.0
 
     @model_validator(mode="after")
     def _somebody_comes(self) -> DayArrivals:
-        if not any(self.curve):
-            raise ValueError("the curve is 0 everywhere; at least one part must be above 0")
+        if max(self.curve) < SMALLEST:
+            raise ValueError(f"the curve is 0 everywhere; at least one part must be above 0 (at least {SMALLEST:g})")
         return self
 
     def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:
@@ -87,6 +87,9 @@ class TraceArrivals(Settings):
     file: InputFile
 
 
+LEAST_SUM = 1e-280
+"""Of random gaps whose ratios are kept."""
+
 OpenArrivals = PoissonArrivals | GammaArrivals | BurstArrivals | DayArrivals
 Arrivals = Annotated[OpenArrivals | ClosedLoop | TraceArrivals, Field(discriminator="process")]
 
@@ -94,8 +97,8 @@ Arrivals = Annotated[OpenArrivals | ClosedLoop | TraceArrivals, Field(discrimina
 def _gamma_times(rng: np.random.Generator, rate: float, size: int, burstiness: float) -> FloatArray:
     """As `vllm bench serve` draws them: the first request has a gap before it, and the last arrives at size / rate."""
     times = np.cumsum(rng.gamma(burstiness, 1.0, size))
-    # With a shape near 0 all draws may be 0: then all requests arrive at once, as in vLLM.
-    return times * (size / rate / times[-1]) if times[-1] > 0.0 else times
+    # With a shape near 0 all draws may be 0, or too small to divide by: then all requests arrive at once, as in vLLM.
+    return times * (size / rate / times[-1]) if times[-1] > LEAST_SUM else np.zeros(size)
 
 
 def _modulated_times(

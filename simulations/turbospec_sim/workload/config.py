@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
 from turbospec.models.logistic import MAX_CLASSES
-from turbospec_sim.limits import MAX_REQUESTS, Count
+from turbospec_sim.limits import MAX_REQUESTS, Count, Positive
 from turbospec_sim.workload.acceptance import Acceptance
 from turbospec_sim.workload.arrivals import Arrivals, ClosedLoop, TraceArrivals
 from turbospec_sim.workload.lengths import Lengths
@@ -16,7 +16,7 @@ class RequestClass(Settings):
     """Requests of one kind; views have the class's id unless it is `hidden`."""
 
     name: str
-    share: float = Field(default=1.0, gt=0)
+    share: Positive = 1.0
     """Share of the requests that are of this class, relative to the other classes' shares."""
     prompt_tokens: Lengths | None = None
     """Required unless arrivals are a trace."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ValidationInfo
 
 from turbospec.errors import UserError
+from turbospec.files.reading import parse_json, read_text
 from turbospec.files.shipped import is_name
+
+HINT = "a scenario's paths are relative to its own file"
 
 
 def _from_scenario(path: Path, info: ValidationInfo) -> Path:
@@ -28,37 +31,50 @@ NameOrFile = Annotated[str, AfterValidator(_name_or_path)]
 """The name of a shipped file, or a path (with a suffix or a folder) relative to the scenario file."""
 
 
-def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+def json_lines(path: Path, what: str) -> Iterator[tuple[int, Any]]:
     """Line numbers (from 1) and values of a JSONL file.
+
+    Args:
+        path: the file.
+        what: what errors call it.
 
     Raises:
         UserError: the file cannot be read, or a line is not JSON.
     """
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    yield from parsed_lines(path, read_text(path, what, hint=HINT))
+
+
+def parsed_lines(path: Path, text: str) -> Iterator[tuple[int, Any]]:
+    """The same for the text of a file."""
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                yield number, json.loads(line)
+                yield number, parse_json(line)
             except ValueError as error:
                 raise UserError(f"{path}:{number}: not JSON ({error})") from error
 
 
-def csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line numbers (the header is line 1) and fields of a CSV file.
+def csv_rows(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line numbers (the header is line 1) and fields of a CSV file; arguments as for `json_lines`.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: the file cannot be read, names a column twice, or a row has more fields than there are columns.
     """
-    reader = csv.DictReader(_text(path).splitlines())
-    for row in reader:
-        yield reader.line_num, {name: value for name, value in row.items() if value != ""}
-
-
-def _text(path: Path) -> str:
+    reader = csv.DictReader(io.StringIO(read_text(path, what, hint=HINT), newline=""))
     try:
-        return path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot read it ({error.strerror}); paths are relative to the scenario file"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not a text file in UTF-8") from error
+        columns = reader.fieldnames or ()
+        for name in columns:
+            if list(columns).count(name) > 1:
+                raise UserError(f"{path}:1: two columns are called `{shown(name)}`; rename one")
+        for row in reader:
+            if None in row:
+                raise UserError(f"{path}:{reader.line_num}: more fields than columns; quote fields with commas")
+            yield reader.line_num, {name: value for name, value in row.items() if value not in ("", None)}
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num + 1}: not CSV ({error})") from error
+
+
+def shown(value: Any) -> str:
+    """A value of a file as errors show it: short."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"

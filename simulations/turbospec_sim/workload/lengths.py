@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
 from turbospec.interface import IntArray
-from turbospec_sim.limits import MAX_COUNT, Count
+from turbospec_sim.limits import MAX_COUNT, SMALLEST, Count
 
 P99_SIGMAS = 2.3263478740408408
 """Standard deviations from a normal distribution's median to its 99th percentile."""
@@ -21,6 +21,11 @@ class ConstantLength(Settings):
 
     distribution: Literal["constant"]
     tokens: Count
+
+    @property
+    def mean_tokens(self) -> float:
+        """Mean length."""
+        return float(self.tokens)
 
     def draw(self, rng: np.random.Generator, size: int) -> IntArray:
         """(size,) lengths."""
@@ -40,6 +45,11 @@ class UniformLength(Settings):
             raise ValueError(f"`high` ({self.high}) is below `low` ({self.low}); swap them")
         return self
 
+    @property
+    def mean_tokens(self) -> float:
+        """Mean length."""
+        return (self.low + self.high) / 2.0
+
     def draw(self, rng: np.random.Generator, size: int) -> IntArray:
         """(size,) lengths."""
         return rng.integers(self.low, self.high, size, endpoint=True)
@@ -49,13 +59,13 @@ class LogNormalLength(Settings):
     """Log-normal, given by its mean and the standard deviation of its logarithm, or by its median and P99."""
 
     distribution: Literal["lognormal"]
-    mean: float | None = Field(default=None, gt=0, le=MAX_COUNT)
+    mean: float | None = Field(default=None, ge=SMALLEST, le=MAX_COUNT)
     """Tokens, before clipping; goes with `sigma`."""
     sigma: float | None = Field(default=None, ge=0, le=10)
     """Standard deviation of the natural logarithm."""
-    p50: float | None = Field(default=None, gt=0, le=MAX_COUNT)
+    p50: float | None = Field(default=None, ge=SMALLEST, le=MAX_COUNT)
     """Tokens; goes with `p99`."""
-    p99: float | None = Field(default=None, gt=0, le=MAX_COUNT)
+    p99: float | None = Field(default=None, ge=SMALLEST, le=MAX_COUNT)
     low: Count = 1
     """Least length; shorter draws are clipped to it."""
     high: Count = MAX_COUNT
@@ -72,15 +82,23 @@ class LogNormalLength(Settings):
             raise ValueError(f"`high` ({self.high}) is below `low` ({self.low}); swap them")
         return self
 
+    @property
+    def mean_tokens(self) -> float:
+        """Mean length; roughly, because clipping changes it."""
+        median, sigma = self._median_and_sigma()
+        return min(max(median * math.exp(min(sigma**2 / 2.0, 100.0)), self.low), self.high)
+
     def draw(self, rng: np.random.Generator, size: int) -> IntArray:
         """(size,) lengths, rounded to whole tokens and clipped."""
-        if self.mean is not None and self.sigma is not None:
-            median, sigma = self.mean * math.exp(-(self.sigma**2) / 2.0), self.sigma
-        else:
-            median = self.p50 or 1.0
-            sigma = math.log((self.p99 or 1.0) / median) / P99_SIGMAS
+        median, sigma = self._median_and_sigma()
         lengths = np.rint(median * np.exp(sigma * rng.standard_normal(size)))
         return np.clip(lengths, self.low, self.high).astype(np.int64)
+
+    def _median_and_sigma(self) -> tuple[float, float]:
+        if self.mean is not None and self.sigma is not None:
+            return self.mean * math.exp(-(self.sigma**2) / 2.0), self.sigma
+        median = self.p50 or 1.0
+        return median, math.log((self.p99 or 1.0) / median) / P99_SIGMAS
 
 
 Lengths = Annotated[ConstantLength | UniformLength | LogNormalLength, Field(discriminator="distribution")]

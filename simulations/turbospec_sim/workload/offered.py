@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from turbospec.errors import UserError
-from turbospec_sim.limits import MAX_COUNT
+from turbospec_sim.limits import LAST_MOMENT, MAX_COUNT, MAX_REQUESTS
 from turbospec_sim.records import OFFERED, Records
 from turbospec_sim.workload.arrivals import ClosedLoop, TraceArrivals
 from turbospec_sim.workload.config import RequestClass, Workload
-from turbospec_sim.workload.files import csv_rows, json_lines
+from turbospec_sim.workload.files import csv_rows, json_lines, shown
 
 CLASSES, ARRIVALS, LENGTHS = range(3)
 """Streams of random numbers: changing one part of a workload does not change the others."""
@@ -57,7 +58,11 @@ def offered_requests(workload: Workload, rate: float | None, seed: int) -> Recor
 
 
 def _recorded(file: Path, workload: Workload) -> Records:
-    lines = list(csv_rows(file) if file.suffix == ".csv" else json_lines(file))[: workload.requests]
+    rows = csv_rows(file, "trace of requests") if file.suffix == ".csv" else json_lines(file, "trace of requests")
+    lines = [*islice(rows, (workload.requests or MAX_REQUESTS) + 1)]
+    if workload.requests is None and len(lines) > MAX_REQUESTS:
+        raise UserError(f"{file}: more than {MAX_REQUESTS} requests; name fewer with `workload.requests`")
+    lines = lines[: workload.requests]
     if not lines:
         raise UserError(f"{file}: no requests in it")
     if workload.requests is not None and len(lines) < workload.requests:
@@ -66,7 +71,7 @@ def _recorded(file: Path, workload: Workload) -> Records:
     requests = _blank(len(lines))
     for request, (line, fields) in zip(requests, lines, strict=True):
         try:
-            request["sent"] = _number(fields, "arrival_time", 0.0)
+            request["sent"] = _number(fields, "arrival_time", 0.0, LAST_MOMENT)
             for name in ("prompt_tokens", "output_tokens"):
                 request[name] = _tokens(fields, name)
             request["class_id"] = numbers[_class(fields, workload.classes)]
@@ -82,27 +87,29 @@ def _blank(size: int) -> Records:
     return requests
 
 
-def _number(fields: Any, name: str, least: float) -> float:
+def _number(fields: Any, name: str, least: float, most: float) -> float:
     if not isinstance(fields, Mapping) or name not in fields:
         raise ValueError(f"`{name}` is missing")
     try:
-        value = float(fields[name])
+        value = math.nan if isinstance(fields[name], bool) else float(fields[name])
     except (TypeError, ValueError):
         value = math.nan
-    if not least <= value < math.inf:
-        raise ValueError(f"`{name}` must be a number of at least {least:g} (got {fields[name]!r})")
+    if not least <= value <= most:
+        raise ValueError(f"`{name}` must be a number from {least:g} to {most:g} (got {shown(fields[name])})")
     return value
 
 
 def _tokens(fields: Any, name: str) -> int:
-    value = _number(fields, name, 1)
-    if not value.is_integer() or value > MAX_COUNT:
-        raise ValueError(f"`{name}` must be a whole number of at most {MAX_COUNT:g} (got {fields[name]!r})")
+    value = _number(fields, name, 1, MAX_COUNT)
+    if not value.is_integer():
+        raise ValueError(f"`{name}` must be a whole number (got {shown(fields[name])})")
     return int(value)
 
 
 def _class(fields: Mapping[str, Any], kinds: Sequence[RequestClass]) -> str:
     name = fields.get("class", kinds[0].name)
     if name not in [kind.name for kind in kinds]:
-        raise ValueError(f"class `{name}` is not one of the scenario's ({', '.join(kind.name for kind in kinds)})")
+        raise ValueError(
+            f"class `{shown(name)}` is not one of the scenario's ({', '.join(kind.name for kind in kinds)})"
+        )
     return name

@@ -33,7 +33,7 @@ ENGINE = {"torch", "transformers", "matplotlib"}
         (["trace", "--help"], ENGINE | {"numba", "scipy"}),
         (["profile", "--help"], ENGINE | {"numba", "scipy"}),
         (["bench", "--help"], ENGINE),
-        (["simulate", "--help"], ENGINE | {"numba", "scipy", "joblib", "turbospec_sim"}),
+        (["simulate", "--help"], ENGINE | {"numba", "scipy", "turbospec_sim"}),
         (["policy", "show", "adaptive"], ENGINE),
     ],
 )

@@ -110,7 +110,7 @@ def test_what_is_no_trace_is_one_line(
         (["TRACE"], "--policy"),
         (["TRACE", "TRACE", "--policy", "off"], "a step number comes twice"),
         (["TRACE", "--policy", "off", "--profile", "none.json"], "none.json: cannot read it"),
-        (["TRACE", "--policy", "off", "--json", "."], ".: cannot be written; name another file"),
+        (["TRACE", "--policy", "off", "--json", "."], ".: this is a folder; name a file in it"),
         (["TRACE", "--policy", "off", "--concurrency", "0"], "--concurrency"),
     ],
 )

@@ -13,6 +13,7 @@ from turbospec.interface import Phase
 from turbospec.observability.trace import TraceStep
 from turbospec_sim.replay.arrivals import estimate_arrivals
 from turbospec_sim.replay.recording import record
+from turbospec_sim.replay.reused_plans import with_reused_plan_steps
 from turbospec_sim.replay.server import drafter_of, server_of
 
 BUSY = {"rates": [60.0], "server__max_num_seqs": 4}
@@ -185,3 +186,41 @@ def test_time_between_steps_is_known_and_idle_time_is_not_it(steps: list[TraceSt
     assert record(later).seconds_between == pytest.approx(1e-3, rel=0.01)
     paused = [replace(step, now=step.now + 60.0 * (place > 50)) for place, step in enumerate(later)]
     assert record(paused).seconds_between == pytest.approx(1e-3, rel=0.02)
+
+
+HUGE = 10**12
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("emitted_tokens", 10**8, "more than 20,000,000 output tokens"),
+        ("context_tokens", HUGE, "a prompt of 1,000,000,000,"),
+        ("tokens_left", HUGE, "at most 1,000,000,000,"),
+        ("request_ids", 0, "has a request twice"),
+    ],
+)
+def test_what_no_engine_wrote_is_refused(field: str, value: int, words: str, steps: list[TraceStep]) -> None:
+    begun = next(place for place, step in enumerate(steps) if len(step.request_ids) > 2 and min(step.phase) > 0)
+    last = len(steps) if field == "tokens_left" else begun + 1  # the last line of a request says how many are left
+    changed = [replace(step, **{field: [value] * len(step.request_ids)}) for step in steps[begun:last]]
+    with pytest.raises(UserError, match=words):
+        record([*steps[:begun], *changed, *steps[last:]])
+
+
+def test_steps_without_time_are_refused(steps: list[TraceStep]) -> None:
+    with pytest.raises(UserError, match="no step of the trace took any time"):
+        record([replace(step, step_seconds=5e-324) for step in steps])
+    with pytest.raises(UserError, match="no step of the trace took any time"):
+        record([])
+
+
+def test_a_gap_that_no_engine_leaves_is_not_restored(steps: list[TraceStep]) -> None:
+    moved = [replace(step, step=step.step + HUGE * (place > 5)) for place, step in enumerate(steps)]
+    moved[6] = replace(moved[6], reused_plan_steps=HUGE, reused_plan_tokens=HUGE)
+    assert len(with_reused_plan_steps(moved)) == len(steps)
+
+
+def test_a_step_of_many_tokens_fits_the_server(steps: list[TraceStep]) -> None:
+    moved = [replace(step, tokens_batched=HUGE) for step in steps]
+    assert server_of(moved, record(moved)).max_num_batched_tokens == 10**9

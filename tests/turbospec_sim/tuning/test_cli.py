@@ -7,6 +7,7 @@ import pytest
 
 from tests.turbospec.command import assert_one_line
 from tests.turbospec.command import run_command as run
+from tests.turbospec_sim.interruption import interrupt_after, rows_of
 from tests.turbospec_sim.scenarios import document
 from turbospec.policy import read_policy
 
@@ -75,6 +76,39 @@ def test_a_file_is_replaced_only_when_asked_for(
     assert made.read_text() != "mine"
 
 
+def test_an_interrupted_search_is_completed_to_the_same_file(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, again = tmp_path / "tuned.yaml", tmp_path / "again.yaml"
+    whole, part = tmp_path / "whole.json", tmp_path / "part.json"
+    arguments = ["tune", str(file), *SEARCH, *QUICK]
+    assert run([*arguments, "--write", str(made), "--json", str(whole)], monkeypatch) == 0
+    arguments += ["--write", str(again)]
+    with monkeypatch.context() as patched:
+        interrupt_after(3, patched)
+        assert run([*arguments, "--json", str(part)], patched) == 130
+    said = f"3 runs are finished; --resume {part} completes the run\ninterrupted\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert not again.exists()
+    assert len(rows_of(part)) == 3
+    assert run([*arguments, "--resume", str(part), "--trials", "9"], monkeypatch) == 2
+    assert_one_line(capsys.readouterr().err, f"{part}: was simulated with another `trials`; use the same")
+    with monkeypatch.context() as patched:
+        interrupt_after(10, patched)  # 13 runs in all, of which 3 are finished
+        assert run([*arguments, "--resume", str(part)], patched) == 0
+    assert again.read_text() == made.read_text()
+    assert rows_of(part) == rows_of(whole)
+    lengths = {row["settings"]["draft_length"] for row in rows_of(part)}
+    assert lengths == {0, 1, 2, 3, 4, 5}
+
+
+def test_inputs_are_not_overwritten(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["tune", str(file), *SEARCH, *QUICK, "--write", str(file), "--overwrite"], monkeypatch) == 2
+    assert_one_line(capsys.readouterr().err, f"{file}: is read by this command")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -83,11 +117,18 @@ def test_a_file_is_replaced_only_when_asked_for(
         (["drift", "--write", "OUT", "--objective", "speed"], "--objective speed: "),
         (["drift", "--write", "OUT", "--search", "probe_share=1"], "--search probe_share=1: "),
         (["drift", "--write", "OUT", "--policy", "off"], "nothing to tune"),
-        (["drift", "--write", "/dev/null/out.yaml"], "/dev/null/out.yaml: its folder cannot be made"),
-        (["drift", "--write", ".", "--overwrite"], ".: cannot be written; name another file"),
+        (["drift", "--write", "/dev/null/out.yaml"], "/dev/null/out.yaml: cannot be written"),
+        (["drift", "--write", ".", "--overwrite"], ".: this is a folder; name a file in it"),
         (["drift", "--write", "OUT", "--trials", "2"], "--trials"),
         (["drift", "--write", "OUT", "--rates", "0"], "--rates 0: "),
         (["drift"], "--write"),
+        (["drift", "--write", "OUT", "--trials", "1000000000"], "--trials"),
+        (["drift", "--write", "OUT", "--trials", "90000", "--held-out", "10000"], "requests in all: roughly"),
+        (["drift", "--write", "OUT", "--search", "probe_share=1e-310:1e300:log"], "--search probe_share=1e-310"),
+        (
+            ["drift", "--write", "OUT", "--set", "server.kv_cache_tokens=16", "--set", "workload.requests=20"],
+            "no request can be served: 20 of 20 requests do not fit the KV cache of 16 tokens",
+        ),
     ],
 )
 def test_mistakes_are_one_line(

@@ -69,12 +69,21 @@ def test_a_trace_may_come_from_a_spreadsheet(form: str, tmp_path: Path) -> None:
     ("line", "words"),
     [
         ('{"arrival_time": 0, "prompt_tokens": 3}', ":1: `output_tokens` is missing"),
+        (
+            '{"arrival_time": 1e13, "prompt_tokens": 3, "output_tokens": 1}',
+            ":1: `arrival_time` must be",
+        ),
+        ('{"arrival_time": NaN, "prompt_tokens": 3, "output_tokens": 1}', ":1: not JSON"),
+        ('{"arrival_time": true, "prompt_tokens": 3, "output_tokens": 1}', ":1: `arrival_time` must be"),
+        ('{"arrival_time": 0, "prompt_tokens": 1000000000000, "output_tokens": 1}', ":1: `prompt_tokens` must be"),
+        ('{"arrival_time": 0, "prompt_tokens": [], "output_tokens": 1}', ":1: `prompt_tokens` must be"),
+        ("[" * 5000, ":1: not JSON"),
         ('{"arrival_time": -1, "prompt_tokens": 3, "output_tokens": 1}', ":1: `arrival_time` must be"),
         ('{"arrival_time": 0, "prompt_tokens": "x", "output_tokens": 1}', ":1: `prompt_tokens` must be"),
         ('{"arrival_time": 0, "prompt_tokens": 1.5, "output_tokens": 1}', ":1: `prompt_tokens` must be a whole number"),
         (
             '{"arrival_time": 0, "prompt_tokens": 1, "output_tokens": 1e300}',
-            ":1: `output_tokens` must be a whole number",
+            ":1: `output_tokens` must be a number from 1 to 1e",
         ),
         ('{"arrival_time": 0, "prompt_tokens": 1, "output_tokens": 1, "class": "c"}', "class `c` is not one"),
         ('{"arrival_time": 0, "prompt_tokens": 1, "output_tokens": 1, "class": ["c"]}', "class .* is not one"),
