@@ -56,7 +56,7 @@ def load_model(
         if any("eagle" in str(name).lower() for name in config.architectures or ()):
             raise UserError(f"{folder}: an EAGLE head, which this engine cannot run as {role}; name a causal model")
         _check_size(role, folder, config)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
@@ -67,7 +67,8 @@ def load_model(
             output_loading_info=True,
             **options,
         )
-        _check_loaded(role, folder, report)
+        model: PreTrainedModel = loaded[0]
+        _check_loaded(role, folder, loaded[1])
         _check_finite(role, folder, model, dtype)
         model.to(torch.device(device))
     return model.eval()
