@@ -70,7 +70,7 @@ def load_model(
         model: PreTrainedModel = loaded[0]
         _check_loaded(role, folder, loaded[1])
         _check_finite(role, folder, model, dtype)
-        model.to(torch.device(device))
+        model.to(torch.device(device))  # pyright: ignore[reportArgumentType]
     return model.eval()
 
 
