@@ -38,7 +38,7 @@ from turbospec_bench.texts import TEXT_KINDS
 if TYPE_CHECKING:
     from turbospec_bench.results import Results
     from turbospec_bench.variant import Variant
-    from turbospec_bench.vllm.session import VllmSession, runs_of
+    from turbospec_bench.vllm.session import VllmSession
 
 ROUNDS = 4
 TABLES = "vllm_tables"
@@ -86,7 +86,7 @@ def bench_vllm(
     from turbospec_bench.vllm.launch import Launches
     from turbospec_bench.vllm.loads import LoadSource, load_tokenizer, shape_of
     from turbospec_bench.vllm.matrix import PAIRS, is_turbospec, variants_of
-    from turbospec_bench.vllm.session import VllmSession
+    from turbospec_bench.vllm.session import VllmSession, runs_of
     from turbospec_bench.vllm.targets import judge
 
     configurations = select_configurations(workload or (), drafter or (), concurrency or (), pairings=PAIRS)

@@ -75,7 +75,9 @@ def test_poisson_arrivals_rise_at_about_the_rate(folder: Path) -> None:
     assert len(load.arrivals) / load.arrivals[-1] == pytest.approx(4.0, rel=0.7)
 
 
-@pytest.mark.parametrize(("content", "words"), [(None, "no such workload file"), ("{}", "has no text"), ("", "no records")])
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "no such workload file"), ("{}", "has no text"), ("", "no records")]
+)
 def test_a_bad_file_is_named(folder: Path, content: str | None, words: str) -> None:
     path = folder / "prose.jsonl"
     path.unlink()
