@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from turbospec.errors import UserError
 from turbospec.models.profile import LatencySample, Profile
 from turbospec.observability.trace import read_trace
 from turbospec_bench.configuration import Configuration, Row, by_configuration
+from turbospec_bench.results import Results
 from turbospec_bench.trace_folder import TraceFolder
 from turbospec_sim.replay.replay import Replay
 
@@ -70,12 +70,7 @@ def read_rows(path: Path) -> Sequence[Row]:
     Raises:
         UserError: the file cannot be read, is not a results file, or has no such row.
     """
-    try:
-        rows = [row for row in json.loads(path.read_text())["rows"] if row["emit"] is not None]
-    except OSError as error:
-        raise UserError(f"{path}: cannot read the results ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a file that `turbospec bench --json` wrote ({error})") from error
+    rows = [row for row in Results.load(path).rows if row["emit"] is not None]
     if not rows:
         raise UserError(f"{path}: no row of the embedded engine in it; run `turbospec bench --traces FOLDER`")
     return rows

@@ -41,6 +41,14 @@ EMIT_AFTER_DRAFT = ("static-15:after_draft", "adaptive:after_draft")
 TRANSFORMERS_POLICIES = tuple(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", "constant", "heuristic", "confidence"))
 """Assisted generation in transformers, one request at a time."""
 
+MAX_CONCURRENCY = 1024
+REQUEST_RATES = (0.01, 10_000.0)
+"""Lowest and highest rate of arrivals, requests per second."""
+UNCOUNTED_ROUNDS = 1
+"""Played first in every configuration, to warm up."""
+MAX_ROUNDS = 1000
+"""Of a configuration."""
+
 LONE_REQUEST = Configuration("code", "good", 1)
 """Where transformers and the order of emission are compared."""
 
@@ -57,8 +65,15 @@ def select_configurations(
     Where both workloads and drafters are named, all their pairs are selected, also those that the matrix lacks.
 
     Raises:
-        UserError: a name is unknown.
+        UserError: a name is unknown, or a load is out of range.
     """
+    for name, loads, limits in (
+        ("concurrency", concurrencies, (1, MAX_CONCURRENCY)),
+        ("request rate", rates, REQUEST_RATES),
+    ):
+        for load in loads:
+            if not limits[0] <= load <= limits[1]:
+                raise UserError(f"{name} {load:g} is out of range; use {limits[0]:g} to {limits[1]:g}")
     for place, (chosen, what) in enumerate(((workloads, "workload"), (drafters, "drafter"))):
         known = dict.fromkeys(pair[place] for pair in pairings)
         for name in chosen:
@@ -95,3 +110,8 @@ def variants_of(configuration: Configuration, policies: Sequence[str], *, quick:
     check_names(variants)
     lone = configuration.concurrency == 1 and configuration.drafter != "n-gram"
     return tuple(variant for variant in variants if lone or not variant.is_transformers)
+
+
+def runs_of(variants: Sequence[Variant], rounds: int) -> int:
+    """Runs of a configuration with so many counted rounds, the uncounted ones too."""
+    return len(variants) * (UNCOUNTED_ROUNDS + rounds)

@@ -46,7 +46,8 @@ def disturbance(rows: Sequence[Row]) -> str:
     rounds: Sequence[int] = rows[0].get("disturbed_rounds", ())
     if not rounds:
         return ""
-    most = max(cores for row in rows for number in rounds if (cores := row["other_cores"][number - 1]) is not None)
+    cores = [row["other_cores"][number - 1] for row in rows for number in rounds if row.get("other_cores")]
+    most = max((used for used in cores if used is not None), default=0.0)
     numbers = ", ".join(map(str, rounds))
     which = f"round {numbers} was" if len(rounds) == 1 else f"rounds {numbers} were"
     return f"{which} disturbed: other processes used up to {most:.1f} cores"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from turbospec.errors import UserError
+from turbospec.files.reading import parse_json, read_text
 from turbospec_bench.configuration import Configuration
+
+TEXT_KINDS = ("code", "prose")
+"""Stems of the workload files in a folder."""
+MEND = "every line must be a JSON object with a `text`"
 
 PROMPT_TOKENS = (48, 200)
 """Shortest and longest prompt, tokens."""
@@ -39,15 +44,19 @@ def read_texts(path: Path) -> Sequence[str]:
     Raises:
         UserError: the file cannot be read or has no records.
     """
-    try:
-        with path.open(encoding="utf-8") as lines:
-            texts = [str(json.loads(line)["text"]) for line in lines]
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot read the workload ({error.strerror}); name its folder with --workloads"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a workload ({error}); every line must be JSON with a `text`") from error
+    content = read_text(path, "workload file", hint="name its folder with --workloads")
+    texts = [_text(path, number, line) for number, line in enumerate(content.split("\n"), start=1) if line.strip()]
     if not texts:
-        raise UserError(f"{path}: no records; every line must be JSON with a `text`")
+        raise UserError(f"{path}: no records; {MEND}")
     return texts
+
+
+def _text(path: Path, number: int, line: str) -> str:
+    try:
+        record = parse_json(line)
+    except ValueError as error:
+        raise UserError(f"{path}:{number}: not a record ({error}); {MEND}") from error
+    text = cast("dict[str, Any]", record).get("text") if isinstance(record, dict) else None
+    if not isinstance(text, str) or not text.strip():
+        raise UserError(f"{path}:{number}: not a record (it has no text); {MEND}")
+    return text

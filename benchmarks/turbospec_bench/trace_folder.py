@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from turbospec.errors import UserError
+from turbospec.files.writing import check_folder, write_whole
 from turbospec.interface import StepOutcome, StepPlan, StepView
-from turbospec.observability.trace import DecisionTrace
+from turbospec.observability.trace import LINE, TraceStep
 from turbospec_bench.configuration import Configuration
 
 
@@ -31,22 +30,15 @@ class TraceFolder:
         """Make the folder; called before anything is measured, so that a mistake shows early.
 
         Raises:
-            UserError: it cannot be made.
+            UserError: it cannot be made, or no file can be written in it.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"{self.path}: cannot keep traces there ({error.strerror}); name another folder with --traces"
-            ) from error
+        check_folder(self.path)
 
 
 def write_trace(path: Path, steps: Iterable[tuple[StepView, StepPlan, StepOutcome, float]]) -> None:
     """Write the steps of a run; an existing file is replaced.
 
     Raises:
-        UserError: the file cannot be opened for writing.
+        UserError: the file cannot be written.
     """
-    with DecisionTrace(path, max_bytes=sys.maxsize, backups=0) as trace:
-        for step in steps:
-            trace.on_step(*step)
+    write_whole(path, b"".join(LINE.dump_json(TraceStep.from_step(*step)) + b"\n" for step in steps))

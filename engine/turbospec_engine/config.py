@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,13 +11,19 @@ from typing import Literal
 import torch
 
 from turbospec import UserError
+from turbospec_engine.limits import check_integer
 
 NGRAM = "ngram"
 """The `drafter` that proposes what followed the last tokens earlier in the request (prompt look-up)."""
 
 EmitOrder = Literal["before_draft", "after_draft"]
 
-DEVICE_TYPES = ("cpu", "cuda")
+DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
+
+MAX_DRAFT = 1024
+"""Largest `max_draft`; controllers keep statistics for every position."""
+THREADS_A_CORE = 4
+"""Most threads for each core. They only wait for one another, and the process ends where no more can be started."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -55,11 +63,14 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("num_blocks", "max_model_len", "num_threads"):
+            check_integer(name, getattr(self, name), 1)
+        for name in ("num_blocks", "max_model_len"):
             if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 1)
-        _at_least("max_draft", self.max_draft, 0)
+                check_integer(name, getattr(self, name), 1)
+        if self.num_threads is not None:
+            check_integer("num_threads", self.num_threads, 1, THREADS_A_CORE * (os.cpu_count() or 1))
+        check_integer("max_draft", self.max_draft, 0, MAX_DRAFT)
+        check_integer("seed", self.seed, 0)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise UserError(
                 f"max_num_batched_tokens={self.max_num_batched_tokens} is below max_num_seqs={self.max_num_seqs}; "
@@ -67,23 +78,11 @@ class EngineConfig:
             )
         if self.emit not in ("before_draft", "after_draft"):
             raise UserError(f"emit={self.emit!r} is unknown; use 'before_draft' or 'after_draft'")
-        if _device_type(self.device) not in DEVICE_TYPES:
-            raise UserError(f"device={self.device!r} is unknown; use one of {', '.join(DEVICE_TYPES)}")
-        if self.dtype not in DTYPES:
+        if not isinstance(self.device, str) or not DEVICE.fullmatch(self.device):
+            raise UserError(f"device={self.device!r} is unknown; use cpu, cuda, or cuda:1 for the second of them")
+        if not isinstance(self.dtype, str) or self.dtype not in DTYPES:
             raise UserError(f"dtype={self.dtype!r} is unknown; use one of {', '.join(DTYPES)}")
 
     @property
     def torch_dtype(self) -> torch.dtype:
         return DTYPES[self.dtype]
-
-
-def _device_type(device: str) -> str | None:
-    try:
-        return torch.device(device).type
-    except RuntimeError:
-        return None
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise UserError(f"{name}={value} is too small; use at least {least}")

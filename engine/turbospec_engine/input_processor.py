@@ -18,6 +18,9 @@ from turbospec_engine.request import Request, SamplingParams
 MAX_MASKS = 64
 """Most masks of allowed tokens that are kept for later requests with the same tokens; each is (vocab,)."""
 
+LONGEST_TOKEN = 64
+"""Least number of characters that the longest token is taken for: an unknown word may be one token."""
+
 
 class InputProcessor:
     """Validates prompts and sampling parameters and makes requests of them.
@@ -31,6 +34,7 @@ class InputProcessor:
         self._config = config
         self._models = models
         self._class_ids = {"default": 0}
+        self._longest_token = max(LONGEST_TOKEN, *map(len, models.tokenizer.get_vocab()))
 
         @lru_cache(MAX_MASKS)
         def allowed_mask(allowed: tuple[int, ...]) -> torch.Tensor:
@@ -48,7 +52,11 @@ class InputProcessor:
                 more service classes than the controller distinguishes.
         """
         tokenizer = self._models.tokenizer
-        token_ids = tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else [int(token) for token in prompt]
+        if isinstance(prompt, str):
+            self._check_text(prompt)
+            token_ids = tokenizer(prompt)["input_ids"]
+        else:
+            token_ids = [int(token) for token in prompt]
         self._check_prompt(token_ids)
         self._check_params(params)
         return Request(
@@ -63,6 +71,21 @@ class InputProcessor:
             allowed=None if params.allowed_token_ids is None else self._allowed_mask(params.allowed_token_ids),
             detokenizer=Detokenizer(self._models.backend_tokenizer, params.stop),
         )
+
+    def _check_text(self, prompt: str) -> None:
+        """Refuse what the tokenizer cannot take, or would work on for minutes."""
+        if len(prompt) > (limit := self.max_request_tokens * self._longest_token):
+            raise UserError(
+                f"the prompt has {len(prompt)} characters, but model and KV cache hold "
+                f"{self.max_request_tokens} tokens, at most {limit} characters; shorten it, or raise "
+                "max_model_len or num_blocks"
+            )
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"the prompt is no Unicode text (character {error.start}: half of a surrogate pair); encode it in UTF-8"
+            ) from error
 
     def _check_prompt(self, token_ids: Sequence[int]) -> None:
         if not token_ids:

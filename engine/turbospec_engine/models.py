@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
 from turbospec import UserError
 from turbospec_engine.attention import ATTENTION
+from turbospec_engine.checkpoint import eos_token_ids, load_model, load_tokenizer
 from turbospec_engine.config import NGRAM, EngineConfig
 
 
@@ -31,20 +32,21 @@ class Models:
         """Read the checkpoints that `config` names.
 
         Raises:
-            UserError: a checkpoint is missing or unreadable, the device is absent, or the vocabularies of target and
-                drafter differ.
+            UserError: a checkpoint is missing, unreadable or incomplete, the device is absent, the target's tokenizer
+                is another model's, or the vocabularies of target and drafter differ.
         """
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
-        if torch.device(config.device).type == "cuda" and not torch.cuda.is_available():
-            raise UserError(f"device={config.device!r}, but torch sees no CUDA device; use device='cpu'")
-        target = _load_model("target", config.target, config)
-        tokenizer = _load_tokenizer("target", config.target)
+        _check_device(config.device)
+        target = _load("target", config.target, config)
+        tokenizer = load_tokenizer("target", Path(config.target))
+        _check_fits("target", config.target, tokenizer, target)
         drafter = None
         if config.drafter is not None and str(config.drafter) != NGRAM:
-            drafter = _load_model("drafter", config.drafter, config)
-            _check_same_vocabulary(config, tokenizer, _load_tokenizer("drafter", config.drafter))
-        return cls(target, drafter, tokenizer, _eos_token_ids(target))
+            drafter = _load("drafter", config.drafter, config)
+            _check_same_vocabulary(config, tokenizer, load_tokenizer("drafter", Path(config.drafter)))
+            _check_fits("drafter", config.drafter, tokenizer, drafter)
+        return cls(target, drafter, tokenizer, eos_token_ids("target", Path(config.target), target))
 
     @property
     def vocab_size(self) -> int:
@@ -55,29 +57,18 @@ class Models:
         return self.tokenizer.backend_tokenizer
 
 
-def _load_model(role: str, folder: str | Path, config: EngineConfig) -> PreTrainedModel:
-    if not (Path(folder) / "config.json").is_file():
-        raise UserError(f"{folder}: no {role} checkpoint here (no config.json); name a checkpoint folder")
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=config.torch_dtype, attn_implementation=ATTENTION, local_files_only=True
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{folder}: cannot load the {role} ({_one_line(error)}); name a checkpoint of a causal language model"
-        ) from error
-    model.to(torch.device(config.device))  # pyright: ignore[reportArgumentType]
-    return model.eval()
+def _load(role: str, folder: str | Path, config: EngineConfig) -> PreTrainedModel:
+    return load_model(role, Path(folder), dtype=config.torch_dtype, device=config.device, attention=ATTENTION)
 
 
-def _load_tokenizer(role: str, folder: str | Path) -> Any:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder}: cannot load the {role}'s tokenizer ({_one_line(error)}); add it") from error
-    if not getattr(tokenizer, "is_fast", False):
-        raise UserError(f"{folder}: the {role}'s tokenizer has no tokenizer.json; convert it to a fast tokenizer")
-    return tokenizer
+def _check_device(name: str) -> None:
+    device = torch.device(name)
+    if device.type != "cuda":
+        return
+    if not torch.cuda.is_available():
+        raise UserError(f"device={name!r}, but torch sees no CUDA device; use device='cpu'")
+    if (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise UserError(f"device={name!r}, but the last CUDA device is cuda:{count - 1}; use one from cuda:0")
 
 
 def _check_same_vocabulary(config: EngineConfig, target: Any, drafter: Any) -> None:
@@ -91,15 +82,14 @@ def _check_same_vocabulary(config: EngineConfig, target: Any, drafter: Any) -> N
     )
 
 
-def _eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
-    generation = getattr(model, "generation_config", None)
-    eos = generation.eos_token_id if generation is not None else None
-    if eos is None:
-        eos = model.config.get_text_config().eos_token_id
-    if eos is None:
-        return frozenset()
-    return frozenset([eos] if isinstance(eos, int) else eos)
-
-
-def _one_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _check_fits(role: str, folder: str | Path, tokenizer: Any, model: PreTrainedModel) -> None:
+    """Check that a model has an embedding for every token of its tokenizer."""
+    vocab_size = model.config.get_text_config().vocab_size
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest < 0:
+        raise UserError(f"{folder}: the {role}'s tokenizer has no tokens; add the tokenizer.json of its model")
+    if largest >= vocab_size:
+        raise UserError(
+            f"{folder}: the {role}'s tokenizer has token {largest}, but the model only {vocab_size} tokens; "
+            "use the tokenizer that belongs to the model"
+        )

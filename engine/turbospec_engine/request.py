@@ -12,6 +12,12 @@ import torch
 from turbospec import Phase, UserError
 from turbospec.interface import IntArray
 from turbospec_engine.detokenizer import Detokenizer
+from turbospec_engine.limits import check_integer, check_number
+
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e6
+"""Of requests that sample: logits stay finite when they are divided by it."""
+MAX_STOP_CHARACTERS = 10_000
+"""In all stop strings of a request: every step compares them with the output."""
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -42,20 +48,28 @@ class SamplingParams:
     service_class: str = "default"
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise UserError(f"max_tokens={self.max_tokens} is too small; use at least 1")
-        if not self.temperature >= 0:
-            raise UserError(f"temperature={self.temperature} is out of range; use 0 (greedy) or more")
-        if self.top_k < 0:
-            raise UserError(f"top_k={self.top_k} is out of range; use 0 (all) or more")
-        if not 0 < self.top_p <= 1:
+        check_integer("max_tokens", self.max_tokens, 1)
+        temperature = check_number("temperature", self.temperature)
+        if temperature != 0 and not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
+            raise UserError(
+                f"temperature={self.temperature} is out of range; use 0 (greedy), or from {MIN_TEMPERATURE:g} to "
+                f"{MAX_TEMPERATURE:g}"
+            )
+        check_integer("top_k", self.top_k, 0, hint=" (0 keeps all)")
+        if not 0 < check_number("top_p", self.top_p) <= 1:
             raise UserError(f"top_p={self.top_p} is out of range; use more than 0 and at most 1")
+        if self.seed is not None:
+            check_integer("seed", self.seed, 0)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise UserError("allowed_token_ids is empty, so nothing could be emitted; name at least one token")
-        if self.max_draft is not None and self.max_draft < 0:
-            raise UserError(f"max_draft={self.max_draft} is out of range; use 0 (never) or more")
+        if self.max_draft is not None:
+            check_integer("max_draft", self.max_draft, 0, hint=" (0 never drafts)")
+        if isinstance(self.stop, str):
+            raise UserError("stop is one string; give a tuple of strings")
         if any(not text for text in self.stop):
             raise UserError("stop holds an empty string, which would end every output; remove it")
+        if sum(map(len, self.stop)) > MAX_STOP_CHARACTERS:
+            raise UserError(f"stop holds more than {MAX_STOP_CHARACTERS} characters; shorten its strings")
 
     @property
     def greedy(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
+from turbospec import UserError
 from turbospec.interface import IntArray
 from turbospec_engine.attention import PagedAttention, RaggedBatch
 from turbospec_engine.kv_store import KVStore
@@ -66,10 +67,24 @@ class ModelRunner:
         """Run one token through the model, so that kernels are compiled before the first request.
 
         Raises:
-            UserError: the model uses a kind of attention that the engine does not support.
+            UserError: the engine cannot run the model, or its logits are not finite.
         """
         one, first = np.ones(1, np.int64), np.zeros((1, 1), np.int64)
-        self.forward(torch.zeros(1, dtype=torch.long, device=self.device), RaggedBatch(one, one, first), first[0])
+        where = self.model.name_or_path
+        try:
+            logits = self.forward(
+                torch.zeros(1, dtype=torch.long, device=self.device), RaggedBatch(one, one, first), first[0]
+            )
+        except (UserError, MemoryError):
+            raise
+        except Exception as error:  # of an architecture that does not call attention as the engine expects
+            raise UserError(
+                f"{where}: this engine cannot run the model ({type(error).__name__}: {error}); use another architecture"
+            ) from error
+        if not torch.isfinite(logits).all():
+            raise UserError(
+                f"{where}: the model gives no finite logits in {self.model.dtype}; use another dtype or checkpoint"
+            )
 
     def forward(self, input_ids: torch.Tensor, batch: RaggedBatch, logits_at: IntArray) -> torch.Tensor:
         """One pass over the tokens of all rows, without padding.

@@ -20,6 +20,9 @@ from turbospec_engine.request import Request
 CANDIDATES = 512
 """Most likely tokens among which the top-p cut-off is searched first: sorting the whole vocabulary takes far longer."""
 
+LEAST_DRAFT_TEMPERATURE = 1e-12
+"""Keeps logits finite in float32 when they are divided by it; tokens are then drawn as good as greedily."""
+
 
 @dataclass(slots=True, frozen=True)
 class SamplingBatch:
@@ -64,7 +67,7 @@ class SamplingBatch:
         Rejection sampling is lossless for any q. Top-p takes a sort, which does not pay here: a temperature of top_p³
         times the request's had the acceptance rate of the truncated distribution (measured at top-p 0.95 and 0.8).
         """
-        temperature = self.temperature * self.top_p**3
+        temperature = np.maximum(self.temperature * self.top_p**3, LEAST_DRAFT_TEMPERATURE)
         return SamplingBatch(temperature, self.top_k, np.ones_like(self.top_p)).probabilities(logits, rows)
 
 
@@ -178,8 +181,8 @@ def _truncated(logits: torch.Tensor, top_k: IntArray, top_p: FloatArray) -> torc
         total = torch.where(within, ordered.logsumexp(-1), theirs.logsumexp(-1))
         probabilities = (ordered - total[:, None]).exp()
         mass = probabilities.cumsum(-1)
-        # The first token has no mass before it and is always kept.
-        last = (mass - probabilities < _column(limit[rows], ordered)).sum(-1) - 1
+        # The first token is always kept, also where top-p rounds to 0.
+        last = ((mass - probabilities < _column(limit[rows], ordered)).sum(-1) - 1).clamp_min(0)
         last = torch.minimum(last, torch.from_numpy(top_k[rows] - 1).to(logits.device))
         cutoffs[at] = ordered.gather(1, last[:, None])
         # Where top-k exceeds the candidates, neither its cut-off nor that of top-p is known yet.

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
+import torch
+
 from turbospec import UserError
 from turbospec_engine.config import EngineConfig
+from turbospec_engine.limits import check_integer
 from turbospec_engine.models import Models
 from turbospec_engine.runner import kv_bytes_per_token
 
@@ -20,6 +25,7 @@ def max_model_len(config: EngineConfig, models: Models) -> int:
     """
     text_config = models.target.config.get_text_config()
     limit = getattr(text_config, "max_position_embeddings", None) or DEFAULT_MODEL_LEN
+    check_integer(f"{config.target}: max_position_embeddings", limit, 1)
     length = config.max_model_len or limit
     if length > limit:
         raise UserError(f"max_model_len={length} is above the target's {limit} positions; lower it")
@@ -35,10 +41,27 @@ def max_model_len(config: EngineConfig, models: Models) -> int:
 
 
 def num_blocks(config: EngineConfig, models: Models, longest: int) -> int:
-    """Blocks of the KV cache: as configured, else for `max_num_seqs` requests of `longest` tokens, up to 2 GiB."""
-    if config.num_blocks is not None:
-        return config.num_blocks
-    per_request = -(-longest // config.block_size)
+    """Blocks of the KV cache: as configured, else for `max_num_seqs` requests of `longest` tokens, up to 2 GiB.
+
+    Raises:
+        UserError: they are larger than the device's memory.
+    """
     loaded = [models.target] + ([models.drafter] if models.drafter is not None else [])
     block_bytes = sum(kv_bytes_per_token(model) for model in loaded) * config.block_size
-    return max(per_request, min(config.max_num_seqs * per_request, DEFAULT_CACHE_BYTES // block_bytes))
+    blocks = config.num_blocks
+    if blocks is None:
+        per_request = -(-longest // config.block_size)
+        blocks = max(per_request, min(config.max_num_seqs * per_request, DEFAULT_CACHE_BYTES // block_bytes))
+    if (size := blocks * block_bytes) > (memory := _memory_bytes(models.target.device)):
+        raise UserError(
+            f"the KV cache needs {size / 2**30:.1f} GiB, more than the {memory / 2**30:.1f} GiB of {config.device}; "
+            "lower max_model_len or num_blocks"
+        )
+    return blocks
+
+
+def _memory_bytes(device: torch.device) -> int:
+    """Memory of a device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.optimize import nnls
 
 from turbospec.interface import FloatArray
 from turbospec.models.latency import (
@@ -22,6 +21,7 @@ from turbospec.models.latency import (
     relative_weights,
     verify_features,
 )
+from turbospec.models.non_negative import non_negative_fit
 from turbospec.models.profile import LatencySample
 
 DRAFT = ("draft_start", "draft_pass", "draft_row", "draft_kv_token", "catch_up_token")
@@ -73,7 +73,7 @@ def _verify(samples: Sequence[LatencySample]) -> tuple[FloatArray, dict[str, flo
     sampled = tokens - prompts if prompts.any() else np.zeros(len(samples))
     features = np.column_stack([verify_features(tokens, column(samples, "context_tokens")), sampled])
     weight = relative_weights(seconds)
-    fitted, _ = nnls(features * weight[:, None], seconds * weight)
+    fitted = non_negative_fit(features * weight[:, None], seconds * weight)
     fitted *= _to_mean(features @ fitted, seconds)
     # Columns that are 0 in all samples keep the latency model's prior: a coefficient of 0 would make those tokens free.
     guess = np.append(LatencyModel().verify.weights[: features.shape[1] - 1], 0.0)

@@ -226,4 +226,4 @@ def test_docstrings_that_no_author_wrote_do_not_count() -> None:
     assert docstring(made, "Bare") == docstring(made, "bare") == ""
     config = import_module("turbospec_engine.config")
     assert constant_docstring(config, "NGRAM").startswith("The `drafter`")
-    assert constant_docstring(config, "DEVICE_TYPES") == ""
+    assert constant_docstring(config, "DTYPES") == ""

@@ -5,7 +5,6 @@ import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,10 @@ from turbospec_bench.agreement import (
     read_rows,
 )
 from turbospec_bench.configuration import Configuration
+from turbospec_bench.contender import Run
+from turbospec_bench.results import RATIOS, Results
 from turbospec_bench.trace_folder import TraceFolder
+from turbospec_bench.variant import Variant
 from turbospec_sim.replay.replay import Replay
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "engine_agreement.py"
@@ -34,20 +36,19 @@ CONFIGURATION = Configuration("code", "good", 4)
 def results(tmp_path: Path) -> Path:
     """A benchmark of two runs, by an engine that is a simulated one, with twice its time to first token reported."""
     folder = TraceFolder(tmp_path / "traces")
-    rows: list[dict[str, Any]] = []
+    runs: dict[str, Run] = {"off": Run(dict.fromkeys(RATIOS, 1.0), {})}
     for policy in ("static-3", "static-2"):
         path = folder.trace(CONFIGURATION, policy, "before_draft", 1)
         path.parent.mkdir(parents=True)
         replay = Replay(written(path, closed(4, server__emit="before_draft"), policy), concurrency=4)
         Profile(replay.recording.samples).save(folder.profile("good"))
         measured = {**replay.recorded, "mean_ttft_ms": 2.0 * replay.as_recorded()["mean_ttft_ms"]}
-        figures = {name: [measured[name]] for name in FIGURES}
-        row = {**CONFIGURATION.fields, "policy": policy, "emit": "before_draft", "rounds": 1, "round_figures": figures}
-        rows.append(row)
-    rows.append({**CONFIGURATION.fields, "policy": "transformers-off", "emit": None})
-    document = tmp_path / "results.json"
-    document.write_text(json.dumps({"meta": {}, "rows": rows}))
-    return document
+        runs[policy] = Run(dict.fromkeys(RATIOS, 1.0) | {name: measured[name] for name in FIGURES}, {})
+    document = Results(tmp_path / "results.json", {})
+    variants = [Variant(policy, None if policy == "off" else "before_draft") for policy in runs]
+    document.put(CONFIGURATION, variants, [[*runs.values()]])
+    document.save()
+    return document.path
 
 
 def test_a_run_is_simulated_with_each_kind_of_step_times(results: Path, tmp_path: Path) -> None:
@@ -107,9 +108,10 @@ def test_the_script_shows_and_writes_them(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "cannot read the results"),
+        (None, "no such results file"),
         ("[]", "not a file that"),
-        ('{"rows": [{"emit": null}]}', "no row of the embedded engine"),
+        ('{"rows": [{"emit": null}]}', "not a file that"),
+        ('{"meta": {}, "rows": []}', "no row of the embedded engine"),
     ],
 )
 def test_results_that_are_none_are_refused(text: str | None, words: str, tmp_path: Path) -> None:

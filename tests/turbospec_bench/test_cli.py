@@ -247,10 +247,10 @@ def test_torch_is_not_loaded_before_its_threads_are_chosen() -> None:
         (["--policy", "adaptive", "--policy", "mine/adaptive.yaml"], "both be called 'adaptive'"),
         (["--policy", "absent.yaml"], "absent.yaml: no such policy file"),
         (["--quick", "--workload", "code"], "--quick has configurations of its own"),
-        (["--resume", "absent.json"], "absent.json: cannot read the results"),
-        (["--workloads", "absent"], "code.jsonl: cannot read the workload"),
+        (["--resume", "absent.json"], "absent.json: no such results file"),
+        (["--workloads", "absent"], "code.jsonl: no such workload file"),
         (["--models", "absent"], "no target checkpoint"),
-        (["--traces", "taken"], "taken: cannot keep traces there"),
+        (["--traces", "taken"], "taken: no file can be written there"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], tmp_path: Path, extra: list[str], words: str) -> None:

@@ -200,13 +200,15 @@ def refused(message: str) -> None:
     [
         ([], {}, "empty"),
         ("", {}, "empty"),
+        ("x" * 10**7, {}, "shorten"),
+        ("half a pair \ud800", {}, "no Unicode text"),
         ([1] * 256, {}, "shorten"),
         ([100_000], {}, "outside"),
         ([1], {"allowed_token_ids": (100_000,)}, "outside"),
         ([1], {"max_draft": 7}, "above the engine's 6"),
     ],
 )
-def test_bad_requests(prompt: list[int], params: dict, match: str, engine: Engine) -> None:
+def test_bad_requests(prompt: list[int] | str, params: dict, match: str, engine: Engine) -> None:
     with pytest.raises(UserError, match=match) as error:
         engine.add_request(prompt, SamplingParams(**params))
     refused(str(error.value))
@@ -224,12 +226,43 @@ def test_bad_requests(prompt: list[int], params: dict, match: str, engine: Engin
         {"allowed_token_ids": ()},
         {"max_draft": -1},
         {"stop": ("",)},
+        {"stop": "word"},
+        {"stop": ("x" * 10**6,)},
+        {"max_tokens": 10**30},
+        {"max_tokens": 2.5},
+        {"max_tokens": True},
+        {"temperature": 1e-320},
+        {"temperature": float("inf")},
+        {"temperature": 1e300},
+        {"temperature": 10**400},
+        {"temperature": "warm"},
+        {"top_p": float("nan")},
+        {"top_p": 1.5},
+        {"top_k": 10**20},
+        {"seed": -1},
+        {"seed": 10**20},
     ],
 )
 def test_bad_sampling_params(params: dict) -> None:
     with pytest.raises(UserError) as error:
         SamplingParams(**params)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"top_p": 5e-324, "temperature": 0.8},
+        {"top_p": 1e-30, "temperature": 1e-3},
+        {"top_k": 2**63 - 1, "temperature": 1e6},
+        {"top_k": 2**62, "top_p": 1e-9, "temperature": 1.0},
+        {"max_tokens": 2**63 - 1, "stop": ("e",)},
+    ],
+)
+def test_extreme_sampling_params_are_served(params: dict, llama: Pair) -> None:
+    engine = Engine(llama.config(max_model_len=48), RandomPlans())
+    (done,) = engine.generate(["the \0 cat"], SamplingParams(**({"max_tokens": 8, "seed": 2**63 - 1} | params)))
+    assert done.token_ids
 
 
 @pytest.mark.parametrize(
@@ -243,6 +276,16 @@ def test_bad_sampling_params(params: dict) -> None:
         {"device": "meta"},
         {"max_draft": -1},
         {"max_draft": 256},
+        {"max_draft": 10**9},
+        {"num_threads": 10**6},
+        {"num_threads": 0},
+        {"num_blocks": 10**12},
+        {"block_size": 10**15},
+        {"max_num_seqs": "many"},
+        {"seed": -1},
+        {"device": "cpu:1"},
+        {"device": "cuda:99"},
+        {"device": 3},
         {"max_model_len": 100_000},
         {"drafter": "/nowhere"},
         pytest.param(

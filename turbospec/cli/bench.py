@@ -13,8 +13,8 @@ import typer
 
 from turbospec.cli.bench_options import CheckTargets, Json, Models, Pictures, Report, Resume, Seed, Workloads
 from turbospec.cli.bench_output import (
+    Outputs,
     conclude,
-    open_results,
     say_unfinished,
     show_configuration,
     show_targets,
@@ -29,7 +29,9 @@ from turbospec.errors import UserError
 from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, load_controller, read_policy
 from turbospec_bench.configuration import Configuration
+from turbospec_bench.matrix import MAX_ROUNDS, runs_of
 from turbospec_bench.other_processes import choose_threads, cores, other_cores_now, threads_from_environment
+from turbospec_bench.texts import TEXT_KINDS, Shape
 from turbospec_bench.trace_folder import TraceFolder
 
 if TYPE_CHECKING:
@@ -49,6 +51,9 @@ QUICK_REPEATS = 1
 """Rounds of a configuration that --quick repeats at most, because other processes disturbed them."""
 QUICK_SECONDS, QUICK_LEAST_ROUNDS = 55.0, 2
 """Where a machine is so slow that a configuration of --quick takes longer, this many counted rounds are enough."""
+ROW_SECONDS = 5e-8
+"""Of a policy for one request, draft token and step, roughly."""
+MAX_TIMED_SECONDS = 12 * 3600.0
 TIMED_POLICIES = ("static-3", "ema-tiers", "goodput", "adaptive")
 
 
@@ -57,9 +62,9 @@ def bench(
     context: typer.Context,
     workload: Annotated[list[str] | None, typer.Option(help="code, prose, mixed or shift; repeat for several.")] = None,
     drafter: Annotated[list[str] | None, typer.Option(help="good, weak, mismatched or n-gram.")] = None,
-    concurrency: Annotated[list[int] | None, typer.Option(min=1, help="Requests in flight.")] = None,
+    concurrency: Annotated[list[int] | None, typer.Option(help="Requests in flight.")] = None,
     request_rate: Annotated[
-        list[float] | None, typer.Option(min=0.01, help="Poisson arrivals per second, in place of a fixed concurrency.")
+        list[float] | None, typer.Option(help="Poisson arrivals per second, in place of a fixed concurrency.")
     ] = None,
     policy: Annotated[
         list[str] | None,
@@ -69,7 +74,9 @@ def bench(
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="Counted rounds of a configuration: 6; with --quick 3, or 2 on a slow machine."),
+        typer.Option(
+            min=1, max=MAX_ROUNDS, help="Counted rounds of a configuration: 6; with --quick 3, or 2 on a slow machine."
+        ),
     ] = None,
     seed: Seed = 0,
     quick: Annotated[
@@ -118,12 +125,21 @@ def bench(
         else select_configurations(workload or (), drafter or (), concurrency or (), request_rate or ())
     )
     plan = [(configuration, variants_of(configuration, policy or (), quick=quick)) for configuration in configurations]
-    for variant in {variant for _, variants in plan for variant in variants if not variant.is_transformers}:
-        read_policy(find_policy(variant.policy))
+    policies = {
+        find_policy(variant.policy) for _, variants in plan for variant in variants if not variant.is_transformers
+    }
+    for path in policies:
+        read_policy(path)
     enough_seconds = QUICK_SECONDS if quick and rounds is None else math.inf
     rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
     given = None if profile is None else Profile.load(profile)
     resumed = None if resume is None else Results.load(resume)
+    texts = [workloads / f"{kind}.jsonl" for kind in TEXT_KINDS]
+    outputs = Outputs.check(json, report, pictures, resumed, (profile, *policies, *texts))
+    folder = None if traces is None else TraceFolder(traces)
+    if folder is not None:
+        folder.make()
+    _say_cost(plan, rounds, resumed)
     if threads is None:
         threads = threads_from_environment() if resumed is None else resumed.meta.get("threads")
     if device == "cpu":
@@ -141,13 +157,10 @@ def bench(
         meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": pairs.threads_in_use}
         meta["omp_wait_policy"] = os.environ.get("OMP_WAIT_POLICY", "")
         compared = ("seed", "device", "dtype", "threads", "omp_wait_policy")
-        results = open_results(resumed, json, meta | surroundings(), compared)
+        results = outputs.open_results(resumed, meta | surroundings(), compared)
         conditions = {"dtype": dtype, "temperature": USUAL_SAMPLING.temperature, "top_p": USUAL_SAMPLING.top_p}
         if given is not None and (differences := given.differences(conditions)):
             stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off")
-        folder = None if traces is None else TraceFolder(traces)
-        if folder is not None:
-            folder.make()
         # Runs are simulated from step times measured with them, not on another day.
         cache = CACHE if folder is None else None
         measured = MeasuredProfiles(pairs, shown.announce, source.text(), cache)
@@ -168,7 +181,7 @@ def bench(
             _play(session, plan, rounds, results, enough_seconds, shown)
         except KeyboardInterrupt:
             interrupted = True
-    conclude(results, report, pictures)
+    conclude(results, outputs)
     if interrupted:
         finished = sum(results.has(configuration, variants, rounds) for configuration, variants in plan)
         say_unfinished(results, finished, len(plan))
@@ -180,9 +193,9 @@ def bench(
 @app.command("controller")
 def controller_cost(
     policy: Annotated[list[str] | None, typer.Option(help="Name or file of a policy; repeat for several.")] = None,
-    requests: Annotated[int, typer.Option(min=1, help="Requests in the batch.")] = 256,
-    max_draft: Annotated[int, typer.Option(min=1, help="Longest draft, tokens.")] = 15,
-    steps: Annotated[int, typer.Option(min=1, help="Steps that are timed.")] = 500,
+    requests: Annotated[int, typer.Option(min=1, max=10_000, help="Requests in the batch.")] = 256,
+    max_draft: Annotated[int, typer.Option(min=1, max=1024, help="Longest draft, tokens.")] = 15,
+    steps: Annotated[int, typer.Option(min=1, max=10**6, help="Steps that are timed.")] = 500,
     profile: Annotated[Path | None, typer.Option(help="Measured step times for policies that need them.")] = None,
 ) -> None:
     """Time plan and observe alone, on a synthetic batch and without any model."""
@@ -190,14 +203,34 @@ def controller_cost(
 
     from turbospec_bench.decision_cost import measure_decisions
 
+    names = policy or TIMED_POLICIES
+    seconds = ROW_SECONDS * requests * max_draft * steps * len(names)
+    if seconds > MAX_TIMED_SECONDS:
+        raise UserError(
+            f"{steps} steps of {requests} requests with K up to {max_draft} take about {seconds / 3600:.0f} hours; "
+            "lower --steps, --requests or --max-draft"
+        )
     measured = Profile.load(profile) if profile else None
     shown = table(f"µs a step, {requests} requests, K ≤ {max_draft}", "policy", "median", "P99", "plan", "observe")
-    for name in policy or TIMED_POLICIES:
+    for name in names:
         controller = load_controller(name, profile=measured)
         cost = measure_decisions(controller, requests=requests, max_draft=max_draft, steps=steps)
         columns = (np.median(cost.total), np.percentile(cost.total, 99), np.median(cost.plan), np.median(cost.observe))
         shown.add_row(name, *(f"{seconds * 1e6:.0f}" for seconds in columns))
     stdout.print(shown)
+
+
+def _say_cost(plan: Plan, rounds: int, resumed: Results | None) -> None:
+    """Say how many runs and requests are to be measured, and for how long where that is known.
+
+    Raises:
+        UserError: they would take weeks.
+    """
+    from turbospec_bench.cost import Cost
+
+    cost = Cost.of(plan, rounds, resumed, runs_of, Shape.of)
+    cost.check()
+    stderr.print(cost.line(), soft_wrap=True)
 
 
 def _threads_beside_others(asked: int | None) -> int | None:
@@ -215,20 +248,19 @@ def _play(
 ) -> None:
     """Play the configurations that the results lack, each no longer than some seconds where it has enough rounds."""
     from turbospec_bench.comparisons import best_rival_line
-    from turbospec_bench.embedded.session import runs_of
 
     left = [
-        (configuration, variants)
+        (configuration, variants, missing)
         for configuration, variants in plan
-        if not results.has(configuration, variants, rounds)
+        if (missing := results.missing_rounds(configuration, variants, rounds))
     ]
-    shown.expect(sum(runs_of(variants, rounds) for _, variants in left), "starting the engines")
-    for configuration, variants in left:
+    shown.expect(sum(runs_of(variants, len(missing)) for _, variants, missing in left), "starting the engines")
+    for configuration, variants, missing in left:
         enough_at = time.monotonic() + enough_seconds
         results.collect(
             configuration,
             variants,
-            session.play(configuration, variants, rounds, shown.on_run),
+            session.play(configuration, variants, missing, shown.on_run),
             lambda played, at=enough_at: played >= QUICK_LEAST_ROUNDS and time.monotonic() > at,
         )
         show_configuration(results, configuration, lambda rows: best_rival_line(rows, "the best fixed K"))

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-Seed = Annotated[int, typer.Option(help="Draws the requests and the order of policies.")]
+from turbospec.cli.options import MAX_SEED
+
+Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Draws the requests and the order of policies.")]
 Models = Annotated[Path, typer.Option(help="Folder of the target and its drafters.")]
 Workloads = Annotated[Path, typer.Option(help="Folder of code.jsonl and prose.jsonl.")]
 Json = Annotated[

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from turbospec.cli.console import stderr, stdout, table
 from turbospec.errors import UserError
+from turbospec.files.writing import check_folder, check_outputs
 from turbospec_bench.configuration import Configuration, Row
 from turbospec_bench.table_rows import COLUMNS, disturbance, table_line
 
@@ -26,24 +28,64 @@ TARGET_MISSED = 1
 """Exit status where a target is missed beyond noise; a user's mistake is 2."""
 
 
-def open_results(resumed: Results | None, new: Path | None, meta: dict[str, Any], compared: Sequence[str]) -> Results:
-    """New results, or those of an interrupted run.
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where a benchmark writes. All places are checked before anything is measured."""
 
-    Args:
-        resumed: results of the interrupted run.
-        new: where new ones go; under `runs/` when absent.
-        compared: fields of `meta` in which a run that is resumed must be the same.
+    results: Path
+    report: Path
+    pictures: Path | None
 
-    Raises:
-        UserError: the results to resume were measured in another way.
-    """
-    from turbospec_bench.results import Results
+    @classmethod
+    def check(
+        cls,
+        results: Path | None,
+        report: Path | None,
+        pictures: Path | None,
+        resumed: Results | None,
+        inputs: Iterable[Path | None],
+    ) -> Outputs:
+        """Choose the places that are not given, and check that all can be written.
 
-    if resumed is None:
-        return Results(new or Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json", meta)
-    if differing := [name for name in compared if resumed.meta.get(name, "") != meta[name]]:
-        raise UserError(f"{resumed.path}: was measured with another {' and another '.join(differing)}; start a new one")
-    return resumed
+        Args:
+            results: as given; when absent those that are resumed, else a new file under `runs/`.
+            report: as given; when absent beside the results.
+            pictures: folder, as given.
+            resumed: results of an interrupted run, which may be completed in place.
+            inputs: files that the benchmark reads.
+
+        Raises:
+            UserError: one of them cannot be written or is an input.
+        """
+        if results is None:
+            new = Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json"
+            results = new if resumed is None else resumed.path
+        report = report or results.parent / f"{results.stem}.html"
+        check_outputs(results, report, inputs=inputs)
+        if pictures is not None:
+            check_folder(pictures)
+        return cls(results, report, pictures)
+
+    def open_results(self, resumed: Results | None, meta: dict[str, Any], compared: Sequence[str]) -> Results:
+        """New results, or those of an interrupted run.
+
+        Args:
+            resumed: results of the interrupted run.
+            meta: of this run.
+            compared: fields of `meta` in which a run that is resumed must be the same.
+
+        Raises:
+            UserError: the results to resume were measured in another way.
+        """
+        from turbospec_bench.results import Results
+
+        if resumed is None:
+            return Results(self.results, meta)
+        if differing := [name for name in compared if resumed.meta.get(name, "") != meta[name]]:
+            raise UserError(
+                f"{resumed.path}: was measured with another {' and another '.join(differing)}; start a new one"
+            )
+        return Results(self.results, resumed.meta, resumed.rows)
 
 
 def show_configuration(
@@ -63,29 +105,31 @@ def show_configuration(
         stdout.print(line)
 
 
-def conclude(results: Results, report: Path | None, pictures: Path | None) -> None:
-    """Say what the run shows, and write the results, the report and the pictures; nothing without any row."""
+def conclude(results: Results, outputs: Outputs) -> None:
+    """Say what the run shows, and write the results, the report and the pictures; nothing without any row.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
     from turbospec_bench.reports.benchmark import write_pictures, write_report
     from turbospec_bench.summary import findings
 
     if not results.rows:
         return
-    report = report or results.path.with_suffix(".html")
     results.save()
     for finding in findings(results.rows):
         stdout.print(Text.assemble((finding.topic, "bold"), f": {finding.text}"))
-    write_report(report, results.meta, results.rows)
-    if pictures is not None:
-        write_pictures(pictures, results.rows)
-    stdout.print(f"results: {results.path}\nreport:  {report}", soft_wrap=True)
+    write_report(outputs.report, results.meta, results.rows)
+    if outputs.pictures is not None:
+        write_pictures(outputs.pictures, results.rows)
+    stdout.print(f"results: {results.path}\nreport:  {outputs.report}", soft_wrap=True)
 
 
 def say_unfinished(results: Results, finished: int, planned: int) -> None:
     """Say how far an interrupted run came, and how to go on where there are results."""
-    if results.path.exists():
+    if results.rows:
         stderr.print(
             f"{finished} of {planned} configurations are finished; --resume {results.path} completes the run",
-            markup=False,
             soft_wrap=True,
         )
     else:

@@ -17,19 +17,23 @@ import typer
 
 from turbospec.cli.bench_options import CheckTargets, Json, Models, Pictures, Report, Resume, Seed, Workloads
 from turbospec.cli.bench_output import (
+    Outputs,
     conclude,
-    open_results,
     say_unfinished,
     show_configuration,
     show_targets,
     surroundings,
 )
 from turbospec.cli.bench_progress import BenchProgress
-from turbospec.cli.console import progress, stdout
+from turbospec.cli.console import progress, stderr, stdout
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.cli.vllm_runs import installed_vllm
 from turbospec.errors import UserError
+from turbospec.files.writing import check_folder
+from turbospec.policy import find_policy
 from turbospec_bench.configuration import Configuration
+from turbospec_bench.matrix import MAX_ROUNDS
+from turbospec_bench.texts import TEXT_KINDS
 
 if TYPE_CHECKING:
     from turbospec_bench.results import Results
@@ -46,12 +50,12 @@ def bench_vllm(
     drafter: Annotated[
         list[str] | None, typer.Option(help="good, weak, mismatched, eagle3, eagle3-untrained or n-gram.")
     ] = None,
-    concurrency: Annotated[list[int] | None, typer.Option(min=1, help="Requests in flight.")] = None,
+    concurrency: Annotated[list[int] | None, typer.Option(help="Requests in flight.")] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="vLLM's own static-K and vllm-table, or name or file of a policy of TurboSpec."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Counted rounds of a configuration.")] = ROUNDS,
+    rounds: Annotated[int, typer.Option(min=1, max=MAX_ROUNDS, help="Counted rounds of a configuration.")] = ROUNDS,
     seed: Seed = 0,
     models: Models = Path("models"),
     workloads: Workloads = Path("workloads"),
@@ -71,6 +75,7 @@ def bench_vllm(
     """
     # Imports what the report needs: a missing package is reported before hours of measuring.
     import turbospec_bench.reports.benchmark  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    from turbospec_bench.cost import Cost
     from turbospec_bench.matrix import select_configurations
     from turbospec_bench.other_processes import other_cores_now, shared_machine
     from turbospec_bench.results import Results
@@ -79,20 +84,27 @@ def bench_vllm(
     from turbospec_bench.vllm.contender import Bench
     from turbospec_bench.vllm.fleet import Fleet
     from turbospec_bench.vllm.launch import Launches
-    from turbospec_bench.vllm.loads import LoadSource, load_tokenizer
-    from turbospec_bench.vllm.matrix import PAIRS, variants_of
-    from turbospec_bench.vllm.session import VllmSession
+    from turbospec_bench.vllm.loads import LoadSource, load_tokenizer, shape_of
+    from turbospec_bench.vllm.matrix import PAIRS, is_turbospec, variants_of
+    from turbospec_bench.vllm.session import VllmSession, runs_of
     from turbospec_bench.vllm.targets import judge
 
     configurations = select_configurations(workload or (), drafter or (), concurrency or (), pairings=PAIRS)
     variants = variants_of(policy or ())
     command = _command(vllm)
     launches = Launches(models, dtype, max(configuration.concurrency or 1 for configuration in configurations))
-    tokenizer = load_tokenizer(launches.target)
     meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": installed_vllm()} | surroundings()
     resumed = None if resume is None else Results.load(resume)
-    results = open_results(resumed, json, meta, ("seed", "dtype", "vllm"))
-    logs = results.path.with_name(f"{results.path.stem}-logs")
+    texts = [workloads / f"{kind}.jsonl" for kind in TEXT_KINDS]
+    policies = [find_policy(variant.policy) for variant in variants if is_turbospec(variant)]
+    outputs = Outputs.check(json, report, pictures, resumed, (*policies, *texts))
+    logs = outputs.results.parent / f"{outputs.results.stem}-logs"
+    check_folder(logs)
+    results = outputs.open_results(resumed, meta, ("seed", "dtype", "vllm"))
+    cost = Cost.of([(each, variants) for each in configurations], rounds, resumed, runs_of, shape_of)
+    cost.check()
+    stderr.print(cost.line(), soft_wrap=True)
+    tokenizer = load_tokenizer(launches.target)
     with ExitStack() as stack:
         shown = BenchProgress(stack.enter_context(progress()), "starting the client, `vllm bench serve`")
         if (remark := shared_machine(other_cores_now())) is not None:
@@ -110,7 +122,12 @@ def bench_vllm(
         except (KeyboardInterrupt, UserError) as error:
             stopped = error
         shown.phase("stopping the servers")
-    conclude(results, report, pictures)
+    try:
+        conclude(results, outputs)
+    except UserError as error:
+        if stopped is None:
+            raise
+        stderr.print(str(error), soft_wrap=True)
     if stopped is not None:
         finished = sum(results.has(configuration, variants, rounds) for configuration in configurations)
         say_unfinished(results, finished, len(configurations))
@@ -133,11 +150,13 @@ def _play(
     from turbospec_bench.vllm.targets import is_other
 
     drafters = [configuration.drafter for configuration in configurations]
-    left = sorted(
-        (configuration for configuration in configurations if not results.has(configuration, variants, rounds)),
-        key=lambda configuration: drafters.index(configuration.drafter),
-    )
-    shown.expect(runs_of(variants, rounds) * len(left), "starting servers")
+    missing = {
+        configuration: numbers
+        for configuration in configurations
+        if (numbers := results.missing_rounds(configuration, variants, rounds))
+    }
+    left = sorted(missing, key=lambda configuration: drafters.index(configuration.drafter))
+    shown.expect(sum(runs_of(variants, len(numbers)) for numbers in missing.values()), "starting servers")
     for drafter, group in groupby(left, key=lambda configuration: configuration.drafter):
         own = [*group]
         shown.phase(f"{drafter}: starting servers")
@@ -148,7 +167,8 @@ def _play(
             results.save()
             stdout.print(f"{drafter}: tuned table {tables[drafter]}")
         for configuration in own:
-            results.collect(configuration, variants, session.play(configuration, variants, rounds, shown.on_run))
+            numbers = missing[configuration]
+            results.collect(configuration, variants, session.play(configuration, variants, numbers, shown.on_run))
             show_configuration(results, configuration, lambda rows: best_rival_line(rows, "the best other", is_other))
 
 

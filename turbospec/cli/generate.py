@@ -15,14 +15,18 @@ from rich.text import Text
 
 from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import print_json, stderr, stdout, waiting
-from turbospec.cli.options import DEFAULT_DTYPE, Dtype
+from turbospec.cli.options import DEFAULT_DTYPE, MAX_SEED, Dtype
 from turbospec.errors import UserError
+from turbospec.files.writing import check_outputs
 from turbospec.interface import StepOutcome, StepPlan, StepView
 from turbospec.observability.summary import Summary
 from turbospec.observability.trace import DecisionTrace, TraceStep
 
 if TYPE_CHECKING:
     from turbospec_engine import Engine, RequestOutput, SamplingParams
+
+MAX_STDIN_BYTES = 16 * 2**20
+"""Largest prompt on stdin; no model takes a longer one."""
 
 
 def generate(
@@ -34,7 +38,7 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Keep the most likely tokens up to this total probability.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 keeps all.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of sampling and of randomised policies.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of sampling and of randomised policies.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; repeatable.")] = None,
     max_draft: Annotated[int, typer.Option(help="Largest draft length K.")] = 15,
     profile: Annotated[
@@ -47,13 +51,23 @@ def generate(
 ) -> None:
     """Stream one prompt and show the controller's decisions: K, acceptance and reason, step by step."""
     from turbospec.models.profile import Profile
-    from turbospec.policy import load_controller
+    from turbospec.policy import find_policy, load_controller, read_policy
     from turbospec.policy.static import StaticPolicy
 
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _read_stdin() if prompt == "-" else prompt
     if not text.strip():
         raise UserError("the prompt is empty; give a text, or - to read it from stdin")
+    read_policy(policy_file := find_policy(policy))
+    check_outputs(trace, inputs=(profile, policy_file))
     measured = Profile.load(profile) if profile else None
+    with waiting("Loading the engine"):
+        from turbospec_engine import Engine, EngineConfig, SamplingParams
+        from turbospec_engine.profiling import describe
+
+        params = SamplingParams(max_tokens, temperature, top_k, top_p, seed, tuple(stop or ()))
+        config = EngineConfig(
+            target, drafter, device=device, dtype=dtype, max_num_seqs=1, max_draft=max_draft, seed=seed
+        )
     say_when_compiling()
     with waiting("Loading the policy"):
         controller = load_controller(policy, profile=measured, seed=seed)
@@ -62,27 +76,38 @@ def generate(
         raise UserError(f"policy {policy} drafts {asked} tokens, but the maximum is {max_draft}; raise --max-draft")
     meter = Meter()
     controller.listeners.append(meter)
+    with waiting("Loading the models"):
+        engine = Engine(config, controller)
+    served = describe(engine) | {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    if measured is not None and (differences := measured.differences(served)):
+        _warn(f"{profile} was measured with {', '.join(differences)}; measure again with `turbospec profile`")
+    run = Run(meter)
     with DecisionTrace(trace) if trace else nullcontext() as tracing:
         if tracing is not None:
             controller.listeners.append(tracing)
-        with waiting("Loading the models"):
-            from turbospec_engine import Engine, EngineConfig, SamplingParams
-            from turbospec_engine.profiling import describe
-
-            params = SamplingParams(max_tokens, temperature, top_k, top_p, seed, tuple(stop or ()))
-            config = EngineConfig(
-                target, drafter, device=device, dtype=dtype, max_num_seqs=1, max_draft=max_draft, seed=seed
-            )
-            engine = Engine(config, controller)
-        served = describe(engine) | {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        if measured is not None and (differences := measured.differences(served)):
-            _warn(f"{profile} was measured with {', '.join(differences)}; measure again with `turbospec profile`")
-        run = Run(meter)
         run.play(engine, text, params, quiet=as_json)
     if as_json:
         print_json(run.document() | {"policy": policy})
     else:
         stderr.print(f"{run.line()}, policy {policy}", soft_wrap=True)
+
+
+def _read_stdin() -> str:
+    """The prompt on stdin.
+
+    Raises:
+        UserError: it is too long, not in UTF-8, or cannot be read.
+    """
+    try:
+        content = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"stdin cannot be read ({error.strerror}); give the prompt as an argument") from error
+    if len(content) > MAX_STDIN_BYTES:
+        raise UserError(f"the prompt on stdin is larger than {MAX_STDIN_BYTES // 2**20} MiB; shorten it")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"the prompt on stdin is not UTF-8 (byte {error.start}); convert it") from error
 
 
 def _warn(message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import print_json, progress, stdout, table
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
+from turbospec.files.writing import check_outputs
 
 if TYPE_CHECKING:
     from turbospec.interface import FloatArray
@@ -44,12 +46,10 @@ def profile(
     """
     if plot is not None and plot.suffix not in PLOT_FORMATS:
         raise UserError(f"{plot}: unknown format; end the name in {', '.join(PLOT_FORMATS)}")
+    check_outputs(output, plot)
     say_when_compiling()
     measured = _measure(target, drafter, device, dtype, temperature, top_p)
-    try:
-        measured.save(output)
-    except OSError as error:
-        raise UserError(f"{output}: cannot write the profile ({error.strerror}); name a file with --output") from error
+    measured.save(output)
     from turbospec.models.latency import LatencyModel
 
     fit = Fit(LatencyModel.fit(measured.samples), measured.samples)
@@ -95,9 +95,10 @@ class Fit:
 
     @property
     def r_squared(self) -> float:
-        """Share of the step times' variance that the model explains."""
+        """Share of the step times' variance that the model explains; NaN where they do not vary."""
         residual = np.square(self.measured - self.predicted).sum()
-        return float(1 - residual / np.square(self.measured - self.measured.mean()).sum())
+        variance = np.square(self.measured - self.measured.mean()).sum()
+        return float(1 - residual / variance) if variance > 0 else math.nan
 
     def coefficients(self) -> dict[str, float]:
         """Seconds per unit of each feature of a step; only those that were measured and are above 0."""
@@ -137,7 +138,4 @@ class Fit:
         from turbospec_bench.reports.profile_plot import write_fit_plot
 
         title = f"Step time: median error {self.median_error:.1%}, R² {self.r_squared:.3f}"
-        try:
-            write_fit_plot(path, self.measured, self.predicted, self.drafting, title)
-        except OSError as error:
-            raise UserError(f"{path}: cannot write the plot ({error.strerror}); name a file with --plot") from error
+        write_fit_plot(path, self.measured, self.predicted, self.drafting, title)

@@ -14,6 +14,7 @@ import typer
 from turbospec.cli.console import stderr, stdout, table
 from turbospec.cli.vllm_runs import installed_vllm
 from turbospec.errors import UserError
+from turbospec.files.reading import parse_json
 from turbospec.files.writing import check_outputs, write_whole
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ TARGET, DRAFTER = Path("models/target"), Path("models/eagle3")
 TEXTS = (Path("workloads/code.jsonl"), Path("workloads/prose.jsonl"))
 """The repository's own models and texts, used where no model is named."""
 PAIR_ENGINE = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 64, "kv_cache_memory_bytes": 2**30}
+MAX_DRAFT = 1024
 CHECK_FAILED = 1
 """Exit status where a check failed; a user's mistake is 2."""
 
@@ -45,10 +47,12 @@ def selftest_vllm(
     engine_args: Annotated[
         str, typer.Option(help='Further arguments of vllm.LLM, as JSON: {"tensor_parallel_size": 2}.')
     ] = "{}",
-    prompts: Annotated[int | None, typer.Option(min=1, help="Prompts. Default 64; 24 with --quick.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Output tokens of each prompt.")] = 64,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 8,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds. Default 3; 1 with --quick.")] = None,
+    prompts: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Prompts. Default 64; 24 with --quick.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Output tokens of each prompt.")] = 64,
+    concurrency: Annotated[int, typer.Option(min=1, max=10_000, help="Requests in flight.")] = 8,
+    rounds: Annotated[int | None, typer.Option(min=1, max=1000, help="Rounds. Default 3; 1 with --quick.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer prompts, one round, fewer fixed lengths.")] = False,
     json: Annotated[
         Path | None, typer.Option(help="Results file. Default: turbospec-selftest-DATE.json in this folder.")
@@ -135,8 +139,10 @@ def _settings(
     else:
         speculation = _json_object("--speculative-config", speculative_config)
         length = speculation.get("num_speculative_tokens")
-        if not isinstance(length, int) or length < 1:
-            raise UserError(f"--speculative-config {speculative_config}: needs num_speculative_tokens, a number from 1")
+        if not isinstance(length, int) or isinstance(length, bool) or not 1 <= length <= MAX_DRAFT:
+            raise UserError(
+                f"--speculative-config {speculative_config}: needs num_speculative_tokens, from 1 to {MAX_DRAFT}"
+            )
         engine = {"model": model, "max_model_len": 2048}
     return Settings(
         engine={**engine, **engine_args},
@@ -151,7 +157,7 @@ def _settings(
 
 def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
-        value: Any = json_module.loads(text)
+        value: Any = parse_json(text)
     except ValueError as error:
         raise UserError(f"{option} {text}: is not JSON ({error})") from None
     if not isinstance(value, dict):

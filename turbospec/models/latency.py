@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turbospec.interface import FloatArray, StepOutcome
+from turbospec.models.non_negative import non_negative_fit
 from turbospec.models.online_regression import OnlineRegression, Regression, learn_online
 from turbospec.models.profile import LatencySample
 from turbospec.runtime.kernels import compiled, unnamed
@@ -169,11 +170,9 @@ class LatencyModel:
 
     @staticmethod
     def _fit_part(part: OnlineRegression, features: FloatArray, seconds: FloatArray) -> None:
-        from scipy.optimize import nnls  # slow to import, and only profiles are fitted
-
         weight = relative_weights(seconds)
         scaled = features * weight[:, None]
-        fitted, _ = nnls(scaled, seconds * weight)
+        fitted = non_negative_fit(scaled, seconds * weight)
         # Features that no sample excites keep their initial weight: a weight of 0 would make those tokens free.
         excited = np.abs(features).max(axis=0) > 0.0
         residual = (seconds - features @ fitted) * weight

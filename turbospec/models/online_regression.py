@@ -84,10 +84,14 @@ class OnlineRegression:
             scaled_features: (m, p) features of the fit's samples, each divided by the scale of its relative error.
             noise_deviation: standard deviation of the relative error.
         """
-        information = scaled_features.T @ scaled_features / noise_deviation**2
+        # (P⁻¹ + XᵀX / σ²)⁻¹ with P = L Lᵀ. In this form it has no negative variance whatever the sizes of features.
+        prior = np.linalg.cholesky(self.state.covariance)
+        whitened = scaled_features @ prior / noise_deviation
+        information, directions = np.linalg.eigh(whitened.T @ whitened)
+        half = prior @ directions / np.sqrt(1.0 + np.maximum(information, 0.0))
         self.state.weights[:] = weights
         self.state.noise[0] = noise_deviation
-        self.state.covariance[:] = np.linalg.inv(information + np.linalg.inv(self.state.covariance))
+        self.state.covariance[:] = half @ half.T
 
     def learn(self, features: FloatArray, target: float) -> None:
         """Take in one measurement of (p,) features; a `target` at or below 0 is ignored."""

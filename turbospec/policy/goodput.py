@@ -8,13 +8,14 @@ seconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from turbospec.errors import UserError
 from turbospec.interface import FloatArray, IntArray, Phase, StepOutcome, StepPlan, StepView
+from turbospec.models.non_negative import non_negative_fit
 from turbospec.models.profile import LatencySample, Profile
 from turbospec.policy.config import PolicyConfig
 
@@ -139,8 +140,6 @@ def _non_negative_fit(features: Sequence[tuple[int, int, int]], seconds: Sequenc
     """Coefficients a, b, c of non-negative least squares; all 0 without samples."""
     if not features:
         return np.zeros(3)
-    from scipy.optimize import nnls  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-
     matrix = np.array(features, np.float64)
     scale = np.maximum(matrix.max(axis=0), 1.0)  # context tokens are thousands of times larger than the constant
-    return cast(Any, nnls)(matrix / scale, np.array(seconds))[0] / scale
+    return non_negative_fit(matrix / scale, np.array(seconds)) / scale

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from turbospec.errors import UserError
+from turbospec.files.writing import check_outputs
 from turbospec.models.profile import Profile
 from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.pairs import DRAFTERS, Pairs
@@ -51,7 +54,8 @@ class MeasuredProfiles:
         path = None
         if self._cache is not None:
             path = self._cache / f"profile-{configuration.drafter}-{self._fingerprint(configuration)}.json"
-            if path.is_file():
+            # Without a file there, or with a broken one, it is measured.
+            with suppress(UserError):
                 return Profile.load(path)
         self._announce(f"measuring step times with the {configuration.drafter} drafter (at most {MAX_SECONDS:.0f} s)")
         config = self._pairs.engine_config(
@@ -60,9 +64,18 @@ class MeasuredProfiles:
         controller = ScriptedController(rng=np.random.default_rng(0))
         engine = Engine(config, controller, models=self._pairs.models(configuration))
         profile = measure(engine, max_seconds=MAX_SECONDS, sampling=USUAL_SAMPLING, text=self._text)
-        if path is not None:
+        if path is not None and self._can_be_written(path):
             profile.save(path)
         return profile
+
+    def _can_be_written(self, path: Path) -> bool:
+        """Whether the cache can hold a file; says so where it cannot."""
+        try:
+            check_outputs(path)
+        except UserError as error:
+            self._announce(f"the profile is not cached: {error}")
+            return False
+        return True
 
     def _fingerprint(self, configuration: Configuration) -> str:
         """A hash of the weights, their type, device, threads and sampling settings."""

@@ -15,17 +15,10 @@ from turbospec_bench.embedded.contender import EngineContender
 from turbospec_bench.embedded.pairs import Pairs
 from turbospec_bench.embedded.transformers_contender import TransformersContender
 from turbospec_bench.embedded.workloads import Load, RequestSource
+from turbospec_bench.matrix import UNCOUNTED_ROUNDS
 from turbospec_bench.rounds import DisturbanceCheck, OnRun, play_rounds
 from turbospec_bench.trace_folder import TraceFolder, write_trace
 from turbospec_bench.variant import Variant
-
-UNCOUNTED_ROUNDS = 1
-"""Played first in every configuration, to warm up."""
-
-
-def runs_of(variants: Sequence[Variant], rounds: int) -> int:
-    """Runs of a configuration, the uncounted ones too."""
-    return len(variants) * (UNCOUNTED_ROUNDS + rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +36,14 @@ class Session:
     check: DisturbanceCheck | None = None
 
     def play(
-        self, configuration: Configuration, variants: Sequence[Variant], rounds: int, on_run: OnRun
+        self, configuration: Configuration, variants: Sequence[Variant], numbers: Sequence[int], on_run: OnRun
     ) -> Iterator[list[Run]]:
         """Yield the runs of each counted round, in the order of the variants.
 
         Engines and controllers live for the whole configuration.
+
+        Args:
+            numbers: of the counted rounds, from 1.
 
         Raises:
             UserError: a trace cannot be written.
@@ -62,8 +58,8 @@ class Session:
 
         for _ in play(range(UNCOUNTED_ROUNDS), None):
             pass
-        counted = play(range(UNCOUNTED_ROUNDS, UNCOUNTED_ROUNDS + rounds), self.check)
-        for number, runs in enumerate(counted, start=1):
+        counted = play([UNCOUNTED_ROUNDS - 1 + number for number in numbers], self.check)
+        for number, runs in zip(numbers, counted, strict=True):
             if self.traces is not None:
                 _write(self.traces, configuration, variants, number, runs)
             yield runs

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
 from turbospec.errors import UserError
@@ -16,6 +16,7 @@ from turbospec_bench.contender import Run, client_figures
 from turbospec_bench.embedded.workloads import BenchRequest, Load
 from turbospec_bench.metrics import RequestRecord
 from turbospec_bench.variant import TRANSFORMERS_PREFIX, Variant
+from turbospec_engine.checkpoint import load_model
 
 DRAFT_TOKENS = 20
 CONFIDENCE_THRESHOLD = 0.4
@@ -38,13 +39,18 @@ class HuggingFacePair:
 
     @classmethod
     def load(cls, target: Path, assistant: Path, device: str, dtype: torch.dtype) -> HuggingFacePair:
-        return cls(_load(target, device, dtype), _load(assistant, device, dtype))
+        """Load both.
+
+        Raises:
+            UserError: a checkpoint is missing, unreadable or incomplete.
+        """
+        return cls(_load("target", target, device, dtype), _load("drafter", assistant, device, dtype))
 
 
-def _load(path: Path, device: str, dtype: torch.dtype) -> Any:
-    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
+def _load(role: str, path: Path, device: str, dtype: torch.dtype) -> Any:
+    model: Any = load_model(role, path, dtype=dtype, device=device)
     model.generation_config.eos_token_id = None
-    return model.to(device).eval()
+    return model
 
 
 class TransformersContender:

@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from turbospec_bench.configuration import Configuration
-from turbospec_bench.texts import PROMPT_TOKENS, Shape, read_texts
+from turbospec_bench.texts import PROMPT_TOKENS, TEXT_KINDS, Shape, read_texts
 from turbospec_engine.request import SamplingParams
 
 Kind = Literal["code", "prose", "restricted", "unpredictable"]
@@ -62,7 +62,7 @@ class RequestSource:
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, vocab_size: int, seed: int) -> None:
-        self._texts = {kind: read_texts(folder / f"{kind}.jsonl") for kind in ("code", "prose")}
+        self._texts = {kind: read_texts(folder / f"{kind}.jsonl") for kind in TEXT_KINDS}
         self._tokenizer = tokenizer
         self._allowed = tuple(range(vocab_size // 2, vocab_size))
         self._seed = seed

@@ -24,12 +24,15 @@ def write_report(path: Path, meta: Mapping[str, Any], rows: Sequence[Row]) -> No
 
 
 def write_pictures(folder: Path, rows: Sequence[Row]) -> list[Path]:
-    """Write every picture as an SVG file that is readable on light and dark, and return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write every picture as an SVG file that is readable on light and dark, and return their paths.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
     written: list[Path] = []
     for name, svg in _pictures(rows):
         written.append(folder / f"{name}.svg")
-        written[-1].write_text(standalone(svg), encoding="utf-8")
+        write_whole(written[-1], standalone(svg))
     return written
 
 

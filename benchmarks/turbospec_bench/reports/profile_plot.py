@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from turbospec.files.writing import write_whole
 from turbospec.interface import BoolArray, FloatArray
 from turbospec_bench.reports.plot_style import plain_numbers, styled
 
@@ -23,7 +25,7 @@ def write_fit_plot(path: Path, measured: FloatArray, predicted: FloatArray, draf
         drafting: whether the step drafted.
 
     Raises:
-        OSError: the file cannot be written.
+        UserError: the file cannot be written.
     """
     figure = Figure(figsize=(5, 5), layout="constrained")
     axes = figure.add_subplot(xscale="log", yscale="log", xlabel="measured, ms", ylabel="predicted, ms")
@@ -36,5 +38,6 @@ def write_fit_plot(path: Path, measured: FloatArray, predicted: FloatArray, draf
     axes.set_aspect("equal")
     axes.set_title(title, loc="left")
     axes.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, transparent=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=path.suffix.removeprefix("."), transparent=False)
+    write_whole(path, picture.getvalue())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -12,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from turbospec.errors import UserError
+from turbospec.files.reading import parse_json
 from turbospec_bench.vllm.cpu_binding import bind
 from turbospec_bench.vllm.server import last_line
 
@@ -86,11 +89,16 @@ class BenchClient:
         line = self._process.stdout.readline()
         if not line:
             raise UserError(f"`vllm bench serve` ended: {last_line(self._log)} (all of it in {self._log})")
-        answer = json.loads(line)
-        if "error" in answer:
+        try:
+            answer = parse_json(line.decode())
+            failed = "error" in answer
+        except (ValueError, TypeError) as error:
+            raise UserError(f"`vllm bench serve` gave no answer ({error}); its log is {self._log}") from error
+        if failed:
             check()
             raise UserError(f"`vllm bench serve` failed: {answer['error']} (its log is {self._log})")
 
     def _end(self) -> None:
-        self._process.kill()
+        with suppress(ProcessLookupError):  # it has ended, and its children with it
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from turbospec_bench.contender import Run
 from turbospec_bench.text_quality import text_figures
 from turbospec_bench.variant import Variant
 from turbospec_bench.vllm.client_process import BenchClient
-from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record, host_share
+from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record, host_share, read_result
 from turbospec_bench.vllm.loads import Tokenizer, VllmLoad
 from turbospec_bench.vllm.matrix import is_turbospec
 from turbospec_bench.vllm.server import Server
@@ -38,14 +37,15 @@ class Bench:
         """Wait until all servers are idle, run `vllm bench serve`, and return its result file.
 
         Raises:
-            UserError: the server ended, the run failed, or not all of its requests were served.
+            UserError: the server ended, the run failed, its result is broken, or not all of its requests were served.
         """
         path = self.scratch / "result.json"
+        path.unlink(missing_ok=True)
         arguments = ("--backend", "vllm", "--base-url", server.url, "--model", self.model, "--disable-tqdm")
         where = ("--result-dir", str(self.scratch), "--result-filename", path.name)
         time.sleep(IDLE_SECONDS)
         self.client.run((*arguments, *load.arguments, *OPTIONS, *where), server.check)
-        document = json.loads(path.read_text())
+        document = read_result(path)
         if document["completed"] != load.requests:
             server.check()
             why = next(

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
+from turbospec.errors import UserError
+from turbospec.files.reading import read_text
 from turbospec_bench.metrics import PERCENTILES
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 STATISTICS = ("mean", "median", "std", *(f"p{percentile}" for percentile in PERCENTILES))
 COUNTS = ("duration", "completed", "failed", "total_input_tokens", "total_output_tokens")
+SPECULATION = ("num_drafts", "draft_tokens", "accepted_tokens")
 THROUGHPUTS = ("request_throughput", "output_throughput", "total_token_throughput")
+
+FIGURES = (*COUNTS, *THROUGHPUTS, *(f"{statistic}_{name}_ms" for statistic in STATISTICS for name in LATENCIES))
+
+Number = Annotated[float, Field(ge=0, le=1e15)]
+READ: dict[str, Any] = {
+    **dict.fromkeys(FIGURES, (Number, ...)),
+    **{f"spec_decode_{name}": (Number, 0.0) for name in SPECULATION},
+    "spec_decode_per_position_acceptance_rates": (list[Number], []),
+    "generated_texts": (list[str], ...),
+    "errors": (list[str], ...),
+}
+RESULT = TypeAdapter(create_model("Result", __config__=ConfigDict(strict=True), **READ))
+"""What is read of a result file."""
 
 OPTIONS = (
     *("--percentile-metrics", ",".join(LATENCIES), "--metric-percentiles", ",".join(map(str, PERCENTILES))),
@@ -22,21 +41,38 @@ OPTIONS = (
 """Options of `vllm bench serve` that make it save what is read here."""
 
 
+def read_result(path: Path) -> dict[str, Any]:
+    """The result file of a run, with everything that is read of it.
+
+    Raises:
+        UserError: the file cannot be read, or is the result of something else.
+    """
+    text = read_text(path, "result of `vllm bench serve`")
+    try:
+        # Not `parse_json`: numbers that nobody reads may be infinite.
+        document = json.loads(text)
+        RESULT.validate_python(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "document"
+        raise UserError(f"{path}: `vllm bench serve` wrote another result ({where}: {first['msg']})") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: `vllm bench serve` wrote no JSON ({error})") from error
+    return document
+
+
 def bench_figures(document: Mapping[str, Any]) -> dict[str, float]:
     """Figures of a result file.
 
     vLLM counts drafts but not the steps without drafts. A step of a decoding request emits its accepted tokens and one
     more, so the number of steps follows from the tokens. It is slightly too low where a request ended within a draft.
 
-    Raises:
-        KeyError: it is the result of something else.
+    Args:
+        document: as `read_result` returns it.
     """
-    names = (*COUNTS, *THROUGHPUTS, *(f"{statistic}_{name}_ms" for statistic in STATISTICS for name in LATENCIES))
-    figures = {name: float(document[name]) for name in names}
+    figures = {name: float(document[name]) for name in FIGURES}
     # Absent where no draft was verified.
-    drafts, drafted, accepted = (
-        float(document.get(f"spec_decode_{name}", 0)) for name in ("num_drafts", "draft_tokens", "accepted_tokens")
-    )
+    drafts, drafted, accepted = (float(document.get(f"spec_decode_{name}", 0)) for name in SPECULATION)
     decode_rows = max(drafts, figures["total_output_tokens"] - figures["completed"] - accepted)
     return figures | {
         "mean_accepted_length": 1.0 + accepted / max(1.0, drafts),

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from turbospec.errors import UserError
 from turbospec_bench.configuration import Configuration
-from turbospec_bench.texts import PROMPT_TOKENS, Shape, read_texts
+from turbospec_bench.texts import PROMPT_TOKENS, TEXT_KINDS, Shape, read_texts
 from turbospec_bench.vllm.matrix import TEXT
 
 LENGTH_VARIATION = 0.25
@@ -40,8 +40,12 @@ def load_tokenizer(target: str) -> Tokenizer:
     """
     try:
         return AutoTokenizer.from_pretrained(target, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{target}: no target checkpoint; name the folder of the models with --models") from error
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # of transformers and tokenizers, which have no common class
+        raise UserError(
+            f"{target}: no target checkpoint ({type(error).__name__}); name the folder of the models with --models"
+        ) from error
 
 
 def shape_of(configuration: Configuration) -> Shape:
@@ -66,7 +70,7 @@ class LoadSource:
 
     def __init__(self, workloads: Path, tokenizer: Tokenizer, scratch: Path, seed: int) -> None:
         """`scratch` is a folder for datasets."""
-        self._texts = [read_texts(workloads / f"{kind}.jsonl") for kind in ("code", "prose")]
+        self._texts = [read_texts(workloads / f"{kind}.jsonl") for kind in TEXT_KINDS]
         self._tokenizer = tokenizer
         self._scratch = scratch
         self._seed = seed

@@ -9,11 +9,13 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
 from turbospec.errors import UserError
 from turbospec_bench.vllm.launch import Launch
+from turbospec_bench.vllm.watched_process import start
 
 HOST = "127.0.0.1"
 START_SECONDS = 600.0
@@ -23,6 +25,7 @@ STOP_SECONDS = 20.0
 TIDY_SECONDS = 3.0
 """For child processes to clean up after a server that has ended."""
 POLL_SECONDS = 0.05
+MAX_METRICS_BYTES = 64 * 2**20
 DEFAULTS = {"HF_HUB_OFFLINE": "1"}
 """The models are on disk; the user's environment overrides this."""
 TURBOSPEC_POLICY = "TURBOSPEC_POLICY"
@@ -39,19 +42,15 @@ class Server:
         self._late_at = time.monotonic() + START_SECONDS
         logs.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as output:
-            # A process group of its own: Ctrl-C does not reach it, and its children can be ended with it.
-            self._process = subprocess.Popen(
+            self._process = start(
                 [*command, "serve", *launch.arguments, "--host", HOST, "--port", str(port)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=_environment(launch.environment),
-                start_new_session=True,
+                output,
+                _environment(launch.environment),
             )
 
     @property
     def pid(self) -> int:
-        """Process id of the first process."""
+        """Process id of the first process, and of its group."""
         return self._process.pid
 
     def is_ready(self) -> bool:
@@ -64,7 +63,7 @@ class Server:
         try:
             with urlopen(f"{self.url}/health", timeout=HEALTH_SECONDS):
                 return True
-        except OSError:
+        except (OSError, HTTPException):
             if time.monotonic() < self._late_at:
                 return False
         raise UserError(f"vLLM ({self.name}) does not answer after {START_SECONDS:.0f} s: {self._said()}")
@@ -77,8 +76,8 @@ class Server:
         """
         try:
             with urlopen(f"{self.url}/metrics", timeout=HEALTH_SECONDS) as answer:
-                return answer.read().decode()
-        except OSError as error:
+                return answer.read(MAX_METRICS_BYTES).decode(errors="replace")
+        except (OSError, HTTPException) as error:
             raise UserError(f"vLLM ({self.name}) does not show its metrics: {error}") from error
 
     def check(self) -> None:
@@ -90,7 +89,7 @@ class Server:
         return f"{last_line(self.log)} (all of it in {self.log})"
 
     def ask_to_stop(self) -> None:
-        # Only the first process: it ends the others, which then remove their shared memory.
+        # Reaches only the command: it ends the others, which then remove their shared memory.
         self._process.terminate()
 
     def wait_for_stop(self) -> None:

@@ -86,10 +86,14 @@ class VllmSession:
         return lengths
 
     def play(
-        self, configuration: Configuration, variants: Sequence[Variant], rounds: int, on_run: OnRun
+        self, configuration: Configuration, variants: Sequence[Variant], numbers: Sequence[int], on_run: OnRun
     ) -> Iterator[list[Run]]:
-        """Yield the runs of each counted round, in the order of the variants, whose servers are up."""
-        counted = range(UNCOUNTED_ROUNDS, UNCOUNTED_ROUNDS + rounds)
+        """Yield the runs of each counted round, in the order of the variants, whose servers are up.
+
+        Args:
+            numbers: of the counted rounds, from 1.
+        """
+        counted = [UNCOUNTED_ROUNDS - 1 + number for number in numbers]
         return self._play(configuration, variants, counted, on_run, self.check)
 
     def _play(

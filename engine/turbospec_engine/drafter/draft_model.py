@@ -34,6 +34,7 @@ class DraftModel:
         self.runner = ModelRunner(model, num_blocks, block_size)
         self.runner.warm_up()
         self.target_vocab_size = target_vocab_size
+        self.vocab_size: int = model.config.get_text_config().vocab_size
         self.max_model_len: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
     def lag_tokens(self, request: Request) -> int:
@@ -65,7 +66,8 @@ class DraftModel:
         for depth in range(longest):
             context_lens = num_tokens[rows] + depth
             batch = RaggedBatch(query_lens, context_lens, tables[rows])
-            input_ids = torch.from_numpy(fed).to(self.runner.device)
+            # The target's embedding may be padded to more tokens.
+            input_ids = torch.from_numpy(np.minimum(fed, self.vocab_size - 1)).to(self.runner.device)
             logits = self._fit(self.runner.forward(input_ids, batch, np.cumsum(query_lens) - 1))
             tokens, confidence, drawn = _choose(logits, sampling, rows, draws[:, depth])
             if drawn is not None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.turbospec.factories import make_outcome, make_view
 from turbospec.interface import StepOutcome
@@ -228,3 +230,37 @@ def test_prompts_that_take_longer_do_not_make_drafts_look_dear() -> None:
     assert curve[128] - curve[64] == pytest.approx(64 * 5e-5, rel=0.15)
     mixed = model.verify_curve(128 + 400, 0, 800.0, 64, 400)[0] - model.host_seconds(64)
     assert mixed == pytest.approx(0.02 + 128 * 5e-5 + 400 * 3e-4 + 0.005, rel=0.05)
+
+
+COUNTS = st.sampled_from([0, 1, 2, 7, 64, 10**4, 10**9])
+SECONDS = st.sampled_from([0.0, 5e-324, 1e-12, 1e-3, 2e-3, 1.0, 3600.0])
+SAMPLES = st.builds(
+    LatencySample,
+    draft_rows=st.lists(COUNTS, max_size=4).map(tuple),
+    draft_context_tokens=COUNTS.map(lambda count: count * 1000),
+    catch_up_tokens=COUNTS,
+    tokens_batched=COUNTS.map(lambda count: max(1, count)),
+    prefill_tokens=COUNTS,
+    context_tokens=COUNTS.map(lambda count: count * 1000),
+    draft_seconds=SECONDS,
+    verify_seconds=SECONDS,
+    step_seconds=SECONDS.map(lambda seconds: max(5e-324, seconds)),
+)
+"""Whatever a profile may hold."""
+
+
+@pytest.mark.filterwarnings("error")
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(SAMPLES, min_size=1, max_size=6))
+def test_any_profile_is_fitted_and_predicts_durations(samples: list[LatencySample]) -> None:
+    model = LatencyModel.fit(samples)
+    predicted = [model.predict_sample(sample) for sample in samples]
+    predicted += [*model.verify_curve(1, 15, 1000.0, 4), model.host_seconds(64), *model.draft_costs(100.0)]
+    assert np.isfinite(predicted).all()
+    assert min(predicted) >= 0.0
+    for part in (model.verify, model.draft, model.host):
+        assert np.isfinite(part.covariance).all()
+        assert (np.diag(part.covariance) >= 0.0).all()
+    for sample in samples:
+        model.learn(sample, 4)
+    assert np.isfinite(model.verify.weights).all()

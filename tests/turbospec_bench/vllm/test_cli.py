@@ -17,6 +17,7 @@ from tests.turbospec_bench.vllm import fake_vllm
 from turbospec import UserError
 from turbospec.cli import vllm_runs
 from turbospec.cli.bench import app
+from turbospec.cli.signals import SignalsInterrupt
 from turbospec_bench.vllm import client_process
 from turbospec_bench.vllm.contender import VllmContender
 from turbospec_bench.vllm.server import Server
@@ -100,7 +101,8 @@ def test_an_end_from_outside_keeps_what_is_finished_and_resume_completes_it(
         return serve(self, load)
 
     monkeypatch.setattr(VllmContender, "serve", ended)
-    stopped = invoke(*command)
+    with SignalsInterrupt():
+        stopped = invoke(*command)
     monkeypatch.setattr(VllmContender, "serve", serve)
 
     assert stopped.exit_code == 130
@@ -143,8 +145,8 @@ def test_requests_that_fail_end_the_run(arguments: list[str], monkeypatch: pytes
         (["--vllm", "vllm 'serve"], "--vllm vllm 'serve: not a command"),
         (["--vllm", ""], "there is no such command"),
         (["--vllm", f"{sys.executable} -c 1/0"], r"ended with status 1: ZeroDivisionError: .*out-logs/off\.log"),
-        (["--resume", "absent.json"], "absent.json: cannot read the results"),
-        (["--workloads", "absent"], "code.jsonl: cannot read the workload"),
+        (["--resume", "absent.json"], "absent.json: no such results file"),
+        (["--workloads", "absent"], "code.jsonl: no such workload file"),
         (["--models", "absent"], "no target checkpoint"),
     ],
 )

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
 from tests.turbospec_bench.vllm.fake_vllm import result
+from turbospec import UserError
 from turbospec_bench.metrics import RequestRecord, summarise
 from turbospec_bench.recorder import StepTotals
-from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record
+from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record, read_result
 
 DRAFTED = {
     "spec_decode_num_drafts": 40,
@@ -33,6 +36,27 @@ def test_draft_lengths_count_the_steps_without_a_draft() -> None:
     assert figures["mean_draft_length"] == pytest.approx(120 / 40)
     assert bench_figures(result(4, 50.0, **DRAFTED))["mean_draft_length"] == pytest.approx(120 / 140)
     assert bench_record(result(2, 50.0, **DRAFTED)) == {"acceptance_by_position": [0.9, 0.4, 0.2]}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"mean_ttft_ms": None}, "mean_ttft_ms"),
+        ({"output_throughput": float("nan")}, "output_throughput"),
+        ({"errors": [3]}, "errors"),
+        ({"spec_decode_num_drafts": "many"}, "num_drafts"),
+    ],
+)
+def test_a_result_of_something_else_is_one_line(tmp_path: Path, change: dict[str, object], words: str) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(result(2, 50.0, itls=[float("inf")])))
+    assert read_result(path)["completed"] == 2
+    path.write_text(json.dumps(result(2, 50.0, **change)))
+    with pytest.raises(UserError, match=words):
+        read_result(path)
+    path.write_text("[" * 10**5)
+    with pytest.raises(UserError, match="no JSON"):
+        read_result(path)
 
 
 def test_nothing_drafted() -> None:

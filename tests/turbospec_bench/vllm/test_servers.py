@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -56,6 +58,28 @@ def test_a_child_that_stays_is_ended_too_whatever_happened(tmp_path: Path) -> No
     while is_running(int(noted.read_text())) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not is_running(int(noted.read_text()))
+
+
+def test_servers_end_with_a_benchmark_that_is_killed(tmp_path: Path) -> None:
+    noted = tmp_path / "child"
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from turbospec_bench.vllm.fleet import Fleet\n"
+        "from turbospec_bench.vllm.launch import Launch\n"
+        f"launch = Launch('off', (), {{'FAKE_VLLM': 'leaves-a-child', 'FAKE_VLLM_CHILD': {str(noted)!r}}})\n"
+        f"fleet = Fleet({COMMAND!r}, Path({str(tmp_path)!r}))\n"
+        "fleet.start([launch])\n"
+        "print(fleet['off'].pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    processes = [int(killed.stdout), int(noted.read_text())]
+    deadline = time.monotonic() + 20
+    while any(map(is_running, processes)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(is_running, processes))
 
 
 def test_a_server_that_dies_is_named_with_its_last_words(tmp_path: Path) -> None:

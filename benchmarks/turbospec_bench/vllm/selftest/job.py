@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from turbospec.files.reading import read_json
 from turbospec.hosts.vllm.shared.support import POLICY_VARIABLE
+from turbospec_bench.vllm.watched_process import start
 
 WORKER = "turbospec_bench.vllm.selftest.worker"
 STOP_SECONDS = 15.0
@@ -76,21 +78,15 @@ class Vllms:
         if job.policy is not None:
             environment[POLICY_VARIABLE] = job.policy
         with tempfile.TemporaryDirectory(prefix="turbospec-selftest-") as folder, log.open("wb") as out:
-            answer = Path(folder) / "result.json"
-            process = subprocess.Popen(
-                [sys.executable, "-m", WORKER, str(answer)],
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
+            order, answer = Path(folder) / "job.json", Path(folder) / "result.json"
+            order.write_text(json.dumps(asdict(job)), encoding="utf-8")
+            process = start([sys.executable, "-m", WORKER, str(order), str(answer)], out, environment)
             try:
-                process.communicate(json.dumps(asdict(job)).encode())
+                process.wait()
             finally:
                 _end(process)
             if process.returncode == 0 and answer.exists():
-                return json.loads(answer.read_text())
+                return read_json(answer, "result of a vLLM")
         return Failed(_last_error(log), log)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 
-from turbospec.errors import UserError
+from turbospec_bench.texts import read_texts
 
 TASKS = (
     "Write a Python function, with a docstring and an example, that",
@@ -40,20 +39,7 @@ def prompt_texts(count: int, files: list[Path], characters: int = 400) -> list[s
     Raises:
         UserError: a file cannot be read, or has no texts.
     """
-    texts = [text[:characters] for path in files for text in _texts(path)]
+    texts = [text[:characters] for path in files for text in read_texts(path)]
     if not files:
         texts = [f"{task} {subject}." for subject, task in itertools.product(SUBJECTS, TASKS)]
     return list(itertools.islice(itertools.cycle(texts), count))
-
-
-def _texts(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        texts = [json.loads(line)["text"] for line in lines if line.strip()]
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, KeyError):
-        raise UserError(f'{path}: must have one JSON object with a field "text" in each line') from None
-    if not texts or not all(isinstance(text, str) and text for text in texts):
-        raise UserError(f"{path}: has no texts, or empty ones")
-    return texts

@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""One vLLM in a process of its own: reads a `Job` as JSON from stdin, writes its result to the file it is given.
+"""One vLLM in a process of its own: reads a `Job` as JSON from a file, writes its result to another.
 
 The result: the output tokens of every prompt, seconds and tokens of every timed batch, the drafter passes of every
 step, and what vLLM resolved the settings to.
@@ -94,8 +94,9 @@ def _logprobs(positions: Any) -> list[dict[int, float]]:
 
 
 def main() -> None:
-    """Run the job on stdin; the argument is the result's file."""
-    Path(sys.argv[1]).write_text(json.dumps(run(Job(**json.load(sys.stdin)))))
+    """Run a job; the arguments are its file and the result's."""
+    job = Job(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    Path(sys.argv[2]).write_text(json.dumps(run(job)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -45,4 +45,4 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(json.dumps(run(json.load(sys.stdin))))
+    Path(sys.argv[2]).write_text(json.dumps(run(json.loads(Path(sys.argv[1]).read_text()))))

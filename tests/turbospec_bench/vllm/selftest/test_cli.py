@@ -110,7 +110,7 @@ def test_a_mistake_is_one_line(selftest: Any, options: tuple[str, ...], line: st
 def test_a_results_file_that_cannot_be_written_is_said_before_anything_runs(selftest: Any, tmp_path: Path) -> None:
     run = selftest(json_path=tmp_path)
     assert run.status == 2
-    assert "cannot be written" in run.error
+    assert "this is a folder; name a file in it" in run.error
     assert run.error.count("\n") == 1
 
 

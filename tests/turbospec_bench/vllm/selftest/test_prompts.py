@@ -25,5 +25,5 @@ def test_a_file_without_texts_is_one_line(content: str, tmp_path: Path) -> None:
     file.write_text(content)
     with pytest.raises(UserError, match=r"texts\.jsonl"):
         prompt_texts(1, [file])
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="no such workload file"):
         prompt_texts(1, [tmp_path / "none"])
