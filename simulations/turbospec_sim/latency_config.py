@@ -88,7 +88,6 @@ class _Latency(Settings):
     unequal lengths, and the exchange of confidence and lengths with the GPU."""
     noise: float = Field(default=0.0, ge=0, le=10)
     """Standard deviation of the logarithm of the target's and of the drafter's time in a step (log-normal noise)."""
-<<<<<<< HEAD
     speed: tuple[SpeedChange, ...] = Field(default=(), max_length=1000)
     """Changes of the machine's speed, each until the next; the usual speed before the first."""
     cold_target: ColdStart | None = None
@@ -96,10 +95,7 @@ class _Latency(Settings):
     cold_drafter: ColdStart | None = None
     """First steps of the drafter, beside `cold_draft_seconds`."""
     stalls: Stalls | None = None
-    graph_sizes: tuple[Count, ...] = ()
-=======
     graph_sizes: tuple[Count, ...] = Field(default=(), max_length=MAX_ENTRIES)
->>>>>>> sim
     """Tokens to which CUDA graphs pad the target's pass; empty for no padding. A larger pass replays no graph."""
     graph_lengths: tuple[Annotated[int, Field(ge=0, le=MAX_COUNT)], ...] = Field(default=(), max_length=MAX_ENTRIES)
     """Draft lengths with full CUDA graphs, which replay where every request verifies exactly that many draft tokens;

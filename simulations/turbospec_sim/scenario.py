@@ -9,11 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
-<<<<<<< HEAD
 from turbospec_sim.kv_gaps import NO_DRAFTS
-from turbospec_sim.latency_config import Latency
-from turbospec_sim.limits import MAX_BATCH_SLOTS, MAX_CACHE_TOKENS, MAX_COUNT, MAX_SEED, Count
-=======
 from turbospec_sim.latency_config import Latency, ProfiledLatency
 from turbospec_sim.limits import (
     MAX_BATCH_SLOTS,
@@ -25,7 +21,6 @@ from turbospec_sim.limits import (
     Rate,
     Seconds,
 )
->>>>>>> sim
 from turbospec_sim.records import ENGINE, Records
 from turbospec_sim.workload.acceptance import MAX_POSITIONS, RecordedAcceptance
 from turbospec_sim.workload.arrivals import ClosedLoop, TraceArrivals

@@ -78,7 +78,7 @@ def _run_all(wanted: Sequence[Part], checkpoint: Checkpoint, jobs: int) -> None:
     missing = [part for part in wanted if (part[0].name, part[1], part[2]) not in checkpoint]
     print(f"{len(wanted)} runs, {len(wanted) - len(missing)} of them done before", file=sys.stderr)
     chunks = [missing[place : place + CHUNK] for place in range(0, len(missing), CHUNK)]
-    for rows in workers("local", jobs).map(_run, chunks):
+    for _, rows in workers("local", jobs).map(_run, chunks):
         for row in rows:
             checkpoint.add(row)
 
