@@ -10,6 +10,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 
 import typer
@@ -59,8 +60,9 @@ def guarded(command: Callable[[], int]) -> int:
         except Exception as error:
             status = _stream_failed(error) if _is_of_stream(error) else _unexpected(error)
         if status == INTERRUPTED:  # typer turns KeyboardInterrupt into this status
-            print("interrupted", file=sys.stderr)
+            _say("interrupted")
             status = signals.exit_status
+        _flush_stderr()
     return status
 
 
@@ -69,8 +71,10 @@ def _prepare_streams() -> None:
     for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             # Otherwise the next file that is opened gets the stream's number, and is written to by libraries.
-            if os.open(os.devnull, os.O_RDWR) != descriptor:
-                continue
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != descriptor:
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
             setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -78,11 +82,21 @@ def _prepare_streams() -> None:
 
 
 def _fail(message: str, status: int = USER_ERROR) -> int:
-    try:
-        print(f"error: {printable(message)}", file=sys.stderr, flush=True)
-    except OSError:  # stderr is full or gone: the status has to say it
-        _discard(sys.stderr.fileno())
+    _say(f"error: {printable(message)}")
     return status
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # stderr is full or gone: the exit status has to say it
+        print(line, file=sys.stderr, flush=True)
+
+
+def _flush_stderr() -> None:
+    """Write what loggers have left in the buffer; where that fails, drop it, or the interpreter's end fails too."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr.fileno())
 
 
 def _missing_package(error: ModuleNotFoundError) -> int:

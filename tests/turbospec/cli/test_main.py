@@ -136,6 +136,8 @@ SCRIPT = "from turbospec.cli import main; main()"
         (">&-", 0, ""),
         ("<&- >&- 2>&-", 0, ""),
         ("| true", 1, ""),
+        ("oops 2> >(true)", 2, ""),
+        ("oops 2>/dev/full", 2, ""),
     ],
 )
 def test_streams_that_are_full_closed_or_gone(redirect: str, status: int, error: str, tmp_path: Path) -> None:
