@@ -136,7 +136,8 @@ def best_fixed(rows: Sequence[Row], figure: str = GOODPUT) -> list[list[str]]:
     by_case: dict[str, list[Row]] = {}
     for row in rows:
         by_case.setdefault(row["case"], []).append(row)
-    for case, own in by_case.items():
+    for case, every in by_case.items():
+        own = _paired(every)
         phases = sorted({part for row in own for part in row["parts"] if part.startswith("phase-")})
         for phase in [None, *phases]:
             best, ratio = _over_best(own, figure, phase)
@@ -146,6 +147,16 @@ def best_fixed(rows: Sequence[Row], figure: str = GOODPUT) -> list[list[str]]:
             rest = [_over_best(own, figure, part)[1] for part in ("first", "settled")] if phase is None else []
             lines.append([label, best, ratio, *(rest or ["–", "–"])])
     return lines
+
+
+def _paired(rows: Sequence[Row]) -> list[Row]:
+    """A case's rows of `adaptive` and of fixed lengths, of the seeds that all of them have."""
+    compared = [row for row in rows if row["mechanism"] == NOTHING.name or row["mechanism"].startswith(FIXED)]
+    seeds: dict[str, set[int]] = {}
+    for row in compared:
+        seeds.setdefault(row["mechanism"], set()).add(row["seed"])
+    common = set.intersection(*seeds.values()) if seeds else set()
+    return [row for row in compared if row["seed"] in common]
 
 
 def _over_best(rows: Sequence[Row], figure: str, part: str | None) -> tuple[str | None, str]:

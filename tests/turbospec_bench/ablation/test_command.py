@@ -115,6 +115,7 @@ def test_the_best_fixed_length_is_chosen_for_each_phase() -> None:
         row("a", "nothing", 0, 100.0, **{"phase-0": 90.0, "phase-1": 40.0}),
         row("a", "fixed-0", 0, 80.0, **{"phase-0": 50.0, "phase-1": 50.0}),
         row("a", "fixed-3", 0, 110.0, **{"phase-0": 100.0, "phase-1": 20.0}),
+        row("a", "nothing", 1, 1000.0),  # a seed that no fixed length was run with
     ]
     found = [line[:3] for line in best_fixed(rows)[1:]]
     assert found == [["a", "3", "0.909"], ["a, phase-0", "3", "0.900"], ["a, phase-1", "0", "0.800"]]
