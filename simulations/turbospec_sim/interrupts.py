@@ -6,8 +6,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+COMPILER = "numba."
+"""Begin of the names of the compiler's modules."""
+CALLBACKS = "_raw_object_cache"
+"""Begin of the names of functions that LLVM calls, in which an exception would be printed and lost."""
+RETRY_SECONDS = 0.02
 
 
 @contextmanager
@@ -15,8 +21,9 @@ def deferred_interrupts() -> Iterator[list[int]]:
     """Collect signals in the list that is yielded; the caller checks it between two steps, and ends.
 
     At the end each signal's own handler is called; Python's for SIGINT raises KeyboardInterrupt. Interrupted compiled
-    code raises another exception, which the controller's guard would count as a fault of the policy. Signals without a
-    handler are not touched. Outside the main thread, which alone receives signals, this does nothing.
+    code raises another exception, which the controller's guard would count as a fault of the policy. While code is
+    being compiled, which takes up to half a minute, a signal is handled at once. Signals without a handler are not
+    touched. Outside the main thread, which alone receives signals, this does nothing.
     """
     arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -24,12 +31,39 @@ def deferred_interrupts() -> Iterator[list[int]]:
         return
     numbers = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
     before = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    retries: list[threading.Timer] = []
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+        if _is_in_callback(frame):
+            retries.append(threading.Timer(RETRY_SECONDS, signal.raise_signal, [number]))
+            retries[-1].start()
+        elif _is_compiling(frame):
+            before[number](number, frame)
+
     for number in before:
-        signal.signal(number, lambda number, _: arrived.append(number))
+        signal.signal(number, receive)
     try:
         yield arrived
     finally:
+        for retry in retries:
+            retry.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
     for number in arrived:
         before[number](number, None)
+
+
+def _is_compiling(frame: FrameType | None) -> bool:
+    """Whether the compiler is at work in a frame or in one that called it; compiled code has no frames."""
+    return any(str(one.f_globals.get("__name__")).startswith(COMPILER) for one in _stack(frame))
+
+
+def _is_in_callback(frame: FrameType | None) -> bool:
+    return any(one.f_code.co_name.startswith(CALLBACKS) for one in _stack(frame))
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
