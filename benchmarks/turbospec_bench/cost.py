@@ -84,4 +84,5 @@ class Cost:
     def line(self) -> str:
         """The cost in words."""
         known = f", at least {max(1, round(self.seconds / 60))} min" if self.seconds else ""
-        return f"{self.configurations} configurations, {self.runs} runs, {self.requests} requests{known}"
+        counted = "1 configuration" if self.configurations == 1 else f"{self.configurations} configurations"
+        return f"{counted}, {self.runs} runs, {self.requests} requests{known}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from turbospec.files.writing import check_folder, write_whole
+from turbospec.files.writing import write_whole
 from turbospec.interface import StepOutcome, StepPlan, StepView
 from turbospec.observability.trace import LINE, TraceStep
 from turbospec_bench.configuration import Configuration
@@ -25,14 +25,6 @@ class TraceFolder:
     def profile(self, drafter: str) -> Path:
         """The file with the profile (measured step times) of target and drafter."""
         return self.path / f"profile-{drafter}.json"
-
-    def make(self) -> None:
-        """Make the folder; called before anything is measured, so that a mistake shows early.
-
-        Raises:
-            UserError: it cannot be made, or no file can be written in it.
-        """
-        check_folder(self.path)
 
 
 def write_trace(path: Path, steps: Iterable[tuple[StepView, StepPlan, StepOutcome, float]]) -> None:

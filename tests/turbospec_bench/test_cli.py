@@ -24,6 +24,7 @@ from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded import profiles
 from turbospec_bench.embedded.contender import EngineContender
 from turbospec_bench.recorder import StepTotals
+from turbospec_bench.results import Results
 from turbospec_bench.targets import Verdict
 from turbospec_bench.texts import Shape
 from turbospec_bench.trace_folder import TraceFolder
@@ -154,6 +155,40 @@ def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
     assert [row["concurrency"] for row in rows] == [1, 1, 2, 2]
 
 
+def test_only_the_rounds_that_are_missing_are_played(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [*arguments, "--workload", "code", "--drafter", "weak", "--policy", "static-1", "--rounds", "3"]
+    command += ["--concurrency", "2"]
+    serve, served = EngineContender.serve, []
+
+    def interrupted(self: EngineContender, load: object) -> object:
+        served.append(load)
+        if len(served) == 7:  # in the third counted round of two policies
+            raise KeyboardInterrupt
+        return serve(self, load)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(EngineContender, "serve", interrupted)
+    assert invoke(*command, "--json", "out.json").exit_code == 130
+    before = Results.load(tmp_path / "out.json").rows
+    assert {row["rounds"] for row in before} == {2}
+    kept = (tmp_path / "out.json").read_bytes()
+
+    done = invoke(*command, "--resume", "out.json", "--json", "whole.json")
+
+    assert done.exit_code == 0
+    assert "1 configuration, 4 runs, 24 requests" in done.stderr
+    assert len(served) == 7 + 2 * 2  # a round to warm up, and the third
+    assert served[-1] == served[6]  # of which the load is the one that was interrupted
+    rows = Results.load(tmp_path / "whole.json").rows
+    assert {row["rounds"] for row in rows} == {3}
+    for row, old in zip(rows, before, strict=True):
+        assert row["round_figures"]["output_throughput"][:2] == old["round_figures"]["output_throughput"]
+    assert (tmp_path / "out.json").read_bytes() == kept
+    with pytest.raises(UserError, match="another selection of policies"):
+        invoke(*command, "--rounds", "4", "--policy", "adaptive", "--resume", "whole.json")
+
+
 def test_an_interruption_before_the_first_round_promises_no_resume(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,12 +196,14 @@ def test_an_interruption_before_the_first_round_promises_no_resume(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(EngineContender, "serve", interrupted)
-    stopped = invoke(*arguments, *ONE, "--policy", "static-1", "--json", "out.json")
-
-    assert stopped.exit_code == 130
-    assert "no round is finished" in stopped.stderr
-    assert "resume out.json" not in stopped.stderr
+    (tmp_path / "other.json").write_text("of another run")
+    for name in ("out.json", "other.json"):
+        stopped = invoke(*arguments, *ONE, "--policy", "static-1", "--json", name)
+        assert stopped.exit_code == 130
+        assert "no round is finished" in stopped.stderr
+        assert f"resume {name}" not in stopped.stderr
     assert not (tmp_path / "out.json").exists()
+    assert (tmp_path / "other.json").read_text() == "of another run"
 
 
 def test_what_the_run_shows_is_said_and_targets_are_not(arguments: list[str], tmp_path: Path) -> None:
@@ -251,14 +288,59 @@ def test_torch_is_not_loaded_before_its_threads_are_chosen() -> None:
         (["--workloads", "absent"], "code.jsonl: no such workload file"),
         (["--models", "absent"], "no target checkpoint"),
         (["--traces", "taken"], "taken: no file can be written there"),
+        (["--json", "folder"], "folder: this is a folder"),
+        (["--json", "taken/out.json"], r"taken/out\.json: .*; name another file"),
+        (["--json", "/dev/null"], "/dev/null: this is a pipe, socket or device"),
+        (["--json", "same", "--report", "same"], "same: given for two outputs"),
+        (["--report", "folder"], "folder: this is a folder"),
+        (["--report", "x" * 300], "name another file"),
+        (["--traces", "both", "--json", "both"], "both: this is a folder"),
+        (["--pictures", "taken"], "taken: no file can be written there"),
+        (["--pictures", "taken/pictures"], "no file can be written there"),
+        (["--policy", "mine.yaml", "--json", "mine.yaml"], "mine.yaml: is read by this command"),
+        (["--resume", "taken"], "taken: not a results file"),
+        (["--profile", "taken"], "taken: not a profile"),
+        (["--threads", "1000000"], "num_threads is too large"),
+        (["--rounds", "1000"], "which is too much; lower"),
+        (["--request-rate", "1e308"], "request rate 1e\\+308 is out of range"),
+        (["--request-rate", "nan"], "request rate nan is out of range"),
+        (["--concurrency", "1000000000"], "concurrency 1e\\+09 is out of range"),
+        (["--device", "cuda:99"], "cuda:99"),
+        (["--dtype", "int3"], "dtype='int3' is unknown"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], tmp_path: Path, extra: list[str], words: str) -> None:
     (tmp_path / "taken").write_text("")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "mine.yaml").write_text("version: 1\npolicy: static\ndraft_length: 2\n")
     with pytest.raises(UserError, match=words) as refusal:
         invoke(*arguments, *extra)
 
     assert "\n" not in str(refusal.value)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--requests", "1000000000"),
+        ("--steps", "1000000000000"),
+        ("--max-draft", "1000000000"),
+        ("--requests", "10000", "--steps", "1000000", "--max-draft", "1024"),
+        ("--requests", "0"),
+    ],
+)
+def test_an_absurd_controller_benchmark_is_refused_before_it_begins(options: tuple[str, ...]) -> None:
+    refused = CliRunner().invoke(app, ["controller", *options])
+    assert refused.exit_code == 2 or isinstance(refused.exception, UserError)
+
+
+def test_a_cache_that_cannot_be_used_costs_a_measurement_and_no_result(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / ".cache").write_text("no folder")
+    done = invoke(*arguments, *ONE, "--policy", "adaptive", "--json", "out.json")
+    assert done.exit_code == 0
+    assert "the profile is not cached: " in done.stderr
+    assert len(Results.load(tmp_path / "out.json").rows) == 2
 
 
 def test_the_controllers_own_cost() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,43 @@ def test_putting_a_configuration_again_replaces_it(results: Results) -> None:
     results.put(CONFIGURATION, VARIANTS, [[run(1), run(2)]])
 
     assert [row["rounds"] for row in results.rows] == [1, 1]
+
+
+def test_rounds_that_are_read_again_make_the_same_rows(results: Results) -> None:
+    results.save()
+    loaded = Results.load(results.path)
+    before = [dict(row) for row in loaded.rows]
+
+    loaded.put(CONFIGURATION, VARIANTS, loaded.rounds_of(CONFIGURATION, VARIANTS))
+    loaded.save()
+
+    assert Results.load(results.path).rows == before
+    assert loaded.missing_rounds(CONFIGURATION, VARIANTS, 3) == ()
+    assert [*loaded.missing_rounds(CONFIGURATION, VARIANTS, 5)] == [4, 5]
+    assert [*loaded.missing_rounds(Configuration("code", "good", 1), VARIANTS, 2)] == [1, 2]
+
+
+def test_other_policies_are_not_added_to_a_configuration(results: Results) -> None:
+    with pytest.raises(UserError, match=r"code/good/c8 was measured with another selection of policies \(adaptive\)"):
+        results.missing_rounds(CONFIGURATION, (*VARIANTS, Variant("adaptive")), 3)
+    assert results.missing_rounds(CONFIGURATION, VARIANTS[:1], 3) == ()
+
+
+def test_every_round_is_saved_when_it_is_played(results: Results) -> None:
+    played = results.rounds_of(CONFIGURATION, VARIANTS)
+    saved: list[int] = []
+
+    def rounds() -> Iterator[list[Run]]:
+        for _ in range(2):
+            yield [run(90), run(95)]
+            saved.append(Results.load(results.path).rows[0]["rounds"])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        results.collect(CONFIGURATION, VARIANTS, rounds())
+
+    assert saved == [len(played) + 1, len(played) + 2]
+    assert Results.load(results.path).rows[1]["round_figures"]["output_throughput"] == [150, 260, 143, 95, 95]
 
 
 @pytest.mark.parametrize("content", [None, "[]", "{", '{"meta": {}}'])

@@ -135,10 +135,8 @@ def bench(
     given = None if profile is None else Profile.load(profile)
     resumed = None if resume is None else Results.load(resume)
     texts = [workloads / f"{kind}.jsonl" for kind in TEXT_KINDS]
-    outputs = Outputs.check(json, report, pictures, resumed, (profile, *policies, *texts))
+    outputs = Outputs.check(json, report, pictures, traces, resumed, (profile, *policies, *texts))
     folder = None if traces is None else TraceFolder(traces)
-    if folder is not None:
-        folder.make()
     _say_cost(plan, rounds, resumed)
     if threads is None:
         threads = threads_from_environment() if resumed is None else resumed.meta.get("threads")

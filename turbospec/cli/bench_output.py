@@ -42,6 +42,7 @@ class Outputs:
         results: Path | None,
         report: Path | None,
         pictures: Path | None,
+        traces: Path | None,
         resumed: Results | None,
         inputs: Iterable[Path | None],
     ) -> Outputs:
@@ -51,6 +52,7 @@ class Outputs:
             results: as given; when absent those that are resumed, else a new file under `runs/`.
             report: as given; when absent beside the results.
             pictures: folder, as given.
+            traces: folder, as given.
             resumed: results of an interrupted run, which may be completed in place.
             inputs: files that the benchmark reads.
 
@@ -61,9 +63,11 @@ class Outputs:
             new = Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json"
             results = new if resumed is None else resumed.path
         report = report or results.parent / f"{results.stem}.html"
+        # Folders first: a file in the place of one is then refused.
+        for folder in (pictures, traces):
+            if folder is not None:
+                check_folder(folder)
         check_outputs(results, report, inputs=inputs)
-        if pictures is not None:
-            check_folder(pictures)
         return cls(results, report, pictures)
 
     def open_results(self, resumed: Results | None, meta: dict[str, Any], compared: Sequence[str]) -> Results:

@@ -97,7 +97,7 @@ def bench_vllm(
     resumed = None if resume is None else Results.load(resume)
     texts = [workloads / f"{kind}.jsonl" for kind in TEXT_KINDS]
     policies = [find_policy(variant.policy) for variant in variants if is_turbospec(variant)]
-    outputs = Outputs.check(json, report, pictures, resumed, (*policies, *texts))
+    outputs = Outputs.check(json, report, pictures, None, resumed, (*policies, *texts))
     logs = outputs.results.parent / f"{outputs.results.stem}-logs"
     check_folder(logs)
     results = outputs.open_results(resumed, meta, ("seed", "dtype", "vllm"))
