@@ -102,10 +102,13 @@ class DraftCounts:
         if self.drafted is not None:
             # Assumes that the drafts that end at position j are accepted up to there as often as those that go on.
             drafted = np.array(self.drafted)
-            went_on = np.divide(drafted[1:], drafted[:-1], out=np.zeros(len(drafted) - 1), where=drafted[:-1] > 0)
-            judged = np.concatenate([drafted[:1], accepted[:-1] * went_on])
-        rates = np.divide(accepted, judged, out=np.full(len(accepted), np.nan), where=judged > 0)
-        return np.minimum(rates, 1.0)
+            judged = np.concatenate([drafted[:1], accepted[:-1] * _shares(drafted[1:], drafted[:-1], 0.0)])
+        return _shares(accepted, judged, np.nan)
+
+
+def _shares(parts: FloatArray, wholes: FloatArray, otherwise: float) -> FloatArray:
+    """Parts of wholes, at most 1: a part may be counted earlier. `otherwise` where the whole is 0."""
+    return np.divide(np.minimum(parts, wholes), wholes, out=np.full(len(parts), otherwise), where=wholes > 0)
 
 
 @dataclass(slots=True, frozen=True)

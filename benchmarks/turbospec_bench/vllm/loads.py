@@ -39,7 +39,7 @@ def load_tokenizer(target: str) -> Tokenizer:
         UserError: there is none.
     """
     try:
-        return AutoTokenizer.from_pretrained(target, local_files_only=True)
+        return AutoTokenizer.from_pretrained(target, local_files_only=True, trust_remote_code=False)
     except (UserError, MemoryError):
         raise
     except Exception as error:  # of transformers and tokenizers, which have no common class

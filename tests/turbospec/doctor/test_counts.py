@@ -69,6 +69,14 @@ def test_a_position_nobody_reached_is_unknown() -> None:
     assert np.isnan(conditional[1])
 
 
+def test_a_position_that_almost_nobody_reached_has_a_rate() -> None:
+    """Also where a rate of a result is the smallest number there is."""
+    for drafted in (None, (5e-324, 90.0)):
+        with np.errstate(all="raise", under="ignore"):
+            conditional = DraftCounts(1, 2, (5e-324, 90.0), drafted).conditional()
+        assert conditional[1] == 1.0
+
+
 def test_a_window_is_the_difference_of_two_readings() -> None:
     before, after = DraftCounts(100, 300, (60.0, 24.0)), DraftCounts(150, 450, (90.0, 30.0))
     assert after.since(before) == DraftCounts(50, 150, (30.0, 6.0))
