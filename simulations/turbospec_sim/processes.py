@@ -143,6 +143,11 @@ _idle: list[_Process] = []
 """Processes that wait for work."""
 
 
+if hasattr(os, "register_at_fork"):
+    # They belong to the process that started them.
+    os.register_at_fork(after_in_child=_idle.clear)
+
+
 @atexit.register
 def _end_idle() -> None:
     while _idle:

@@ -104,3 +104,21 @@ def test_no_process_outlives_a_script(number: signal.Signals, script: subprocess
     while alive(started) and time.monotonic() < until:
         time.sleep(0.05)
     assert not alive(started)
+
+
+FORKING = """
+import os, sys
+from turbospec_sim.processes import LocalProcesses
+parts = ["__import__('os').getpid()"] * 9
+before = {pid for _, pid in LocalProcesses(2).map(eval, parts)}
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+print({pid for _, pid in LocalProcesses(2).map(eval, parts)} <= before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_leaves_the_workers_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True\n", "")

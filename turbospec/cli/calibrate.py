@@ -101,7 +101,7 @@ def calibrate(
     }
     finished = finished_runs(json, resume, meta, FIGURES_ONLY)
     cost = calibration.most_cost(read, cases, coefficients, seeds, evaluations)
-    say_cost(cost.times(max(0.0, 1.0 - len(finished) / cost.runs)), jobs)
+    say_cost(cost.times(max(0.0, 1.0 - len(finished) / cost.runs)), jobs, at_most=True)
     say_when_compiling(jobs)
     with progress() as bar, kept(finished):
         task = bar.add_task("points", total=None)

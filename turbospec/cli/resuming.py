@@ -53,15 +53,20 @@ def results_file(json: Path | None, resume: Path | None) -> Path | None:
     return json or resume
 
 
-def say_cost(cost: Cost, jobs: int) -> None:
+def say_cost(cost: Cost, jobs: int, *, at_most: bool = False) -> None:
     """Say beforehand what more than a minute of work costs.
+
+    Args:
+        cost: of the work.
+        jobs: processes that share it.
+        at_most: whether the work may end earlier.
 
     Raises:
         UserError: the cost is absurd.
     """
     words = cost.said(jobs)
     if words is not None:
-        stderr.print(words, soft_wrap=True)
+        stderr.print(f"{'at most ' if at_most else ''}{words}", soft_wrap=True)
 
 
 @contextmanager
