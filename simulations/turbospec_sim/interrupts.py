@@ -6,8 +6,11 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+COMPILER = "numba."
+"""Begin of the names of the compiler's modules."""
 
 
 @contextmanager
@@ -15,8 +18,9 @@ def deferred_interrupts() -> Iterator[list[int]]:
     """Collect signals in the list that is yielded; the caller checks it between two steps, and ends.
 
     At the end each signal's own handler is called; Python's for SIGINT raises KeyboardInterrupt. Interrupted compiled
-    code raises another exception, which the controller's guard would count as a fault of the policy. Signals without a
-    handler are not touched. Outside the main thread, which alone receives signals, this does nothing.
+    code raises another exception, which the controller's guard would count as a fault of the policy. While code is
+    being compiled, which takes up to half a minute, a signal is handled at once. Signals without a handler are not
+    touched. Outside the main thread, which alone receives signals, this does nothing.
     """
     arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -24,8 +28,14 @@ def deferred_interrupts() -> Iterator[list[int]]:
         return
     numbers = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
     before = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+        if _is_compiling(frame):
+            before[number](number, frame)
+
     for number in before:
-        signal.signal(number, lambda number, _: arrived.append(number))
+        signal.signal(number, receive)
     try:
         yield arrived
     finally:
@@ -33,3 +43,12 @@ def deferred_interrupts() -> Iterator[list[int]]:
             signal.signal(number, handler)
     for number in arrived:
         before[number](number, None)
+
+
+def _is_compiling(frame: FrameType | None) -> bool:
+    """Whether the compiler is at work in a frame or in one that called it; compiled code has no frames."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(COMPILER):
+            return True
+        frame = frame.f_back
+    return False
