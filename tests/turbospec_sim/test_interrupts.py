@@ -26,10 +26,16 @@ def number(request: pytest.FixtureRequest):
 
 
 def test_a_signal_waits_and_then_goes_to_its_own_handler(number: int) -> None:
-    handler = signal.getsignal(number)
-    with pytest.raises(Ended), deferred_interrupts() as arrived:
-        signal.raise_signal(number)
-        assert arrived == [number]
+    handler, waited = signal.getsignal(number), list[int]()
+
+    def steps() -> None:
+        with deferred_interrupts() as arrived:
+            signal.raise_signal(number)
+            waited.extend(arrived)
+
+    with pytest.raises(Ended):
+        steps()
+    assert waited == [number]
     assert signal.getsignal(number) is handler
 
 
