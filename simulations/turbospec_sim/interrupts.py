@@ -11,6 +11,9 @@ from types import FrameType
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 COMPILER = "numba."
 """Begin of the names of the compiler's modules."""
+CALLBACKS = "_raw_object_cache"
+"""Begin of the names of functions that LLVM calls, in which an exception would be printed and lost."""
+RETRY_SECONDS = 0.02
 
 
 @contextmanager
@@ -28,10 +31,14 @@ def deferred_interrupts() -> Iterator[list[int]]:
         return
     numbers = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
     before = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    retries: list[threading.Timer] = []
 
     def receive(number: int, frame: FrameType | None) -> None:
         arrived.append(number)
-        if _is_compiling(frame):
+        if _is_in_callback(frame):
+            retries.append(threading.Timer(RETRY_SECONDS, signal.raise_signal, [number]))
+            retries[-1].start()
+        elif _is_compiling(frame):
             before[number](number, frame)
 
     for number in before:
@@ -39,6 +46,8 @@ def deferred_interrupts() -> Iterator[list[int]]:
     try:
         yield arrived
     finally:
+        for retry in retries:
+            retry.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
     for number in arrived:
@@ -47,8 +56,14 @@ def deferred_interrupts() -> Iterator[list[int]]:
 
 def _is_compiling(frame: FrameType | None) -> bool:
     """Whether the compiler is at work in a frame or in one that called it; compiled code has no frames."""
+    return any(str(one.f_globals.get("__name__")).startswith(COMPILER) for one in _stack(frame))
+
+
+def _is_in_callback(frame: FrameType | None) -> bool:
+    return any(one.f_code.co_name.startswith(CALLBACKS) for one in _stack(frame))
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
-        if str(frame.f_globals.get("__name__")).startswith(COMPILER):
-            return True
+        yield frame
         frame = frame.f_back
-    return False

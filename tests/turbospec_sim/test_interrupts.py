@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType
 
 import pytest
@@ -63,3 +64,22 @@ def test_signals_without_a_handler_are_not_touched() -> None:
         assert arrived == []
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_that_arrives_where_no_exception_may_be_raised_comes_again(number: int) -> None:
+    def _raw_object_cache_notify() -> None:
+        signal.raise_signal(number)
+
+    class Interrupting(int):
+        @property
+        def _numba_type_(self) -> object:
+            _raw_object_cache_notify()
+            for _ in range(1000):
+                time.sleep(0.01)
+            raise AssertionError("the compiler went on")
+
+    function = njit(lambda value: value)
+    began = time.monotonic()
+    with pytest.raises(Ended), deferred_interrupts():
+        function(Interrupting(1))
+    assert time.monotonic() - began < 5
