@@ -11,7 +11,19 @@ pytest.importorskip("vllm")
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from tests.turbospec.hosts.vllm import fuzz_loop
 from turbospec.hosts.vllm.scheduler import schedulers as hosted
+
+
+@pytest.mark.skipif(not hasattr(Scheduler, "_holds_kv_blocks"), reason="written for vLLM 0.32")
+@pytest.mark.parametrize("seed", [2, 3, 4])
+def test_no_order_of_events_breaks_it(seed: int) -> None:
+    """On vLLM's own scheduler and KV cache, without a model."""
+    from tests.vllm.fuzz_scheduler import RealServer
+
+    with fuzz_loop.quiet():
+        done = fuzz_loop.walk(seed, RealServer)
+    assert done.problems == []
 
 
 def test_what_lies_between_two_steps_is_the_seconds_unless_nothing_ran(monkeypatch: pytest.MonkeyPatch) -> None:

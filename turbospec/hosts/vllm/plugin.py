@@ -7,6 +7,9 @@ In a worker it wraps `init_device`: the drafter then runs on demand, and its dra
 made after these were sent. For dense models it keeps vLLM from dropping the table under data parallelism. Without a
 policy the wrapped methods behave as before.
 
+vLLM catches no error of a plugin. Only a setting that is wrong ends the start of a server; where TurboSpec itself
+fails, it is idle, with one warning.
+
 Everything is imported where it is used, and numba never in a worker: vLLM's search for CPU kernels inspects every
 loaded module and fails on numba's.
 """
@@ -31,21 +34,32 @@ MARK = "_turbospec_registered"
 
 
 def register() -> None:
-    """Wrap `EngineArgs`; a second call in the same process does nothing."""
-    from vllm.config import VllmConfig
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.v1.worker.worker_base import WorkerWrapperBase
+    """Wrap methods of vLLM; a second call in the same process does nothing.
 
-    if hasattr(EngineArgs, MARK):
+    In a version of vLLM without one of these methods nothing is wrapped.
+    """
+    log.parent = logging.getLogger("vllm")  # vLLM shows only its own loggers
+    try:
+        from vllm.config import VllmConfig
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.worker.worker_base import WorkerWrapperBase
+
+        if hasattr(EngineArgs, MARK):
+            return
+        wrapped = {
+            (EngineArgs, "create_speculative_config"): _with_schedule,
+            (EngineArgs, "create_engine_config"): _with_scheduler,
+            (WorkerWrapperBase, "init_device"): _with_runner_wrapped,
+            (VllmConfig, "_maybe_disable_dynamic_sd_for_data_parallel"): _with_table_kept,
+        }
+        methods = {place: wrap(getattr(*place)) for place, wrap in wrapped.items()}
+    except (ImportError, AttributeError) as error:
+        level = logging.WARNING if os.environ.get("TURBOSPEC_POLICY") else logging.INFO
+        log.log(level, "TurboSpec is off: this version of vLLM is not supported (%s)", error)
         return
     setattr(EngineArgs, MARK, True)
-    log.parent = logging.getLogger("vllm")  # vLLM shows only its own loggers
-    EngineArgs.create_speculative_config = _with_schedule(EngineArgs.create_speculative_config)
-    EngineArgs.create_engine_config = _with_scheduler(EngineArgs.create_engine_config)
-    WorkerWrapperBase.init_device = _with_runner_wrapped(WorkerWrapperBase.init_device)
-    VllmConfig._maybe_disable_dynamic_sd_for_data_parallel = _with_table_kept(
-        VllmConfig._maybe_disable_dynamic_sd_for_data_parallel
-    )
+    for (owner, name), method in methods.items():
+        setattr(owner, name, method)
 
 
 def _with_schedule(create):
@@ -77,7 +91,7 @@ def _with_scheduler(create):
         except UserError as error:
             if usage_context != UsageContext.OPENAI_API_SERVER:
                 raise
-            print(f"turbospec: {error}", file=sys.stderr)
+            print("turbospec:", *str(error).split(), file=sys.stderr)  # one line, whatever a path has in it
             raise SystemExit(2) from None
         config = create(args, usage_context, *others, **named)
         if settings is None:
@@ -164,6 +178,13 @@ def _settings(args):
 
 def _reason(args, speculation, *, scheduler_cls=None, model_runner_v2: bool = False) -> str | None:
     """Why TurboSpec cannot control this server; None where it can."""
+    try:
+        return _unsupported(args, speculation, scheduler_cls, model_runner_v2)
+    except Exception as error:
+        return f"its configuration cannot be read ({type(error).__name__}: {error})"
+
+
+def _unsupported(args, speculation, scheduler_cls, model_runner_v2: bool) -> str | None:
     from vllm.version import __version_tuple__
 
     from turbospec.hosts.vllm.shared.support import SetUp, unsupported
@@ -191,7 +212,12 @@ def _share_metrics(engines: int) -> None:
 
     from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileReader
 
-    folder = tempfile.mkdtemp(prefix="turbospec-")
+    try:
+        folder = tempfile.mkdtemp(prefix="turbospec-")  # for this user only
+    except OSError as error:
+        os.environ.pop(METRICS_FILE_VARIABLE, None)
+        log.warning("/metrics has nothing of TurboSpec: there is no place for temporary files (%s)", error)
+        return
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder) / "metrics.prom"
     os.environ[METRICS_FILE_VARIABLE] = str(path)

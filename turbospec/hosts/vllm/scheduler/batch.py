@@ -20,6 +20,8 @@ READ = attrgetter(
     "max_tokens",
 )
 READ_COUNT = 5
+MOST_TOKENS = 2**31 - 1
+"""Bound on `max_tokens`, which a client may set to any integer; no model is as long."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,7 +59,10 @@ class ScheduledBatch:
             known: registers those that are new.
         """
         size = len(requests)
-        values = np.fromiter(chain.from_iterable(map(READ, requests)), np.int64, size * READ_COUNT)
+        try:
+            values = np.fromiter(chain.from_iterable(map(READ, requests)), np.int64, size * READ_COUNT)
+        except OverflowError:
+            values = np.array([min(value, MOST_TOKENS) for request in requests for value in READ(request)], np.int64)
         before, tokens, placeholders, prompt, max_tokens = values.reshape(size, READ_COUNT).T.copy()
         scheduled = np.fromiter(num_scheduled.values(), np.int64, size)
         return cls(
@@ -70,7 +75,7 @@ class ScheduledBatch:
             in_flight=placeholders > 0,
             output=tokens - prompt,
             prompt=prompt,
-            max_tokens=max_tokens,
+            max_tokens=np.minimum(max_tokens, MOST_TOKENS),
         )
 
     @property

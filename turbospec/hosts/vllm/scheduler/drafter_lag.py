@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -65,10 +65,15 @@ class DrafterLag:
         return (lag == 0) | ((self._known.lag_since[rows] >= self._first) & (lag <= self._max_lag))
 
     def lose_kept(self) -> None:
-        """Take note that the worker drops what it keeps, as it does after a step without orders."""
+        """Take note that the worker drops what it keeps, as it does after a step without orders.
+
+        All requests may draft again. Where one lagged, the drafter continues with an incomplete KV cache, as after an
+        error in the worker: fewer of its drafts are accepted.
+        """
         self._first = self._next
         self._kept.clear()
         self._sum = 0
+        self._known.lag_tokens[:], self._known.lacks_prompt[:] = 0, False
 
     @property
     def kept(self) -> int:
@@ -97,7 +102,6 @@ class DrafterLag:
         lengths: IntArray,
         *,
         verifies: bool,
-        resumed: Collection[str],
         unfinished: bool,
         drafter_fits: bool,
         early: bool,
@@ -110,15 +114,11 @@ class DrafterLag:
             tokens: (n,) tokens that the step computes for each of them, drafts included.
             lengths: (n,) draft lengths; set to 0 for requests that cannot catch up in this step.
             verifies: whether there are drafts among the step's tokens.
-            resumed: requests that start anew after a preemption.
             unfinished: whether a prefill chunk is left for later steps; a long prompt may be too much to catch up.
             drafter_fits: whether vLLM calls the drafter at all in this step.
             early: whether requests may catch up that do not draft yet.
         """
         known, total = self._known, int(tokens.sum())
-        if resumed:
-            anew = rows[[name in resumed for name in names]]
-            known.lag_tokens[anew], known.lacks_prompt[anew] = 0, False
         lag, can_draft = known.lag_tokens[rows], self.can_draft(rows)
         room = self._max_batched_tokens - total - self._slots * len(names)
         due = early and self._catch_up_is_due(rows, total) and bool(((lag > 0) & (lag <= room) & can_draft).any())

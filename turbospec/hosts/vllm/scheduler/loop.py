@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,6 +40,8 @@ from turbospec.runtime.plan_reuse import RunningPlan
 CATCH_UP_SHARE = 0.02
 """Largest share of time for passes that catch up requests that do not draft yet. vLLM's own way, a first pass in every
 step, takes 4 to 11 %. Where a large batch would need more, its requests draft no more until they end."""
+ABSENT = ""
+"""In place of a request's name; no request has it."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,7 +65,7 @@ class _Plan:
 
     view: StepView
     names: Sequence[str]
-    """Of the view's requests."""
+    """Of the view's requests; `ABSENT` for those that the plan's step did not schedule."""
     lengths: IntArray
     """(n,) draft lengths without padding."""
     padded_length: int
@@ -136,8 +138,8 @@ class VllmLoop:
     def idle(self, num_scheduled: Mapping[str, int], began: float) -> tuple[bool, DrafterOrders | None]:
         """Whether a step of one token for each request reuses a plan without drafts, and the orders to the worker.
 
-        The fast path, for steps whose requests are all known to the plan. Such a step is only counted: do not call
-        `plan` for it.
+        The fast path, for steps whose requests are all known to the plan and go on where they were. Such a step is only
+        counted: do not call `plan` for it.
         """
         running, tokens = self._running, len(num_scheduled)
         if running is None or sum(num_scheduled.values()) != tokens or not running.covers(num_scheduled.keys()):
@@ -159,7 +161,7 @@ class VllmLoop:
         self,
         requests: Sequence[VllmRequest],
         num_scheduled: Mapping[str, int],
-        resumed: Collection[str],
+        restarted: Collection[str],
         queue: Queue,
         began: float,
         *,
@@ -170,7 +172,7 @@ class VllmLoop:
         Args:
             requests: the n scheduled ones, before the step is added to their computed tokens.
             num_scheduled: tokens that the step computes for each of them, drafts included; in the same order.
-            resumed: requests that start anew after a preemption.
+            restarted: known requests that start anew, after a preemption or with the next input of a session.
             queue: requests that are not scheduled.
             began: when the engine turned to this step, or to the first of an unbroken run of steps up to this one, on
                 the clock of `time.perf_counter`.
@@ -180,8 +182,12 @@ class VllmLoop:
             (n,) draft lengths. The drafter drafts the longest for the whole batch; the others are to be cut. And the
             orders to the worker's drafter; None where the drafter runs in every step.
         """
+        if restarted:
+            for request in requests:
+                if request.request_id in restarted:
+                    self.known.restart(request)
         batch = ScheduledBatch.of(requests, num_scheduled, self.known)
-        plan, lengths = self._choose(batch, num_scheduled.keys(), resumed, queue)
+        plan, lengths = self._choose(batch, num_scheduled.keys(), restarted, queue)
         self._next_step += 1
         orders = None
         if self._lag is not None:
@@ -192,7 +198,6 @@ class VllmLoop:
                 batch.scheduled,
                 lengths,
                 verifies=verifies,
-                resumed=resumed,
                 unfinished=bool(batch.missing.any()),
                 drafter_fits=self._views.drafts_fit(batch),
                 early=early,
@@ -278,15 +283,18 @@ class VllmLoop:
             self._settle(*self._ended.popleft(), queue)
 
     def _choose(
-        self, batch: ScheduledBatch, names: Set[str], resumed: Collection[str], queue: Queue
+        self, batch: ScheduledBatch, names: Set[str], restarted: Collection[str], queue: Queue
     ) -> tuple[_Plan | None, IntArray]:
         """The plan of a step, None where it reuses one, with its draft lengths."""
         if self._running is not None and self._running.admits(names):
             self._running.run(names)
             return None, np.zeros(batch.size, np.int64)
         plan = self._ahead
-        lengths = None if plan is None else self._fit(plan, batch, names, resumed)
-        if plan is None or lengths is None:
+        lengths = None if plan is None else self._fit(plan, batch, names, restarted)
+        if plan is not None and lengths is not None:
+            # One that waits for room in a step keeps the drafts of an earlier plan.
+            plan = replace(plan, names=[name if name in names else ABSENT for name in plan.names])
+        else:
             plan, lengths = self._ask(self._views.of_step(self._next_step, batch, queue), batch.names)
         self._running = plan.reuse
         plan.reuse.run(names)
@@ -299,13 +307,13 @@ class VllmLoop:
         plan = _Plan(view, names, asked.draft_lengths, padded_length, RunningPlan(asked, names))
         return plan, np.full(view.size, padded_length) if padded_length else asked.draft_lengths.copy()
 
-    def _fit(self, plan: _Plan, batch: ScheduledBatch, names: Set[str], resumed: Collection[str]) -> IntArray | None:
+    def _fit(self, plan: _Plan, batch: ScheduledBatch, names: Set[str], restarted: Collection[str]) -> IntArray | None:
         """Draft lengths of a step that was planned ahead; None where the plan cannot be used.
 
         It can be used with a few newly admitted requests, unless drafting would delay their first tokens or part of
         their prompts is left for later steps.
         """
-        if plan.view.step != self._next_step or resumed or not plan.reuse.admits(names):
+        if plan.view.step != self._next_step or restarted or not plan.reuse.admits(names):
             return None
         new = [row for row, name in enumerate(batch.names) if name not in plan.reuse]
         if new and plan.reuse.drafts and self.limits.first_tokens_wait:
@@ -314,7 +322,7 @@ class VllmLoop:
             return None
         if plan.reuse.drafts and not self._views.drafts_fit(batch):
             return None
-        if plan.padded_length and not new:
+        if plan.padded_length and not new and plan.padded_length <= self._views.paddable(batch):
             return np.full(batch.size, plan.padded_length)
         limits = self._views.draft_limits(batch, batch.max_tokens - batch.output - 1)
         return np.minimum(np.array(plan.reuse.lengths(batch.names), np.int64), limits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -17,6 +17,8 @@ MAX_DRAFT_ARG = "turbospec_max_draft"
 CLASS_ARG = "turbospec_class"
 UNLIMITED = np.iinfo(np.int64).max
 """The draft length that a request allows which sets no limit."""
+LONGEST_SHOWN = 60
+"""Characters of a client's value in a log line."""
 
 
 class SamplingParams(Protocol):
@@ -70,6 +72,9 @@ class KnownRequests:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
     def rows(self, requests: Sequence[VllmRequest]) -> IntArray:
         """(n,) rows of these requests; those not seen before get one."""
         known = self._rows
@@ -85,6 +90,14 @@ class KnownRequests:
         except KeyError:
             return None
 
+    def restart(self, request: VllmRequest) -> None:
+        """Take note that a known request starts anew, after a preemption or with the next input of its session.
+
+        What it lacked in the drafter's KV cache does not lie before its next tokens any more.
+        """
+        if (row := self._rows.get(request.request_id)) is not None:
+            self._start(row, request)
+
     def forget(self, names: Iterable[str]) -> None:
         """Free the rows of finished requests; names that are not known are ignored."""
         for name in names:
@@ -95,14 +108,16 @@ class KnownRequests:
         if not self._free:
             self._grow()
         row = self._rows[request.request_id] = self._free.pop()
-        params = request.sampling_params
-        args = (params.extra_args if params is not None else None) or {}
         self.numbers[row], self._next_number = self._next_number, self._next_number + 1
+        self._start(row, request)
+        return row
+
+    def _start(self, row: int, request: VllmRequest) -> None:
+        args = _arguments(request)
         self.max_draft[row] = self._max_draft(args)
         self.class_ids[row] = self._class_id(args)
         self.one_token[row] = request.max_tokens <= 1
         self.lag_tokens[row], self.lag_since[row], self.lacks_prompt[row] = 0, 0, False
-        return row
 
     def _grow(self) -> None:
         capacity = len(self.numbers)
@@ -118,10 +133,10 @@ class KnownRequests:
         try:
             length = int(value)
             whole = length >= 0 and length == float(value)
-        except (TypeError, ValueError, OverflowError):
+        except Exception:  # of whatever type a client gave
             length, whole = 0, False
         if not whole:
-            self._complain(MAX_DRAFT_ARG, f"{value!r} is not a whole number from 0 and is ignored")
+            self._complain(MAX_DRAFT_ARG, f"{_shown(value)} is not a whole number from 0 and is ignored")
             return UNLIMITED
         return min(length, UNLIMITED)
 
@@ -129,12 +144,16 @@ class KnownRequests:
         value = args.get(CLASS_ARG)
         if value is None:
             return 0
-        name = str(value)
+        try:
+            name = str(value)
+        except Exception:  # such as an integer of too many digits
+            self._complain(CLASS_ARG, f"{_shown(value)} is no name and is served as class 0")
+            return 0
         if name not in self._classes:
             if len(self._classes) == MAX_CLASSES - 1:
                 self._complain(
                     CLASS_ARG,
-                    f"only {MAX_CLASSES - 1} classes are distinguished; {name!r} is served as class 0",
+                    f"only {MAX_CLASSES - 1} classes are distinguished; {_shown(name)} is served as class 0",
                 )
                 return 0
             self._classes[name] = len(self._classes) + 1
@@ -145,3 +164,19 @@ class KnownRequests:
         if argument not in self._complained:
             self._complained.add(argument)
             log.warning("%s: %s", argument, text)
+
+
+def _arguments(request: VllmRequest) -> Mapping[str, Any]:
+    """The request's `extra_args`; none where they are no mapping."""
+    params = request.sampling_params
+    args: object = None if params is None else params.extra_args
+    return cast("Mapping[str, Any]", args) if isinstance(args, Mapping) else {}
+
+
+def _shown(value: object) -> str:
+    """A client's value for the log: printable, short, and whatever its type."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"

@@ -2,8 +2,8 @@
 """vLLM's schedulers, with draft lengths that the controller chooses for every step and every request.
 
 Methods of vLLM are extended, none is replaced: after a step is scheduled its draft length is set, drafts are cut to
-their request's length before they are verified, and every output is reported. A step in which any of that fails runs as
-in vLLM without TurboSpec.
+their request's length before they are verified, and every output is reported. All that TurboSpec adds runs within
+`_Adaptive._measured`, which lets no error through to vLLM: a step in which it fails runs as in vLLM without TurboSpec.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 
+from turbospec.errors import UserError
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.outputs import verified
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
@@ -31,7 +32,7 @@ from turbospec.hosts.vllm.shared.drafter_orders import (
 )
 from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule, largest_batches
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileWriter, file_of_engine
-from turbospec.hosts.vllm.shared.settings import read_settings
+from turbospec.hosts.vllm.shared.settings import Settings, read_settings
 from turbospec.hosts.vllm.shared.support import LOOK_UP_METHODS, drafts_in_one_pass, drafts_late, kept_tokens
 from turbospec.observability.metrics import HostSeconds, StepMetrics
 from turbospec.observability.trace import DecisionTrace
@@ -39,6 +40,8 @@ from turbospec.observability.trace import DecisionTrace
 log = logging.getLogger("turbospec")
 
 MARK = "_turbospec_fetches_drafts_that_are_due"
+STEP_ATTRIBUTE = "turbospec_step"
+"""Of `SchedulerOutput`: the loop's number of the step."""
 MAX_FAULTS = 100
 """Faults of one burst, after which TurboSpec stays off."""
 HEALTHY_STEPS = 200
@@ -52,15 +55,11 @@ class _Adaptive(Scheduler):
 
     def __init__(self, vllm_config, *args, **kwargs) -> None:
         super().__init__(vllm_config, *args, **kwargs)
-        fetch_only_drafts_that_are_due()
         self._trace: DecisionTrace | None = None
         self._seconds = HostSeconds()
         self._faults = 0
         """Of the present burst."""
         self._healthy_steps = 0
-        self._numbers: dict[int, int] = {}
-        """The loop's numbers of the steps under way, by the id of vLLM's `SchedulerOutput`."""
-        self._loop = self._build_loop(vllm_config)
         self._began = 0.0
         self._was_paused = False
         """Whether the engine was paused since the last step; requests may have stayed in the batch."""
@@ -68,18 +67,30 @@ class _Adaptive(Scheduler):
         """K of each request in the last scheduled step."""
         self.drafts_are_due = True
         """Whether the last scheduled step makes drafts that its output does not carry."""
+        # The server has loaded its model by now. A file that was there when it started may be gone.
+        try:
+            self._loop = self._build_loop(vllm_config)
+            fetch_only_drafts_that_are_due()
+        except UserError as error:
+            self._loop = None
+            log.warning("TurboSpec is off, vLLM keeps its own draft length: %s", error)
+        except Exception:
+            self._loop = None
+            log.exception("TurboSpec cannot start and is off; vLLM keeps its own draft length")
 
     def _build_loop(self, vllm_config) -> VllmLoop | None:
-        settings = read_settings(vllm_config.additional_config)
-        speculation = vllm_config.speculative_config
-        if settings is None or speculation is None or self.dynamic_sd_lookup is None:
-            log.warning("TurboSpec is off: it needs a policy and a --speculative-config")
+        speculation, lookup = vllm_config.speculative_config, self.dynamic_sd_lookup
+        if speculation is None or lookup is None:
+            log.warning("TurboSpec is off: it needs a --speculative-config")
             return None
-        graphs = self._graphs(vllm_config, self.dynamic_sd_lookup[1:])
         table = [tuple(entry) for entry in speculation.num_speculative_tokens_per_batch_size]
         if table == graph_schedule(self.num_spec_tokens):
-            # The table is TurboSpec's own, for CUDA graphs. A step that TurboSpec fails in drafts the maximum.
-            self.dynamic_sd_lookup = [self.num_spec_tokens] * len(self.dynamic_sd_lookup)
+            # The table is TurboSpec's own, for CUDA graphs. Without TurboSpec a step drafts the maximum.
+            self.dynamic_sd_lookup = [self.num_spec_tokens] * len(lookup)
+        settings = read_settings(vllm_config.additional_config)
+        if settings is None:
+            log.warning("TurboSpec is off: it needs a policy")
+            return None
         # Suffix decoding has no draft model, and no configuration of one.
         drafter = speculation.draft_model_config or vllm_config.model_config
         limits = EngineLimits(
@@ -94,15 +105,15 @@ class _Adaptive(Scheduler):
             prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),
             late_drafts=drafts_late(vllm_config),
             tokens_first=vllm_config.use_v2_model_runner and not current_platform.is_cpu(),
-            graphs=graphs,
+            graphs=self._graphs(vllm_config, lookup[1:]),
         )
         engine = vllm_config.parallel_config.data_parallel_index
         controller = settings.controller()
         self._stats = controller.stats
-        if settings.trace is not None:
-            self._trace = DecisionTrace(file_of_engine(settings.trace, engine))
+        self._trace = _trace(settings, engine)
+        if self._trace is not None:
             controller.listeners.append(self._trace)
-        if (path := os.environ.get(METRICS_FILE_VARIABLE)) is not None:
+        if path := os.environ.get(METRICS_FILE_VARIABLE):
             metrics = StepMetrics(controller.stats, self._seconds)
             controller.listeners += [metrics, MetricsFileWriter(file_of_engine(Path(path), engine), metrics)]
         return VllmLoop(controller, limits)
@@ -132,21 +143,19 @@ class _Adaptive(Scheduler):
         return super().set_pause_state(*args, **kwargs)
 
     def _update_after_schedule(self, scheduler_output) -> None:
-        self.drafts_are_due = True
+        self.drafts_are_due, self._lengths = True, {}
         if self._loop is not None:
             with self._measured():
                 self._loop.known.forget(scheduler_output.finished_req_ids)
                 if scheduler_output.num_scheduled_tokens:
                     self._plan(self._loop, scheduler_output)
-                    self._numbers[id(scheduler_output)] = self._loop.newest
                 self._healthy_steps += 1
                 if self._healthy_steps == HEALTHY_STEPS:
                     self._faults = 0
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output, model_runner_output):
-        loop = self._loop
-        number = None if loop is None else self._numbers.pop(id(scheduler_output), None)
+        loop, number = self._loop, getattr(scheduler_output, STEP_ATTRIBUTE, None)
         if loop is None or number is None:
             return super().update_from_output(scheduler_output, model_runner_output)
         sampled: list[int] = []
@@ -163,7 +172,8 @@ class _Adaptive(Scheduler):
 
     def shutdown(self) -> None:
         if self._trace is not None:
-            self._trace.close()
+            with self._measured():
+                self._trace.close()
         super().shutdown()
 
     @contextmanager
@@ -185,34 +195,50 @@ class _Adaptive(Scheduler):
 
     def _plan(self, loop: VllmLoop, scheduler_output) -> None:
         scheduled = scheduler_output.num_scheduled_tokens
-        idle, orders = loop.idle(scheduled, self._began)
-        if idle:
-            self._order(scheduler_output, orders, 0)
-            return
+        # Besides new requests these are sessions with their next input and, on model runner V2, those that resume.
+        starting = [each.req_id for each in scheduler_output.scheduled_new_reqs]
+        restarted = {name for name in starting if name in loop.known}
+        restarted |= scheduler_output.scheduled_cached_reqs.resumed_req_ids
+        if not restarted:
+            idle, orders = loop.idle(scheduled, self._began)
+            if idle:
+                self._order(scheduler_output, loop.newest, orders, {})
+                return
+        for name in starting:
+            # A session's next input comes in place of the drafts after its last turn.
+            self.requests[name].spec_token_ids = []
         requests = [self.requests[name] for name in scheduled]
         verifies = any(scheduler_output.scheduled_spec_decode_tokens.values())
-        resumed = scheduler_output.scheduled_cached_reqs.resumed_req_ids
-        lengths, orders = loop.plan(requests, scheduled, resumed, self._queue(), self._began, verifies=verifies)
-        longest = int(lengths.max(initial=0))
-        self._order(scheduler_output, orders, longest)
-        if longest:
-            self._lengths = dict(zip(scheduled, lengths.tolist(), strict=True))
+        lengths, orders = loop.plan(requests, scheduled, restarted, self._queue(), self._began, verifies=verifies)
+        drafted = dict(zip(scheduled, lengths.tolist(), strict=True)) if lengths.any() else {}
+        self._order(scheduler_output, loop.newest, orders, drafted)
 
-    def _order(self, scheduler_output, orders: DrafterOrders | None, longest: int) -> None:
+    def _order(self, scheduler_output, step: int, orders: DrafterOrders | None, lengths: dict[str, int]) -> None:
+        """Take the plan of a step over into vLLM's output. Last, so that a step has all of it or nothing.
+
+        Args:
+            scheduler_output: vLLM's.
+            step: the loop's number of the step.
+            orders: to the worker's drafter.
+            lengths: K of each request; empty where nothing is drafted.
+        """
+        setattr(scheduler_output, STEP_ATTRIBUTE, step)
         if orders is not None:
             setattr(scheduler_output, ORDERS_ATTRIBUTE, orders)
-        if longest:
+        if lengths:
             setattr(scheduler_output, DRAFTS_DUE_ATTRIBUTE, True)
-        scheduler_output.num_spec_tokens_to_schedule = longest
-        self.drafts_are_due = longest > 0
-        self._lengths = {}
+        scheduler_output.num_spec_tokens_to_schedule = max(lengths.values(), default=0)
+        self.drafts_are_due, self._lengths = bool(lengths), lengths
 
     def _cut_drafts(self) -> None:
         """Cut the drafts of the last scheduled step, or their placeholders, to each request's K."""
-        for name, length in self._lengths.items():
-            request = self.requests.get(name)
-            if request is not None and len(request.spec_token_ids) > length:
-                request.spec_token_ids = request.spec_token_ids[:length]
+        if not self._lengths:
+            return
+        with self._measured():
+            for name, length in self._lengths.items():
+                request = self.requests.get(name)
+                if request is not None and len(request.spec_token_ids) > length:
+                    request.spec_token_ids = request.spec_token_ids[:length]
 
     def _queue(self) -> Queue:
         _, requests = self.get_request_counts()
@@ -227,8 +253,6 @@ class _Adaptive(Scheduler):
         return Queue(requests, max(now - arrived, 0.0), min(ready, slots))
 
     def _fail(self) -> None:
-        self._lengths = {}
-        self._numbers.clear()
         if self._loop is None:
             return
         self._faults, self._healthy_steps = self._faults + 1, 0
@@ -240,6 +264,17 @@ class _Adaptive(Scheduler):
         else:
             log.error("TurboSpec failed and is off until the server restarts; vLLM continues with its own draft length")
             self._loop = None
+
+
+def _trace(settings: Settings, engine: int) -> DecisionTrace | None:
+    """The trace of an engine core; None where there is to be none, or where it cannot be written."""
+    if settings.trace is None:
+        return None
+    try:
+        return DecisionTrace(file_of_engine(settings.trace, engine))
+    except UserError as error:
+        log.warning("there is no trace: %s", error)
+        return None
 
 
 def fetch_only_drafts_that_are_due() -> None:

@@ -87,13 +87,11 @@ class Views:
         missing = batch.missing
         # A step in flight, and this one, each emit at least one token before drafts are made.
         emitted = batch.output + batch.in_flight + running
-        left = batch.max_tokens - emitted - 1
+        # A step in flight may end a request.
+        left = np.maximum(batch.max_tokens - emitted - 1, 0)
         prefilling = missing > 0
         phase = np.where(prefilling, Phase.PREFILL, np.where(emitted > 0, Phase.DECODE, Phase.FIRST_DECODE))
         draft_limits = np.where(prefilling, 0, self.draft_limits(batch, left))
-        # Requests whose drafts are not limited by the tokens left to emit must not be padded beyond their limit.
-        limited = draft_limits < np.minimum(limits.max_draft, left - 1)
-        paddable = int(draft_limits[limited].min(initial=limits.max_draft))
         if not self.drafts_fit(batch):
             draft_limits[:] = 0
         view = StepView(
@@ -120,6 +118,7 @@ class Views:
             drafter_prefill_tokens=0 if self._lag is None else batch.prefill_tokens,
         )
         if limits.graphs and not view.prefill_pending:
+            paddable = self.paddable(batch)
             lengths = tuple(length for length in limits.full_graphs(view.size) if length <= paddable)
             view = replace(view, graph_lengths=lengths)
         return view
@@ -138,8 +137,16 @@ class Views:
             batch: the n scheduled requests.
             left: (n,) tokens left to emit after the next one.
         """
-        room = np.minimum(left - 1, self._limits.max_model_len - batch.computed - 2)
-        allowed = np.minimum(self._known.max_draft[batch.rows], self._limits.max_draft)
+        return np.maximum(np.minimum(left - 1, self._allowed(batch)), 0)
+
+    def paddable(self, batch: ScheduledBatch) -> int:
+        """The length to which all drafts may be padded: past a request's last token, and past no other limit."""
+        return int(self._allowed(batch).min(initial=self._limits.max_draft))
+
+    def _allowed(self, batch: ScheduledBatch) -> IntArray:
+        """(n,) longest draft of each request, however few tokens are left to emit; negative where it is too long."""
+        limits = self._limits
+        allowed = np.minimum(self._known.max_draft[batch.rows], limits.max_draft)
         if self._lag is not None:
             allowed = np.where(self._lag.can_draft(batch.rows), allowed, 0)
-        return np.maximum(np.minimum(room, allowed), 0)
+        return np.minimum(allowed, limits.max_model_len - batch.computed - 2)

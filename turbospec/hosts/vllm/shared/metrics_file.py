@@ -13,6 +13,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from turbospec.files.reading import MEBIBYTE, read_text
 from turbospec.interface import StepOutcome, StepPlan, StepView
 
 log = logging.getLogger("turbospec")
@@ -22,6 +23,8 @@ METRICS_FILE_VARIABLE = "TURBOSPEC_METRICS_FILE"
 configuration: its hash is the key of vLLM's compilation cache, and the path differs at every start."""
 EVERY_SECONDS = 1.0
 """Delay from a step to the file that contains it."""
+MAX_BYTES = 4 * MEBIBYTE
+"""Largest file that is read."""
 
 
 def file_of_engine(path: Path, engine: int) -> Path:
@@ -33,7 +36,7 @@ class MetricsFileWriter:
     """A controller's listener that writes a collector's metrics in a thread, so that steps do not wait for the file.
 
     The process that reads the file removes its folder when it exits; then the thread ends silently. Where the folder is
-    still there, a failed write ends it with one warning.
+    still there, an error ends it with one warning.
 
     Args:
         path: the file, replaced as a whole each time.
@@ -56,8 +59,8 @@ class MetricsFileWriter:
             time.sleep(EVERY_SECONDS)
             self._step_finished.clear()
             try:
-                write_to_textfile(str(self._path), self._registry)
-            except OSError as error:
+                write_to_textfile(str(self._path), self._registry)  # beside the file, then moved there
+            except Exception as error:
                 if self._path.parent.is_dir():
                     log.warning(
                         "%s: cannot write TurboSpec's metrics (%s); they are no longer updated", self._path, error
@@ -68,6 +71,9 @@ class MetricsFileWriter:
 class MetricsFileReader(Collector):
     """A collector of the metrics that other processes wrote last; none while there is no file.
 
+    It raises nothing, because the process's other metrics would be lost too: a file that cannot be read is left out,
+    with one warning.
+
     Args:
         path: the first engine core's file; the others' are its `file_of_engine`.
         engines: number of engine cores. With several, every metric has the label `engine`, as vLLM's own.
@@ -76,21 +82,29 @@ class MetricsFileReader(Collector):
     def __init__(self, path: Path, engines: int = 1) -> None:
         self._path = path
         self._engines = engines
+        self._complained = False
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
         for engine in range(self._engines):
-            try:
-                text = file_of_engine(self._path, engine).read_text(encoding="utf-8")
-            except OSError:
-                continue
-            for family in text_string_to_metric_families(text):
+            for family in self._read(file_of_engine(self._path, engine)):
                 samples = family.samples
                 if self._engines > 1:
                     samples = [each._replace(labels=each.labels | {"engine": str(engine)}) for each in samples]
                 known = families.setdefault(family.name, family)
                 known.samples = samples if known is family else known.samples + samples
         yield from families.values()
+
+    def _read(self, path: Path) -> list[Metric]:
+        try:
+            if not path.exists():
+                return []
+            return list(text_string_to_metric_families(read_text(path, "metrics file", limit=MAX_BYTES)))
+        except Exception as error:  # the parser raises errors of several types
+            if not self._complained:
+                self._complained = True
+                log.warning("%s: TurboSpec's metrics cannot be read and are left out (%s)", path, str(error)[:200])
+            return []
 
     def describe(self) -> list[Metric]:
         """No metrics before the first step. Without this method a registry calls `collect` when it is registered."""

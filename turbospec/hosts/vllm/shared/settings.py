@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turbospec.controller import Controller
 from turbospec.errors import UserError
+from turbospec.files.writing import check_outputs
 from turbospec.hosts.vllm.shared.support import ADDITIONAL_CONFIG_KEY, is_asked_for, settings_in
 from turbospec.models.profile import Profile
-from turbospec.observability.trace import check_writable
 from turbospec.policy import load_controller
 from turbospec.policy.load import find_policy
 from turbospec.policy.schema import read_policy
@@ -36,13 +36,13 @@ class Settings(BaseModel):
         """Read the files, and see whether the trace can be written, without building anything.
 
         Raises:
-            UserError: one is missing or wrong.
+            UserError: one is missing or wrong, or the trace would be written over one of them.
         """
-        read_policy(find_policy(self.policy))
+        policy = find_policy(self.policy)
+        read_policy(policy)
         if self.profile is not None:
             Profile.load(self.profile)
-        if self.trace is not None:
-            check_writable(self.trace)
+        check_outputs(self.trace, inputs=(policy, self.profile))
 
     def controller(self) -> Controller:
         """The controller, following its policy's file.

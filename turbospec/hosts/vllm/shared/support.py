@@ -126,10 +126,14 @@ def unsupported(setup: SetUp) -> str | None:
     """Why TurboSpec cannot control this configuration; None where it can."""
     if setup.method is None:
         return "there is no --speculative-config"
-    release = tuple(int(part) for part in setup.version[:2])
+    version = ".".join(map(str, setup.version[:2]))
+    try:
+        release = tuple(int(part) for part in setup.version[:2])
+    except ValueError:  # of a build without a version
+        release = ()
     if not OLDEST_VERSION <= release <= NEWEST_VERSION:
         oldest, newest = (".".join(map(str, each)) for each in (OLDEST_VERSION, NEWEST_VERSION))
-        return f"vLLM {'.'.join(map(str, release))} is not supported; supported are {oldest} to {newest}"
+        return f"vLLM {version} is not supported; supported are {oldest} to {newest}"
     if setup.method in NO_DRAFTER:
         return NO_DRAFTER[setup.method]
     known = SEQUENTIAL_METHODS + LOOK_UP_METHODS + BLOCK_METHODS
@@ -145,6 +149,5 @@ def unsupported(setup: SetUp) -> str | None:
             "gives to other requests"
         )
     if setup.model_runner_v2 and release < OLDEST_V2_VERSION:
-        version = ".".join(map(str, release))
         return f"vLLM {version}'s model runner V2 has one draft length for all steps; set VLLM_USE_V2_MODEL_RUNNER=0"
     return None

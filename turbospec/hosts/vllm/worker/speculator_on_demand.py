@@ -35,7 +35,8 @@ def install(model_runner) -> None:
     execute = model_runner.execute_model
 
     def execute_model(scheduler_output, *given, **named):
-        on_demand.take(scheduler_output)
+        if scheduler_output.total_num_scheduled_tokens:  # a step without tokens has no orders, and changes nothing
+            on_demand.take(scheduler_output)
         return execute(scheduler_output, *given, **named)
 
     model_runner.execute_model = execute_model

@@ -31,7 +31,7 @@ class Steps:
         self,
         drafted: dict[str, int] | None = None,
         prompts: dict[str, int] | None = None,
-        resumed: str = "",
+        restarted: str = "",
         *,
         unfinished: bool = False,
         drafter_fits: bool = True,
@@ -40,6 +40,8 @@ class Steps:
     ) -> DrafterOrders:
         """One in which `drafted` are verified, `prompts` computed, and `lengths` wanted."""
         drafted, prompts = drafted or {}, prompts or {}
+        for name in restarted:
+            self.known.restart(Request(name))
         self.lengths = np.array([lengths.get(name, 0) for name in self.names])
         return self.cache.orders(
             self.names,
@@ -47,7 +49,6 @@ class Steps:
             np.array([prompts.get(name, 1 + drafted.get(name, 0)) for name in self.names]),
             self.lengths,
             verifies=any(drafted.values()),
-            resumed=set(resumed),
             unfinished=unfinished,
             drafter_fits=drafter_fits,
             early=early,
@@ -187,7 +188,7 @@ def test_a_prompt_that_others_may_share_goes_through_the_drafter_if_it_has_no_la
 def test_who_starts_anew_owes_nothing() -> None:
     steps = Steps("ab", prefix_caching=True)
     steps.step(prompts={"b": 20})
-    steps.step(resumed="b", prompts={"b": 80})
+    steps.step(restarted="b", prompts={"b": 80})
     assert steps.missed == [0, 0]
     assert steps.step().skip
     assert steps.idle() is not None
@@ -237,15 +238,17 @@ def test_who_lacks_what_is_no_longer_kept_cannot_draft() -> None:
     assert orders.catch_up == {}
     assert orders.oldest == 1
     assert steps.lengths.tolist() == [0, 0]
-    steps.step(resumed="a", prompts={"a": 9})
+    steps.step(restarted="a", prompts={"a": 9})
     assert steps.missed[0] == 0
     assert steps.can_draft("a")
 
 
-def test_after_a_step_without_orders_what_was_kept_is_lost() -> None:
-    steps = Steps("ab")
-    steps.step()
+def test_after_a_step_without_orders_nobody_lags() -> None:
+    """The worker has run the drafter for all of the step's requests, and has dropped what it kept."""
+    steps = Steps("ab", prefix_caching=True)
+    steps.step(prompts={"b": 20})
     steps.cache.lose_kept()
-    assert not steps.can_draft("a")
-    steps.step(a=2)
-    assert steps.lengths.tolist() == [0, 0], "its lag cannot be caught up"
+    assert steps.missed == [0, 0]
+    orders = steps.step(a=2)
+    assert (orders.catch_up, orders.skip, orders.oldest) == ({}, False, 1)
+    assert steps.lengths.tolist() == [2, 0]

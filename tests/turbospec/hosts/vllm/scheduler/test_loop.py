@@ -214,6 +214,24 @@ def test_drafts_end_with_the_tokens_left_and_the_model() -> None:
     assert controller.views[0].tokens_left.tolist() == [3, 39]
 
 
+def test_a_request_may_ask_for_more_tokens_than_64_bits_hold() -> None:
+    controller = Recorder(lengths=[5])
+    engine = FakeEngine(controller)
+    assert engine.step([Request("a", max_tokens=10**25), Request("b")]).tolist() == [5, 5]
+    left, other = controller.views[0].tokens_left.tolist()
+    assert left > LIMITS.max_model_len
+    assert other == 39
+
+
+def test_a_request_that_ends_in_the_step_that_runs_has_no_tokens_left() -> None:
+    controller = Recorder(lengths=[0, 3])
+    engine, last = FakeEngine(controller), Request("a", num_prompt_tokens=1, max_tokens=1)
+    engine.schedule([last])
+    engine.loop.plan_ahead([last], Queue())
+    assert controller.views[-1].tokens_left.tolist() == [0]
+    assert controller.views[-1].draft_limits.tolist() == [0]
+
+
 def test_an_aborted_request_teaches_nothing() -> None:
     controller = Recorder(lengths=[2, 2])
     engine, a, b = FakeEngine(controller), Request("a"), Request("b")
@@ -389,6 +407,28 @@ def test_graphs_are_for_batches_that_only_decode_and_whose_requests_may_all_be_v
     for _ in range(2):
         engine.step([batch[0], capped])
     assert controller.views[-1].graph_lengths == (0,)
+
+
+def test_no_request_is_padded_beyond_its_own_limit_at_its_end_either() -> None:
+    """One token is left: padding past it is allowed, and past its limit it is not."""
+    controller = Recorder(lengths=[2, 2])
+    engine = FakeEngine(controller, GRAPHS)
+    refuses = SimpleNamespace(extra_args={"turbospec_max_draft": 0})
+    batch = [Request("a"), Request("b", max_tokens=2, sampling_params=refuses)]
+    assert engine.step(batch).tolist() == [2, 0]
+    assert controller.views[0].graph_lengths == (0,)
+
+
+def test_a_padded_plan_ahead_is_cut_where_a_request_has_come_near_the_models_length() -> None:
+    controller = Recorder(lengths=[2, 3, 3])
+    engine, a = (
+        FakeEngine(controller, replace(GRAPHS, max_draft=3, max_model_len=19)),
+        Request("a", num_prompt_tokens=9),
+    )
+    assert engine.step([a], ahead=True).tolist() == [2]
+    # Two more tokens than the plan knew of: of 19, 14 are computed.
+    assert engine.step([a], accepted={"a": 2}, ahead=True).tolist() == [3]
+    assert engine.step([a], ahead=True).max() <= 19 - 16 - 2
 
 
 def test_a_plan_ahead_is_dropped_where_a_request_resumes_or_the_step_is_another() -> None:

@@ -83,13 +83,58 @@ def test_a_request_says_what_it_wants() -> None:
     assert again == chat
 
 
-@pytest.mark.parametrize("value", [-1, "many", 1.5, [2], math.inf, 10**400])
+class Unspeakable:
+    """Of no use, and without a text."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    __str__ = __int__ = __repr__
+
+
+LONG = pytest.param(10**5000, id="more digits than Python prints")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [-1, "many", 1.5, [2], math.inf, 10**400, LONG, Unspeakable(), pytest.param("x" * 10**6, id="a long text"), {}],
+)
 def test_a_wrong_length_is_one_warning_and_no_limit(value: Any, caplog: pytest.LogCaptureFixture) -> None:
     known = KnownRequests()
     with caplog.at_level(logging.WARNING, "turbospec"):
         rows = known.rows([Request(name, {"turbospec_max_draft": value}) for name in "ab"])
     assert known.max_draft[rows].tolist() == [UNLIMITED, UNLIMITED]
-    assert [record.getMessage().startswith("turbospec_max_draft") for record in caplog.records] == [True]
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("turbospec_max_draft")
+    assert len(message) < 200
+
+
+@pytest.mark.parametrize("value", [LONG, Unspeakable()])
+def test_a_class_without_a_name_is_the_unnamed_one(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+    known = KnownRequests()
+    with caplog.at_level(logging.WARNING, "turbospec"):
+        rows = known.rows([Request(name, {"turbospec_class": value}) for name in "ab"])
+    assert known.class_ids[rows].tolist() == [0, 0]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("args", [None, {}, [], "turbospec_max_draft", 7])
+def test_arguments_of_any_type_are_taken(args: Any) -> None:
+    known = KnownRequests()
+    assert known.max_draft[known.rows([Request("a", args)])] == UNLIMITED
+
+
+def test_who_starts_anew_keeps_its_number_and_says_again_what_it_wants() -> None:
+    known = KnownRequests()
+    row = known.rows([Request("a", {"turbospec_max_draft": 2})])
+    known.lag_tokens[row], known.lacks_prompt[row] = 7, True
+    number = known.numbers[row]
+    known.restart(Request("a", {"turbospec_max_draft": 3}))
+    known.restart(Request("never seen"))
+    assert known.rows([Request("a")]) == row
+    assert (known.numbers[row], known.max_draft[row], known.lag_tokens[row]) == (number, 3, 0)
+    assert not known.lacks_prompt[row]
+    assert len(known) == 1
 
 
 def test_more_classes_than_are_told_apart_share_the_unnamed_one(caplog: pytest.LogCaptureFixture) -> None:

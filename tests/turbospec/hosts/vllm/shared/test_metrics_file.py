@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +61,37 @@ def test_several_engine_cores_have_a_label_and_a_file_each(tmp_path: Path) -> No
     assert generate_latest(there).count(b"# TYPE turbospec_emitted_tokens_total") == 1
 
 
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda path: path.write_text("turbospec_steps_total{"), id="truncated"),
+        pytest.param(lambda path: path.write_bytes(bytes(range(256))), id="no text"),
+        pytest.param(lambda path: path.write_bytes(b"a" * (metrics_file.MAX_BYTES + 1)), id="huge"),
+        pytest.param(lambda path: path.mkdir(), id="folder"),
+        pytest.param(fifo, id="FIFO"),
+        pytest.param(lambda path: path.symlink_to("/dev/zero"), id="endless"),
+    ],
+)
+def test_a_file_that_cannot_be_read_leaves_the_other_metrics_alone(
+    spoil: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, there = tmp_path / "metrics.prom", CollectorRegistry()
+    there.register(MetricsFileReader(path, engines=2))
+    there.register(metrics())
+    file_of_engine(path, 1).write_text("# TYPE turbospec_x counter\nturbospec_x_total 7\n")
+    spoil(path)
+    with caplog.at_level(logging.WARNING, logger="turbospec"):
+        for _ in range(2):
+            assert there.get_sample_value("turbospec_x_total", {"engine": "1"}) == 7
+            assert there.get_sample_value("turbospec_steps_total") == 0
+    assert len(caplog.records) == 1
+    assert str(path) in caplog.text
+
+
 def test_a_server_that_has_ended_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The process that reads the file ends first and takes the folder along."""
     folder = tmp_path / "turbospec-1"
@@ -71,11 +104,12 @@ def test_a_server_that_has_ended_is_no_failure(tmp_path: Path, caplog: pytest.Lo
     assert caplog.records == []
 
 
-def test_a_disk_that_fails_is_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("No space for a metric")])
+def test_a_write_that_fails_is_said_once(
+    error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: str, registry: CollectorRegistry) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr(metrics_file, "write_to_textfile", full)
     writer = MetricsFileWriter(tmp_path / "metrics.prom", metrics())
@@ -85,4 +119,4 @@ def test_a_disk_that_fails_is_said_once(
             writer._thread.join(10)
     assert not writer._thread.is_alive()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "No space left on device" in caplog.text
+    assert "No space" in caplog.text

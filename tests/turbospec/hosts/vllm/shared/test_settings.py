@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from turbospec.errors import UserError
 from turbospec.hosts.vllm.shared.settings import read_settings
+
+OFF = "version: 1\npolicy: off\n"
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +51,49 @@ def test_a_policy_that_is_not_there_is_named_before_the_server_starts(tmp_path: 
         settings.check()
 
 
-def test_a_trace_that_cannot_be_written_is_named_before_the_server_starts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trace", ["file/trace.jsonl", "", "fifo", "/dev/full", "file\0", "x" * 300, "policy.yaml"])
+def test_a_trace_that_cannot_be_written_is_named_before_the_server_starts(trace: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    settings = read_settings({"turbospec": {"policy": "adaptive", "trace": str(tmp_path / "file" / "trace.jsonl")}})
+    os.mkfifo(tmp_path / "fifo")
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(OFF)
+    settings = read_settings({"turbospec": {"policy": str(policy), "trace": str(tmp_path / trace)}})
     assert settings is not None
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(UserError, match=r"name another file|name a file"):
+        settings.check()
+    assert policy.read_text() == OFF
+
+
+@pytest.mark.parametrize("variable", ["TURBOSPEC_POLICY", "TURBOSPEC_PROFILE"])
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"{", b"[" * 100_000, b"a: &a [*a]", b"policy: [\n"])
+def test_a_file_that_is_none_is_named_before_the_server_starts(
+    variable: str, content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is a folder in the file's place."""
+    path = tmp_path / "given"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    monkeypatch.setenv(variable, f"{path}{'/' if variable == 'TURBOSPEC_POLICY' and content is None else ''}")
+    settings = read_settings({})
+    assert settings is not None
+    with pytest.raises(UserError, match="given"):
+        settings.check()
+
+
+@pytest.mark.parametrize("variable", ["TURBOSPEC_POLICY", "TURBOSPEC_PROFILE"])
+@pytest.mark.parametrize("device", ["/dev/zero", "fifo"])
+def test_a_device_or_a_pipe_does_not_hang_the_server(
+    variable: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    monkeypatch.setenv(variable, str(tmp_path / device))
+    settings = read_settings({})
+    assert settings is not None
+    with pytest.raises(UserError, match="pipe, socket or device"):
         settings.check()
 
 

@@ -1,0 +1,257 @@
+"""TurboSpec's schedulers on a stand-in for vLLM's: what happens where they fail, and cases that fuzzing found."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.turbospec.hosts.vllm.fuzzing.server import Added, Setup, StandIn
+from tests.turbospec.hosts.vllm.scheduler.test_loop import Recorder
+from turbospec.hosts.vllm.scheduler.loop import VllmLoop
+from turbospec.hosts.vllm.shared.drafter_orders import DRAFTS_ATTRIBUTE, orders_of
+from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE
+
+K = 5
+"""vLLM's own."""
+OFF = "version: 1\npolicy: off\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(METRICS_FILE_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """TurboSpec's, in the order in which they are logged."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())
+    log = logging.getLogger("turbospec")
+    log.addHandler(handler)
+    yield messages
+    log.removeHandler(handler)
+
+
+class Engine:
+    """An engine core and its worker, in which every draft is rejected."""
+
+    def __init__(self, folder: Path, **setup: Any) -> None:
+        file = folder / "policy.yaml"
+        file.write_text(OFF)
+        self.server = StandIn(Setup(policy=file, longest=K, **setup), random.Random(0))
+        self.server.build(lambda base: base)
+        self.scheduler = self.server.scheduler
+
+    def plan(self, *lengths: int, idle_steps: int = 1) -> Recorder:
+        """Have the loop plan these lengths, and then 0."""
+        controller = Recorder(lengths=[*lengths], idle_steps=idle_steps)
+        self.scheduler._loop = VllmLoop(controller, self.scheduler._loop.limits)
+        return controller
+
+    def add(self, name: str, prompt: int = 4, max_tokens: int = 40, **extra: Any) -> Any:
+        params = SimpleNamespace(extra_args=extra.pop("extra_args", None))
+        self.server.add(Added(name, prompt, max_tokens, params, 0.0, **extra))
+        return self.scheduler.requests[name]
+
+    def schedule(self) -> Any:
+        output = self.scheduler.schedule()
+        self.scheduler.get_grammar_bitmask(output)
+        return output
+
+    def finish(self, output: Any, *, token: int = 1, drafts: bool = True) -> None:
+        names = list(output.num_scheduled_tokens)
+        chunks = {name for name in names if self.scheduler.requests[name].is_prefill_chunk}
+        made = self.server.model_output(names, [[] if name in chunks else [token] for name in names])
+        self.scheduler.update_from_output(output, made)
+        longest = output.num_spec_tokens_to_schedule
+        self.server.post_step(
+            lambda: self.server.drafts(names, [[1] * longest for _ in names]) if drafts else None, bool(names)
+        )
+
+    def step(self, **finish: Any) -> Any:
+        output = self.schedule()
+        self.finish(output, **finish)
+        return output
+
+
+def fail(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("on purpose")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda loop: setattr(loop.known, "forget", fail), id="known.forget"),
+        pytest.param(lambda loop: setattr(loop, "idle", fail), id="idle"),
+        pytest.param(lambda loop: setattr(loop, "plan", fail), id="plan"),
+        pytest.param(lambda loop: setattr(loop, "finish", fail), id="finish"),
+        pytest.param(lambda loop: setattr(loop, "settle", fail), id="settle"),
+        pytest.param(lambda loop: setattr(loop.controller, "plan", fail), id="controller.plan"),
+        pytest.param(lambda loop: setattr(loop.controller, "observe", fail), id="controller.observe"),
+    ],
+)
+def test_an_error_of_turbospec_stays_in_its_boundary(
+    spoil: Callable[[VllmLoop], None], asynchronous: bool, tmp_path: Path, warnings: list[str]
+) -> None:
+    """vLLM goes on with its own draft length, and a burst of errors is one warning."""
+    engine = Engine(tmp_path, asynchronous=asynchronous)
+    request = engine.add("a")
+    engine.plan(2, 2, 2, 2, 2)
+    engine.step()
+    spoil(engine.scheduler._loop)
+    for _ in range(3):
+        engine.step()
+    assert request.num_output_tokens == 4
+    assert engine.scheduler._faults > 0
+    assert warnings == ["TurboSpec failed in a step; the step runs with vLLM's own draft length"]
+
+
+def test_a_step_that_cannot_be_planned_is_vllms_own(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    engine.add("a")
+    engine.scheduler._loop.plan = fail
+    output = engine.schedule()
+    assert output.num_spec_tokens_to_schedule == K
+    assert orders_of(output) is None
+    assert engine.scheduler.drafts_are_due
+    engine.finish(output)
+    assert len(engine.scheduler.requests["a"].spec_token_ids) == K
+
+
+def test_drafts_are_cut_although_a_later_part_of_their_step_fails(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    a, b = engine.add("a"), engine.add("b", extra_args={"turbospec_max_draft": 1})
+    engine.plan(3)
+    engine.scheduler._loop.settle = fail
+    engine.step()
+    assert engine.scheduler._faults == 1
+    assert [len(request.spec_token_ids) for request in (a, b)] == [3, 1]
+
+
+def test_drafts_that_come_with_the_tokens_are_vllms_to_take(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    request = engine.add("a")
+    engine.plan(2)
+    output = engine.schedule()
+    made = engine.server.model_output(["a"], [[1]])
+    setattr(made, DRAFTS_ATTRIBUTE, engine.server.drafts(["a"], [[1, 1, 1]]))
+    engine.scheduler.update_from_output(output, made)
+    assert request.spec_token_ids == [1, 1]
+    engine.server.post_step(lambda: pytest.fail("the engine core asks for drafts that it has"), True)
+
+
+def test_errors_that_do_not_end_turn_turbospec_off(tmp_path: Path, warnings: list[str]) -> None:
+    engine = Engine(tmp_path, max_model_len=400)
+    engine.add("a", max_tokens=300)
+    engine.scheduler._loop.plan = fail
+    for _ in range(150):
+        output = engine.step(drafts=False)
+    assert engine.scheduler._loop is None
+    assert len(warnings) == 2
+    assert "off until the server restarts" in warnings[1]
+    assert output.num_spec_tokens_to_schedule == K
+    engine.scheduler.shutdown()
+
+
+@pytest.mark.parametrize("own_table", [False, True])
+def test_a_policy_that_is_gone_when_the_model_is_loaded_leaves_the_server_to_vllm(
+    own_table: bool, tmp_path: Path, warnings: list[str]
+) -> None:
+    setup = Setup(policy=tmp_path / "gone.yaml", longest=K, own_table=own_table)
+    server = StandIn(setup, random.Random(0))
+    server.build(lambda base: base)
+    assert server.scheduler._loop is None
+    assert len(warnings) == 1
+    assert warnings[0].startswith("TurboSpec is off, vLLM keeps its own draft length: ")
+    assert "gone.yaml" in warnings[0]
+    server.add(Added("a", 4, 40, None, 0.0))
+    output = server.scheduler.schedule()
+    assert output.num_spec_tokens_to_schedule == K, "not what TurboSpec's table for CUDA graphs has for one request"
+    server.scheduler.update_from_output(output, server.model_output(["a"], [[1]]))
+    server.scheduler.shutdown()
+
+
+def test_an_error_at_the_start_leaves_the_server_to_vllm(tmp_path: Path, warnings: list[str]) -> None:
+    (tmp_path / "policy.yaml").write_text(OFF)
+    server = StandIn(Setup(policy=tmp_path / "policy.yaml", longest=K), random.Random(0))
+    server.build(lambda base: type("Broken", (base,), {"_graphs": fail}))
+    assert server.scheduler._loop is None
+    assert warnings == ["TurboSpec cannot start and is off; vLLM keeps its own draft length"]
+    server.add(Added("a", 4, 40, None, 0.0))
+    assert server.scheduler.schedule().num_spec_tokens_to_schedule == K
+
+
+def test_a_trace_that_cannot_be_written_any_more_is_left_out(tmp_path: Path, warnings: list[str]) -> None:
+    engine = Engine(tmp_path, trace=tmp_path)
+    assert engine.scheduler._loop is not None
+    assert len(warnings) == 1
+    assert warnings[0].startswith("there is no trace: ")
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_who_was_preempted_lacks_nothing_in_the_drafters_cache(v2: bool, tmp_path: Path) -> None:
+    """Model runner V2 gets it as a new request. It must not catch up tokens that it computes again."""
+    engine = Engine(tmp_path, v2=v2)
+    engine.add("a", prompt=1)
+    controller = engine.plan(0, 0, 0, 0, 2)
+    for _ in range(3):
+        engine.step()
+    assert controller.views[-1].drafter_lag_tokens.tolist() == [3]
+    engine.scheduler.reset_prefix_cache()
+    output = engine.scheduler.schedule()
+    assert controller.views[-1].drafter_lag_tokens.tolist() == [0]
+    assert output.num_spec_tokens_to_schedule == 2
+    orders = orders_of(output)
+    assert orders is not None
+    assert not orders.catch_up
+
+
+def test_a_token_at_a_time_is_no_reason_to_overlook_a_preemption(tmp_path: Path) -> None:
+    """With async scheduling, one token of a prompt may be computed, dropped and computed again."""
+    engine = Engine(tmp_path, asynchronous=True)
+    engine.add("a", prompt=1)
+    engine.plan(idle_steps=9)
+    engine.schedule()
+    engine.scheduler.reset_prefix_cache()
+    engine.schedule()
+    known = engine.scheduler._loop.known
+    assert known.lag_tokens[known._rows["a"]] == 1
+
+
+def test_a_session_goes_on_without_the_drafts_after_its_last_turn(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    session = engine.add("a", session=True, extra_args={"turbospec_max_draft": 4})
+    engine.plan(3, 0, 0)
+    engine.step(token=0)  # the token that ends a turn; its drafts come after it
+    assert session.spec_token_ids
+    session.sampling_params = SimpleNamespace(extra_args={"turbospec_max_draft": 2})
+    engine.server.next_turn("a", 4, 40)
+    engine.step()
+    assert engine.scheduler._loop.known.max_draft[engine.scheduler._loop.known._rows["a"]] == 2
+    assert engine.schedule().scheduled_spec_decode_tokens == {}
+
+
+def test_drafts_of_a_request_that_waits_are_not_taken_for_those_of_a_later_plan(tmp_path: Path) -> None:
+    """A plan is made ahead for two requests, and its step has room for one of them."""
+    engine = Engine(tmp_path, max_num_batched_tokens=10)
+    engine.add("a", prompt=1)
+    engine.add("b", prompt=1)
+    controller = engine.plan(3, 2, 1, 0)
+    engine.step()
+    engine.scheduler.max_num_scheduled_tokens = 5
+    waits = engine.step()
+    assert waits.num_scheduled_tokens == {"a": 4}
+    engine.scheduler.max_num_scheduled_tokens = 10
+    late = engine.step()
+    assert [len(drafts) for drafts in late.scheduled_spec_decode_tokens.values()] == [2, 3]
+    engine.step()
+    drafted = {outcome.step: outcome.drafted.tolist() for outcome in controller.outcomes}
+    assert drafted == {0: [3, 0], 1: [2, 0]}

@@ -1,0 +1,172 @@
+"""The plugin on a stand-in for vLLM's arguments: a server starts, or is refused with one line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from turbospec.errors import UserError
+from turbospec.hosts.vllm import plugin
+from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileReader
+
+SERVER, SCRIPT = "a server", "a script"
+
+
+class EngineArgs:
+    """vLLM's, for a server with a draft model."""
+
+    def __init__(self, additional_config: Any = None) -> None:
+        self.additional_config = additional_config
+        self.speculative_config = {"method": "draft_model"}
+        self.scheduler_cls = None
+        self.data_parallel_size = self.pipeline_parallel_size = 1
+
+    def create_speculative_config(self) -> Any:
+        return SimpleNamespace(
+            method="draft_model",
+            num_speculative_tokens=5,
+            num_speculative_tokens_per_batch_size=None,
+            target_model_config=SimpleNamespace(is_moe=False),
+        )
+
+    def create_engine_config(self, usage_context: Any = None) -> Any:
+        return SimpleNamespace(
+            speculative_config=self.create_speculative_config(),
+            scheduler_config=SimpleNamespace(scheduler_cls=None, async_scheduling=False),
+            parallel_config=SimpleNamespace(data_parallel_size=1),
+            use_v2_model_runner=False,
+        )
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """vLLM's modules, by the names that the plugin imports; the classes are fresh ones."""
+    for name in ("POLICY", "PROFILE", "TRACE"):
+        monkeypatch.delenv(f"TURBOSPEC_{name}", raising=False)
+    monkeypatch.setenv(METRICS_FILE_VARIABLE, "")
+    modules: dict[str, Any] = {
+        "vllm.config": {"VllmConfig": type("Config", (), {"_maybe_disable_dynamic_sd_for_data_parallel": None})},
+        "vllm.engine.arg_utils": {"EngineArgs": type("EngineArgs", (EngineArgs,), {})},
+        "vllm.v1.worker.worker_base": {"WorkerWrapperBase": type("Wrapper", (), {"init_device": lambda _: None})},
+        "vllm.usage.usage_lib": {"UsageContext": SimpleNamespace(OPENAI_API_SERVER=SERVER)},
+        "vllm.version": {"__version_tuple__": (0, 32, 0)},
+    }
+    modules["vllm.config"]["VllmConfig"]._maybe_disable_dynamic_sd_for_data_parallel = lambda _: None
+    for name in ("vllm", "vllm.engine", "vllm.v1", "vllm.v1.worker", "vllm.usage"):
+        modules[name] = {"__path__": []}
+    for name, names in modules.items():
+        module = ModuleType(name)
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, name, module)
+    parent = plugin.log.parent
+    yield {name: sys.modules[name] for name in modules}
+    plugin.log.parent = parent
+    for collector in [each for each in REGISTRY._collector_to_names if isinstance(each, MetricsFileReader)]:
+        REGISTRY.unregister(collector)
+
+
+def start(vllm: dict[str, Any], usage: str = SERVER) -> Any:
+    """The configuration of a server whose settings are in the environment."""
+    plugin.register()
+    return vllm["vllm.engine.arg_utils"].EngineArgs().create_engine_config(usage)
+
+
+def test_a_policy_sets_scheduler_and_table_and_a_private_folder(
+    vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    config = start(vllm)
+    assert config.scheduler_config.scheduler_cls == plugin.SYNC_SCHEDULER
+    assert config.speculative_config.num_speculative_tokens_per_batch_size
+    folder = Path(os.environ[METRICS_FILE_VARIABLE]).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_without_a_policy_nothing_changes(vllm: dict[str, Any]) -> None:
+    config = start(vllm)
+    assert config.scheduler_config.scheduler_cls is None
+    assert config.speculative_config.num_speculative_tokens_per_batch_size is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("TURBOSPEC_POLICY", "adaptiv"),
+        ("TURBOSPEC_POLICY", "/"),
+        ("TURBOSPEC_POLICY", "/dev/zero"),
+        ("TURBOSPEC_POLICY", "no\nsuch.yaml"),
+        ("TURBOSPEC_POLICY", "\udcff.yaml"),
+        ("TURBOSPEC_POLICY", "x" * 5000),
+        ("TURBOSPEC_PROFILE", "/gone.json"),
+        ("TURBOSPEC_TRACE", "/dev/null"),
+        ("TURBOSPEC_TRACE", "/proc/trace.jsonl"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_no_server(
+    variable: str,
+    value: str,
+    vllm: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit) as exit:
+        start(vllm)
+    assert exit.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("turbospec: ")
+    with pytest.raises(UserError):
+        start(vllm, SCRIPT)
+
+
+def test_a_vllm_with_other_names_is_left_alone(
+    vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """vLLM loads its plugins without catching their errors, whether they are wanted or not."""
+    del vllm["vllm.v1.worker.worker_base"].WorkerWrapperBase.init_device
+    args = vllm["vllm.engine.arg_utils"].EngineArgs
+    before = args.create_engine_config
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    with caplog.at_level(logging.WARNING, "turbospec"):
+        plugin.register()
+    assert args.create_engine_config is before
+    assert len(caplog.records) == 1
+    assert "is not supported" in caplog.text
+
+
+def test_a_configuration_that_cannot_be_read_leaves_the_server_to_vllm(
+    vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    del vllm["vllm.version"].__version_tuple__
+    with caplog.at_level(logging.WARNING, "turbospec"):
+        config = start(vllm)
+    assert config.scheduler_config.scheduler_cls is None
+    assert config.speculative_config.num_speculative_tokens_per_batch_size is None
+    assert len(caplog.records) == 1
+    assert "TurboSpec is off" in caplog.text
+
+
+def test_a_server_without_temporary_files_has_no_metrics_and_starts(
+    vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(**_: Any) -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    monkeypatch.setattr(plugin.tempfile, "mkdtemp", full)
+    with caplog.at_level(logging.WARNING, "turbospec"):
+        config = start(vllm)
+    assert config.scheduler_config.scheduler_cls == plugin.SYNC_SCHEDULER
+    assert len(caplog.records) == 1
+    assert "No usable temporary directory" in caplog.text
