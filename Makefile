@@ -5,6 +5,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PIP_ARGS ?=
 ARGS ?=
+SEED ?= 0
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,7 +24,7 @@ make_venv = $(PYTHON) -m venv $(1) 2>/dev/null || { \
 	  $(PYTHON) -m venv --clear --without-pip $(1) && $(PYTHON) -m pip --python $(1)/bin/python install pip; }
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format docs bench profile vllm-env test-vllm bench-vllm clean
+.PHONY: help venv demo test fuzz lint format docs bench profile vllm-env test-vllm bench-vllm clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +36,13 @@ demo: $(READY) ## Speculation off, fixed and adaptive, side by side (a few minut
 
 test: $(READY) ## Run the tests (ARGS="-k guard" to choose)
 	$(BIN)/python -m pytest $(ARGS)
+
+fuzz: $(READY) ## Ten minutes of hostile input: command lines, kills, the contract, the vLLM loop (SEED=1)
+	$(BIN)/python -m tests.fuzz.replay --jobs 2
+	$(BIN)/python -m tests.fuzz.command_lines --cases 100000 --seconds 300 --seed $(SEED) --jobs 2 --keep fuzz-failures
+	$(BIN)/python -m tests.fuzz.kills --moments 12 --seed $(SEED)
+	$(BIN)/python -m tests.turbospec.fuzz.contract --steps 100000 --seed $(SEED)
+	$(BIN)/python -m tests.turbospec.hosts.vllm.fuzz_loop --steps 100000 --seed $(SEED)
 
 lint: $(READY) ## Check style and types
 	$(BIN)/ruff check .
