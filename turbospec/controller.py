@@ -6,30 +6,33 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from turbospec.interface import (
-    BoolArray,
-    DraftGate,
-    DraftSelection,
-    FloatArray,
-    IntArray,
-    Policy,
-    StepOutcome,
-    StepPlan,
-    StepView,
-)
-from turbospec.runtime.kernels import compiled
+from turbospec.interface import MAX_DRAFT_LENGTH, IntArray, Policy, StepOutcome, StepPlan, StepView
+from turbospec.runtime import guarded_gate, outcome_check, plan_check, view_check
+from turbospec.runtime.contract_types import HostFault
+from turbospec.runtime.guarded_gate import GuardedGate, GuardedSelection
+from turbospec.runtime.outcome_check import checked_outcome
+from turbospec.runtime.plan_check import checked_plan
 from turbospec.runtime.plan_reuse import plan_again
 from turbospec.runtime.plans_in_flight import PlansInFlight
+from turbospec.runtime.view_check import checked_view
 
 log = logging.getLogger("turbospec")
+
+MAX_COOLDOWN_STEPS = 10_000
+MAX_FAULT_CHARACTERS = 400
+MAX_ROWS = 2**24
+"""Most rows of the plan for an invalid view."""
 
 
 class GuardConfig(BaseModel):
@@ -38,13 +41,19 @@ class GuardConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     fallback_draft_length: int = Field(
-        default=0, ge=0, description="Draft length of every request where the policy fails; 0 is off."
+        default=0,
+        ge=0,
+        le=MAX_DRAFT_LENGTH,
+        description="Draft length of every request where the policy fails; 0 is off.",
     )
     max_decision_seconds: float = Field(
-        default=0.05, gt=0, description="Longest time for one plan. Two slower plans among eight count as a fault."
+        default=0.05, ge=1e-3, description="Longest time for one plan. Two slower plans among eight count as a fault."
     )
     cooldown_steps: int = Field(
-        default=50, ge=0, description="Steps that use the fallback after a fault; doubles with each further fault."
+        default=50,
+        ge=0,
+        le=MAX_COOLDOWN_STEPS,
+        description="Steps that use the fallback after a fault; doubles with each further fault.",
     )
 
 
@@ -65,74 +74,19 @@ class ControllerStats:
     decision_seconds: float = 0.0
     """Time spent in plan, gate, selection and observe."""
     guard_trips: int = 0
-    """Faults of the policy, of its gate or selection, or of the host."""
+    """Faults of the policy, of its gate or selection."""
+    host_faults: int = 0
+    """Views, outcomes and confidences of the host that broke the contract. The policy saw none of them."""
     last_fault: str = ""
-    """Where the last fault occurred, and the exception."""
-
-
-@compiled
-def _within(lengths: IntArray, limits: IntArray) -> bool:
-    for i in range(len(lengths)):  # noqa: SIM110 numba compiles a loop better than a generator
-        if lengths[i] < 0 or lengths[i] > limits[i]:
-            return False
-    return True
-
-
-class _GuardedGate:
-    """Wraps a policy's gate: a gate that fails ends all drafts, and its time counts as decision time."""
-
-    def __init__(self, gate: DraftGate, trip: Callable[[str, Exception], None]) -> None:
-        self._gate = gate
-        self._trip = trip
-        self.seconds = 0.0
-        """Time spent in the gate."""
-
-    def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
-        began = time.perf_counter()
-        try:
-            keep, more = self._gate.advance(rows, confidence)
-            for answer in (keep, more):
-                if answer.shape != rows.shape or answer.dtype != np.bool_:
-                    raise ValueError(f"returned {answer.dtype} of shape {answer.shape}, not bool of shape {rows.shape}")
-        except Exception as error:
-            self._trip("gate", error)
-            keep, more = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
-        self.seconds += time.perf_counter() - began
-        return keep, more
-
-    def for_next_step(self, limits: IntArray) -> _GuardedGate:
-        return _GuardedGate(self._gate.for_next_step(limits), self._trip)
-
-
-class _GuardedSelection:
-    """Wraps a policy's selection: one that fails verifies whole drafts, and its time counts as decision time."""
-
-    def __init__(self, selection: DraftSelection, trip: Callable[[str, Exception], None]) -> None:
-        self._selection = selection
-        self._trip = trip
-        self.seconds = 0.0
-        """Time spent in the selection."""
-
-    def select(self, proposed: IntArray, confidence: FloatArray) -> IntArray:
-        began = time.perf_counter()
-        try:
-            kept = self._selection.select(proposed, confidence)
-            if kept.shape != proposed.shape or kept.dtype.kind not in "iu":
-                raise ValueError(f"returned {kept.dtype} of shape {kept.shape}, not integers of shape {proposed.shape}")
-            if not _within(kept, proposed):
-                raise ValueError("must return 0 to `proposed` tokens for each row")
-        except Exception as error:
-            self._trip("selection", error)
-            kept = proposed
-        self.seconds += time.perf_counter() - began
-        return kept
+    """Where the last fault of either occurred, and the exception."""
 
 
 class Controller:
-    """Drives one policy for one engine. A fault of the policy never reaches the engine.
+    """Drives one policy for one engine. A fault of either never reaches the other.
 
-    If the policy raises, returns a plan of the wrong shape or is repeatedly too slow, the step runs on the guard's
-    fallback, and so do the next `GuardConfig.cooldown_steps` steps. Every fault is counted; a burst is logged once.
+    If the policy raises, returns an invalid plan or is repeatedly too slow, the step runs on the guard's fallback, and
+    so do the next `GuardConfig.cooldown_steps` steps. A view that breaks the contract gets a plan without drafts; an
+    outcome that breaks it, or has no planned step, is dropped. Every fault is counted; a burst is logged once.
     Not thread-safe; each engine needs its own controller.
 
     Args:
@@ -141,10 +95,12 @@ class Controller:
         listeners: called after every step, in this order.
     """
 
-    MAX_COOLDOWN_STEPS = 10_000
+    MAX_COOLDOWN_STEPS = MAX_COOLDOWN_STEPS
     SLOW_PLAN_WINDOW = 8
     """Plans within which a second slow plan is a fault. More than two, because a policy may reuse a plan for a few
     steps, and then only every few plans are computed."""
+    HOST_FAULT_WINDOW = 100
+    """Plans without a fault of the host after which the next one is logged again."""
 
     def __init__(
         self, policy: Policy, *, guard: GuardConfig | None = None, listeners: Sequence[StepListener] = ()
@@ -158,28 +114,42 @@ class Controller:
         self._plans = 0
         self._slow_plan = -self.SLOW_PLAN_WINDOW
         """Number of the last slow plan."""
+        self._host_fault_plan = -math.inf
+        """Number of the plan before which the host last broke the contract."""
         self._in_flight = PlansInFlight[tuple[StepView, StepPlan, float, bool]]()
         """View, plan, seconds to plan, and whether the policy learns from the step."""
         self._reusable: tuple[StepPlan, StepView] | None = None
         """The last plan and its view, if the policy allows its reuse."""
         self._reuse_ends = 0
         """First step that may no longer reuse the last plan."""
+        compile_checks()
 
     def plan(self, view: StepView) -> StepPlan:
         """Choose the step's draft lengths; never raises."""
         began = time.perf_counter()
-        plan = None
+        self._plans += 1
+        try:
+            view = checked_view(view)
+        except Exception as error:
+            self._report_host("view", error)
+            return StepPlan(np.zeros(_rows_of(view), np.int64), reason="guard: invalid view, no drafts")
+        plan, limits = None, view.draft_limits
         if self.stats.steps >= self._cooldown_until:
             try:
-                plan = self._plan_again(view) or self._plan_anew(view)
+                if self._reusable is not None:
+                    plan = plan_again(*self._reusable, view)
+                if plan is None:
+                    limits = limits.copy()  # the policy may change the view's
+                    plan = self._plan_anew(view, limits)
             except Exception as error:
+                with suppress(ValueError):  # they may be read-only
+                    view.draft_limits[:] = limits  # the host relies on them
                 self._trip("plan", error)
         # While the last plan may be reused, the policy would attribute a fallback step to that plan.
         taught = plan is not None or view.step >= self._reuse_ends
         if plan is None:
-            plan = self._fallback(view)
+            plan = self._fallback(limits)
         seconds = time.perf_counter() - began
-        self._plans += 1
         if seconds > self.guard.max_decision_seconds:
             # A single slow plan may only mean that the operating system preempted this thread.
             if self._plans - self._slow_plan <= self.SLOW_PLAN_WINDOW:
@@ -190,7 +160,18 @@ class Controller:
 
     def observe(self, outcome: StepOutcome) -> None:
         """Pass a finished step to the policy and the listeners; never raises."""
-        view, plan, planning, taught = self._in_flight.pop(outcome.step) or (None, None, 0.0, True)
+        planned = None
+        try:
+            planned = self._in_flight.pop(outcome.step)
+            if planned is None:
+                raise HostFault("no planned step of this number waits for an outcome")
+            view, plan, planning, taught = planned
+            outcome = checked_outcome(outcome, view)
+        except Exception as error:
+            self._report_host("outcome", error)
+            if planned is not None:
+                self.stats.steps += 1
+            return
         began = time.perf_counter()
         if taught:
             try:
@@ -198,65 +179,93 @@ class Controller:
             except Exception as error:
                 self._trip("observe", error)
         decision_seconds = planning + time.perf_counter() - began
-        if plan is not None and isinstance(plan.gate, _GuardedGate):
+        if plan.gate is not None and isinstance(plan.gate, GuardedGate):
             decision_seconds += plan.gate.seconds
-        if plan is not None and isinstance(plan.selection, _GuardedSelection):
+        if plan.selection is not None and isinstance(plan.selection, GuardedSelection):
             decision_seconds += plan.selection.seconds
         self.stats.steps += 1
         self.stats.decision_seconds += decision_seconds
-        if view is None or plan is None:
-            return
         for listener in self.listeners:
             try:
                 listener.on_step(view, plan, outcome, decision_seconds)
             except Exception:
-                log.exception("listener %s failed and is removed", type(listener).__name__)
+                with suppress(Exception):
+                    log.exception("listener %s failed and is removed", type(listener).__name__)
                 self.listeners = [other for other in self.listeners if other is not listener]
 
-    def _plan_again(self, view: StepView) -> StepPlan | None:
-        return None if self._reusable is None else plan_again(*self._reusable, view)
-
-    def _plan_anew(self, view: StepView) -> StepPlan:
+    def _plan_anew(self, view: StepView, limits: IntArray) -> StepPlan:
+        """The policy's plan, guarded; `limits` is a copy of the view's, and becomes the plan's array."""
         self._reusable = None
-        plan = self._checked(self.policy.plan(view), view)
+        plan = checked_plan(self.policy.plan(view), view, limits)
+        if plan.gate is not None:
+            plan.gate = GuardedGate(plan.gate, view.size, self._report)
+        if plan.selection is not None:
+            plan.selection = GuardedSelection(plan.selection, view.size, self._report)
         if plan.valid_steps > 1:
             self._reusable = plan, view
-            self._reuse_ends = view.step + plan.valid_steps
+        self._reuse_ends = view.step + plan.valid_steps
         return plan
 
-    def _checked(self, plan: StepPlan, view: StepView) -> StepPlan:
-        lengths = plan.draft_lengths
-        if type(lengths) is not np.ndarray:
-            lengths = plan.draft_lengths = np.asarray(lengths)
-        if lengths.shape != (view.size,) or lengths.dtype.kind not in "iu":
-            raise ValueError(
-                f"draft_lengths is {lengths.dtype} of shape {lengths.shape}, not integers of shape ({view.size},)"
-            )
-        if not _within(lengths, view.draft_limits):
-            raise ValueError("draft_lengths must lie between 0 and the view's draft_limits")
-        if plan.padded_length and plan.padded_length not in view.graph_lengths:
-            raise ValueError(f"padded_length is {plan.padded_length}, not one of the view's {view.graph_lengths}")
-        if plan.padded_length and not _within(lengths, np.full(view.size, plan.padded_length)):
-            raise ValueError(f"draft_lengths must not exceed padded_length {plan.padded_length}")
-        if plan.gate is not None:
-            plan.gate = _GuardedGate(plan.gate, self._trip)
-        if plan.selection is not None:
-            plan.selection = _GuardedSelection(plan.selection, self._trip)
-        return plan
-
-    def _fallback(self, view: StepView) -> StepPlan:
-        lengths = np.minimum(self.guard.fallback_draft_length, view.draft_limits)
+    def _fallback(self, limits: IntArray) -> StepPlan:
+        lengths = np.minimum(self.guard.fallback_draft_length, limits)
         return StepPlan(lengths, reason=f"guard: policy failed, fallback to K = {self.guard.fallback_draft_length}")
+
+    def _report(self, where: str, error: Exception) -> None:
+        """Count a fault in a gate or a selection, which hosts call."""
+        if isinstance(error, HostFault):
+            self._report_host(where, error)
+        else:
+            self._trip(where, error)
+
+    def _report_host(self, where: str, error: Exception) -> None:
+        """Count a fault of the host. It says nothing about the policy, which goes on."""
+        self.stats.host_faults += 1
+        self.stats.last_fault = _described(where, error)
+        if self._plans - self._host_fault_plan > self.HOST_FAULT_WINDOW:
+            _warn("the engine broke the contract in %s; the policy does not see it", self.stats.last_fault)
+        self._host_fault_plan = self._plans
 
     def _trip(self, where: str, error: Exception) -> None:
         self._reusable = None
         self.stats.guard_trips += 1
-        self.stats.last_fault = f"{where}: {type(error).__name__}: {error}"
+        self.stats.last_fault = _described(where, error)
         healthy_steps = self.stats.steps - self._cooldown_until
         if healthy_steps < 0:
             return  # the same burst: neither logged again nor a longer cooldown
         if healthy_steps > self.MAX_COOLDOWN_STEPS:
             self._cooldown = self.guard.cooldown_steps
-        log.warning("policy failed in %s; using the fallback for %d steps", self.stats.last_fault, self._cooldown)
+        _warn("policy failed in %s; using the fallback for %d steps", self.stats.last_fault, self._cooldown)
         self._cooldown_until = self.stats.steps + self._cooldown
         self._cooldown = min(max(1, self._cooldown * 2), self.MAX_COOLDOWN_STEPS)
+
+
+@cache
+def compile_checks() -> None:
+    """Compile the guard's checks, or load them from the cache, so that the first step does not wait for them."""
+    for checks in (view_check, plan_check, guarded_gate, outcome_check):
+        checks.compile_check()
+
+
+def _rows_of(view: object) -> int:
+    """Requests of an invalid view, as far as it says so."""
+    for name in ("request_ids", "draft_limits", "phase"):
+        with suppress(Exception):
+            rows = len(getattr(view, name))
+            if rows <= MAX_ROWS:
+                return rows
+    return 0
+
+
+def _described(where: str, error: Exception) -> str:
+    """Where a fault occurred, and the exception, as one line."""
+    try:
+        text = f"{where}: {type(error).__name__}: {error}"
+    except Exception:  # the exception's own text fails
+        text = f"{where}: {type(error).__name__}, which has no text"
+    printable = "".join(each if each.isprintable() else " " for each in text[:MAX_FAULT_CHARACTERS])
+    return " ".join(printable.split())
+
+
+def _warn(message: str, *arguments: object) -> None:
+    with suppress(Exception):  # a handler of the host may raise
+        log.warning(message, *arguments)

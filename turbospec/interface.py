@@ -7,6 +7,10 @@ Once per step the engine describes its batch (`StepView`), the controller return
 
 All three are structs of numpy arrays with one row per request, in the same order. There is no object per request,
 because planning and learning together should take less than 1 % of a step's time.
+
+The controller checks what it is given. A view that breaks the contract gets a plan without drafts, and an outcome that
+breaks it is dropped; the policy sees neither. Arrays have the types below; others that hold the same values (int32,
+float32, views of larger arrays) are copied, which takes longer.
 """
 
 from __future__ import annotations
@@ -46,6 +50,10 @@ class Phase(IntEnum):
     DECODE = 2
 
 
+PREFILL = Phase.PREFILL.value
+"""To compare arrays with: numpy takes four times as long with a member of an enumeration."""
+
+
 @dataclass(slots=True, frozen=True)
 class StepView:
     """What the engine knows when a step is planned. Arrays have shape (n,), one row per scheduled request."""
@@ -53,9 +61,9 @@ class StepView:
     step: int
     """Number of the engine's step, counted from 0."""
     now: float
-    """Monotonic clock, seconds."""
+    """Monotonic clock, seconds; up to `MAX_COUNT`."""
     request_ids: IntArray
-    """Identify a request for its whole life; an engine never reuses one."""
+    """Identify a request for its whole life; an engine never reuses one. All differ."""
     phase: IntArray
     """`Phase` of each request."""
     context_tokens: IntArray
@@ -73,7 +81,7 @@ class StepView:
     """Longest draft possible for each request now: at most `max_draft`, 0 in prefill, at most tokens_left - 1 (the
     verify pass itself emits one token), and within the request's own cap and the free KV blocks."""
     max_draft: int
-    """The engine's maximum draft length K."""
+    """The engine's maximum draft length K, up to `MAX_DRAFT_LENGTH`."""
     waiting_requests: int = 0
     """Requests queued and not scheduled in this step."""
     waiting_seconds: float = 0.0
@@ -106,6 +114,11 @@ class StepView:
     def size(self) -> int:
         """Number of scheduled requests, n."""
         return len(self.request_ids)
+
+    @property
+    def decoding(self) -> BoolArray:
+        """(n,) whether each request is past its prompt."""
+        return self.phase != PREFILL
 
     @property
     def prefill_pending(self) -> bool:
@@ -173,9 +186,9 @@ class StepPlan:
     draft_lengths: IntArray
     """(n,) tokens to draft for each row of the view, 0 to its draft limit. If all are 0, no drafter pass runs."""
     predicted_tokens: float = float("nan")
-    """Expected tokens that the step emits; NaN where the policy does not predict."""
+    """Expected tokens that the step emits, 0 or more; NaN where the policy does not predict."""
     predicted_seconds: float = float("nan")
-    """Expected duration of the step; NaN where the policy does not predict."""
+    """Expected duration of the step, 0 or more; NaN where the policy does not predict."""
     reason: str = ""
     """Why this plan was chosen, as one line for logs and traces."""
     gate: DraftGate | None = None
@@ -191,8 +204,8 @@ class StepPlan:
     ignore it and verify whole drafts. `StepOutcome.drafted` counts what is verified. A plan with a selection is never
     reused."""
     valid_steps: int = 1
-    """Steps that may run on the plan, its own included, as long as the batch stays alike. The rules are in
-    `turbospec.runtime.plan_reuse`; an engine may call `plan` again sooner."""
+    """Steps that may run on the plan, its own included, as long as the batch stays alike: 1 to `MAX_VALID_STEPS`. The
+    rules are in `turbospec.runtime.plan_reuse`; an engine may call `plan` again sooner."""
 
     @classmethod
     def same_length(cls, view: StepView, length: int, reason: str) -> StepPlan:
@@ -206,20 +219,22 @@ class StepOutcome:
     """The measured result of a planned step. Arrays have one row per row of the view, in the same order."""
 
     step: int
+    """Of the view."""
     request_ids: IntArray
+    """Of the view."""
     drafted: IntArray
     """(n,) draft tokens that were verified: those proposed by the drafter minus those dropped by a gate. Without
     padding."""
     accepted: IntArray
     """(n,) accepted draft tokens: the longest accepted prefix of the verified ones."""
     emitted: IntArray
-    """(n,) tokens emitted to the user."""
+    """(n,) tokens emitted to the user; at most `MAX_DRAFT_LENGTH` + 1."""
     truncated: BoolArray
     """(n,) True where EOS, a stop string or max_tokens ended the acceptance. The position after the accepted ones is
     then unobserved, not rejected."""
     proposed: IntArray
-    """(n,) draft tokens that the drafter computed, verified or not; at least `drafted`. 0 for a request that was
-    aborted after its drafts were made, so that nothing is learnt from it."""
+    """(n,) draft tokens that the drafter computed, verified or not: at least `drafted`, at most the view's `max_draft`.
+    0 for a request that was aborted after its drafts were made, so that nothing is learnt from it."""
     confidence: FloatArray | None = None
     """(n, max proposed or more) largest probability of the draft distribution at each proposed position, NaN past
     `proposed`; None where the drafter reports none."""
@@ -248,9 +263,10 @@ class StepOutcome:
     verify_seconds: float = 0.0
     """The target's pass, sampling and prefill chunks included."""
     step_seconds: float = 0.0
-    """The whole step, planning and host work included."""
+    """The whole step, planning and host work included: `MIN_STEP_SECONDS` to `MAX_STEP_SECONDS`; 0 if not measured."""
     reused_plan_steps: int = 0
-    """Steps since the last outcome that reused an earlier plan without drafts. They have no outcome of their own."""
+    """Steps since the last outcome that reused an earlier plan without drafts. They have no outcome of their own. If 0,
+    so are the next two."""
     reused_plan_tokens: int = 0
     """Tokens that those steps emitted."""
     reused_plan_seconds: float = 0.0

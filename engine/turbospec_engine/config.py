@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from turbospec import UserError
+from turbospec.interface import MAX_DRAFT_LENGTH
 from turbospec_engine.limits import check_integer
 
 NGRAM = "ngram"
@@ -20,8 +21,6 @@ EmitOrder = Literal["before_draft", "after_draft"]
 
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
-MAX_DRAFT = 1024
-"""Largest `max_draft`; controllers keep statistics for every position."""
 THREADS_A_CORE = 4
 """Most threads for each core. They only wait for one another, and the process ends where no more can be started."""
 
@@ -69,7 +68,7 @@ class EngineConfig:
                 check_integer(name, getattr(self, name), 1)
         if self.num_threads is not None:
             check_integer("num_threads", self.num_threads, 1, THREADS_A_CORE * (os.cpu_count() or 1))
-        check_integer("max_draft", self.max_draft, 0, MAX_DRAFT)
+        check_integer("max_draft", self.max_draft, 0, MAX_DRAFT_LENGTH)
         check_integer("seed", self.seed, 0)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise UserError(

@@ -267,12 +267,13 @@ def test_plans_whose_outcome_never_arrives_are_dropped() -> None:
     assert 0 < len(controller._in_flight) < 1_000
 
 
-def test_an_outcome_without_a_plan_reaches_the_policy_but_not_the_listeners() -> None:
+def test_an_outcome_without_a_plan_is_dropped() -> None:
     policy, recorder = Scripted(), Recorder()
     controller = Controller(policy, listeners=[recorder])
     controller.observe(an_outcome(a_view(9), StepPlan(np.array([0, 0, 0]))))
-    assert len(policy.seen) == 1
+    assert policy.seen == []
     assert recorder.steps == []
+    assert (controller.stats.steps, controller.stats.host_faults) == (0, 1)
 
 
 def test_an_empty_batch_is_planned() -> None:

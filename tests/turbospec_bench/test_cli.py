@@ -326,7 +326,7 @@ def test_mistakes_are_one_line(arguments: list[str], tmp_path: Path, extra: list
         ("--requests", "1000000000"),
         ("--steps", "1000000000000"),
         ("--max-draft", "1000000000"),
-        ("--requests", "10000", "--steps", "1000000", "--max-draft", "1024"),
+        ("--requests", "10000", "--steps", "1000000", "--max-draft", "128"),
         ("--requests", "0"),
     ],
 )

@@ -26,6 +26,7 @@ from turbospec.cli.bench_vllm import bench_vllm
 from turbospec.cli.console import progress, stderr, stdout, table
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.errors import UserError
+from turbospec.interface import MAX_DRAFT_LENGTH
 from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, load_controller, read_policy
 from turbospec_bench.configuration import Configuration
@@ -192,7 +193,7 @@ def bench(
 def controller_cost(
     policy: Annotated[list[str] | None, typer.Option(help="Name or file of a policy; repeat for several.")] = None,
     requests: Annotated[int, typer.Option(min=1, max=10_000, help="Requests in the batch.")] = 256,
-    max_draft: Annotated[int, typer.Option(min=1, max=1024, help="Longest draft, tokens.")] = 15,
+    max_draft: Annotated[int, typer.Option(min=1, max=MAX_DRAFT_LENGTH, help="Longest draft, tokens.")] = 15,
     steps: Annotated[int, typer.Option(min=1, max=10**6, help="Steps that are timed.")] = 500,
     profile: Annotated[Path | None, typer.Option(help="Measured step times for policies that need them.")] = None,
 ) -> None:

@@ -16,6 +16,7 @@ from turbospec.cli.vllm_runs import installed_vllm
 from turbospec.errors import UserError
 from turbospec.files.reading import parse_json
 from turbospec.files.writing import check_outputs, write_whole
+from turbospec.interface import MAX_DRAFT_LENGTH
 
 if TYPE_CHECKING:
     from turbospec_bench.vllm.selftest.session import SelfTest, Settings
@@ -24,7 +25,6 @@ TARGET, DRAFTER = Path("models/target"), Path("models/eagle3")
 TEXTS = (Path("workloads/code.jsonl"), Path("workloads/prose.jsonl"))
 """The repository's own models and texts, used where no model is named."""
 PAIR_ENGINE = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 64, "kv_cache_memory_bytes": 2**30}
-MAX_DRAFT = 1024
 CHECK_FAILED = 1
 """Exit status where a check failed; a user's mistake is 2."""
 
@@ -139,9 +139,9 @@ def _settings(
     else:
         speculation = _json_object("--speculative-config", speculative_config)
         length = speculation.get("num_speculative_tokens")
-        if not isinstance(length, int) or isinstance(length, bool) or not 1 <= length <= MAX_DRAFT:
+        if not isinstance(length, int) or isinstance(length, bool) or not 1 <= length <= MAX_DRAFT_LENGTH:
             raise UserError(
-                f"--speculative-config {speculative_config}: needs num_speculative_tokens, from 1 to {MAX_DRAFT}"
+                f"--speculative-config {speculative_config}: needs num_speculative_tokens, from 1 to {MAX_DRAFT_LENGTH}"
             )
         engine = {"model": model, "max_model_len": 2048}
     return Settings(

@@ -41,7 +41,10 @@ class ComparisonSteps:
             loss_seconds: predicted value of the plan minus that of the comparison step, tokens over λ minus duration.
         """
         load = load_bucket(requests)
-        if self._due.setdefault(load, step + self.FIRST_INTERVAL) > step or self._credit < loss_seconds:
+        # Not further ahead than an interval, even if the numbers of the steps have gone back.
+        due = min(self._due.get(load, step + self.FIRST_INTERVAL), step + self.MAX_INTERVAL)
+        self._due[load] = due
+        if due > step or self._credit < loss_seconds:
             return False
         # The interval doubles even if the step teaches nothing: under a load whose steps nearly all contain prefill,
         # few comparison steps do.

@@ -59,7 +59,7 @@ class DecodeRate:
         self._steps[bucket] = self._steps[bucket] * decay + steps
 
     def rate(self, requests: int, joining: int = 0) -> float | None:
-        """λ in tokens/s; None where that load has been seen in fewer than `MIN_STEPS` steps.
+        """λ in tokens/s; None where that load has been seen in fewer than `MIN_STEPS` steps, or emitted nothing.
 
         Args:
             requests: decoding requests.
@@ -68,7 +68,7 @@ class DecodeRate:
         """
         load = max(requests, min(requests + joining, self._peak_requests))
         bucket = load_bucket(load)
-        if self._steps[bucket] < self.MIN_STEPS:
+        if self._steps[bucket] < self.MIN_STEPS or not (self._tokens[bucket] > 0.0 < self._request_seconds[bucket]):
             return None
         return load * self._tokens[bucket] / self._request_seconds[bucket]
 

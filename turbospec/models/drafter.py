@@ -22,6 +22,7 @@ class DrafterModels:
     """
 
     def __init__(self, max_draft: int) -> None:
+        self.max_draft = max_draft
         self.acceptance = AcceptanceModel(max_draft)
         self.calibration = ConfidenceCalibration(self.acceptance.slots.capacity)
 

@@ -15,7 +15,7 @@ import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
+from turbospec.interface import StepOutcome, StepPlan, StepView
 
 if TYPE_CHECKING:  # summaries and traces need no compiled kernels, which the controller imports
     from turbospec.controller import ControllerStats
@@ -61,7 +61,7 @@ class StepMetrics(Collector):
         self._longest = float(plan.draft_lengths.max(initial=0))
         self._draft_length = 0.0
         if self._longest:
-            self._draft_length = float(plan.draft_lengths[view.phase != Phase.PREFILL].mean())
+            self._draft_length = float(plan.draft_lengths[view.decoding].mean())
         positions = max(len(self._drafted), view.max_draft)
         if positions > len(self._drafted):
             grow = (0, positions - len(self._drafted))
@@ -103,6 +103,7 @@ class StepMetrics(Collector):
             "turbospec_probe_seconds": ("Time in drafter passes of probes.", self._probe_seconds),
             "turbospec_decision_seconds": ("Time spent planning and updating models.", stats.decision_seconds),
             "turbospec_guard_trips": ("Policy faults; each falls back to K = 0 or the guard's K.", stats.guard_trips),
+            "turbospec_host_faults": ("Views and outcomes of the engine that were refused.", stats.host_faults),
         }
         if self._host is not None:
             counters |= {

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from turbospec.interface import StepOutcome, StepPlan
 from turbospec.models.decode_rate import LOAD_BUCKETS, load_bucket
 from turbospec.planning.problem import StepProblem
@@ -108,7 +110,7 @@ class PredictionBias:
         """
         if not 0.0 < outcome.step_seconds < STALL_RATIO * plan.predicted_seconds:
             return
-        ratio, drafted = outcome.step_seconds / plan.predicted_seconds, bool(plan.draft_lengths.any())
+        ratio, drafted = outcome.step_seconds / plan.predicted_seconds, bool(np.count_nonzero(plan.draft_lengths))
         load = self._loads[_index(decoding, prefilling)]
         # In steps without drafts only the sums decay, not the counts, so that the estimated errors fall towards 0.
         decay = self._decay ** (1 + outcome.reused_plan_steps)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from turbospec.interface import FloatArray, IntArray, Phase, StepView
+from turbospec.interface import FloatArray, IntArray, StepView
 
 
 class TpotSlo:
@@ -34,7 +34,7 @@ class TpotSlo:
             view: the step.
             rows: (n,) rows of the view's requests.
         """
-        decoding = rows[view.phase != Phase.PREFILL]
+        decoding = rows[view.decoding]
         self._first_token_at[decoding[np.isnan(self._first_token_at[decoding])]] = view.now
 
     def max_seconds(self, view: StepView, rows: IntArray, no_draft_seconds: float) -> float:
@@ -51,7 +51,7 @@ class TpotSlo:
         Returns:
             Seconds; infinite where no request limits the step.
         """
-        decoding = view.phase != Phase.PREFILL
+        decoding = view.decoding
         # After the step at least `emitted_tokens` tokens have followed the first one.
         slack = (self.seconds * view.emitted_tokens - (view.now - self._first_token_at[rows]))[decoding]
         return float(slack[slack >= no_draft_seconds].min(initial=math.inf))

@@ -12,20 +12,20 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.interface import MAX_DRAFT_LENGTH, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
-from turbospec.policy.config import PolicyConfig
+from turbospec.policy.config import CEILING, DraftLength, PolicyConfig
 
 
 class AcceptanceGateConfig(PolicyConfig):
     """A fixed draft length; K = 0 from the moment that the latest finished requests accepted too few draft tokens."""
 
     policy: Literal["acceptance_gate"]
-    draft_length: int = Field(default=3, ge=0)
+    draft_length: DraftLength = 3
     """Draft tokens per request while the gate is open."""
-    window: int = Field(default=32, ge=1)
+    window: int = Field(default=32, ge=1, le=100_000, json_schema_extra=CEILING)
     """Number of finished requests in the average. The gate cannot close before this many have finished."""
-    threshold: float = Field(default=0.6, ge=0)
+    threshold: float = Field(default=0.6, ge=0, le=MAX_DRAFT_LENGTH, json_schema_extra=CEILING)
     """The gate closes when the average of accepted draft tokens per step falls below this."""
 
     def build(self, profile: Profile | None, seed: int) -> AcceptanceGatePolicy:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from turbospec.interface import StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
-from turbospec.policy.config import DraftLengths, PolicyConfig
+from turbospec.policy.config import CEILING, DraftLengths, PolicyConfig
 from turbospec.runtime.plans_in_flight import PlansInFlight
 
 
@@ -26,7 +26,7 @@ class BanditConfig(PolicyConfig):
     """The arms: draft lengths in tokens, in rising order. Those above the engine's maximum are left out."""
     discount: float = Field(default=0.99, gt=0, le=1)
     """Factor on the weight of earlier observations at each step of the same bandit; 1 never forgets."""
-    exploration: float = Field(default=0.1, ge=0)
+    exploration: float = Field(default=0.1, ge=0, le=1000, json_schema_extra=CEILING)
     """Width of the confidence bound, as a share of the best arm's tokens per second."""
 
     def build(self, profile: Profile | None, seed: int) -> BanditPolicy:

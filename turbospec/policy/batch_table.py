@@ -14,17 +14,17 @@ from pydantic import Field, field_validator
 
 from turbospec.interface import StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
-from turbospec.policy.config import PolicyConfig, Settings
+from turbospec.policy.config import BatchSize, DraftLength, PolicyConfig, Settings
 
 
 class TableEntry(Settings):
     """The draft length for a range of batch sizes, both ends included."""
 
-    first: int = Field(ge=1)
+    first: BatchSize
     """Smallest batch size, in requests."""
-    last: int = Field(ge=1)
+    last: BatchSize
     """Largest batch size, in requests."""
-    draft_length: int = Field(ge=0)
+    draft_length: DraftLength
     """Draft tokens per request."""
 
 

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from turbospec.interface import BoolArray, FloatArray, IntArray, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
-from turbospec.policy.config import PolicyConfig
+from turbospec.policy.config import CEILING, PolicyConfig
 
 MIN_PAIRS = 6
 """Fewest observed tokens to refit to, with at least one accepted and one rejected among them."""
@@ -33,7 +33,7 @@ class ConfidenceConfig(PolicyConfig):
     policy: Literal["confidence"]
     threshold: float = Field(default=0.4, gt=0, lt=1)
     """A token of lower probability ends the draft. Refitted online once enough tokens were observed."""
-    window: int = Field(default=512, ge=MIN_PAIRS)
+    window: int = Field(default=512, ge=MIN_PAIRS, le=10_000, json_schema_extra=CEILING)
     """Number of latest observed tokens that the threshold is refitted to."""
 
     def build(self, profile: Profile | None, seed: int) -> ConfidencePolicy:

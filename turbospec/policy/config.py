@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
 from turbospec.controller import GuardConfig
 from turbospec.files.settings import Settings
-from turbospec.interface import Policy
+from turbospec.interface import MAX_DRAFT_LENGTH, MAX_REQUESTS, Policy
 from turbospec.models.profile import Profile
+
+CEILING: dict[str, Any] = {"x-ceiling": True}
+"""Marks, in the JSON schema, a field whose upper bound only refuses the absurd: nothing to search up to in tuning."""
+DraftLength = Annotated[int, Field(ge=0, le=MAX_DRAFT_LENGTH, json_schema_extra=CEILING)]
+"""Type of a field that names a draft length, in tokens."""
+BatchSize = Annotated[int, Field(ge=1, le=MAX_REQUESTS, json_schema_extra=CEILING)]
+"""Type of a field that names a number of requests in a step."""
+Steps = Annotated[int, Field(ge=0, le=1_000_000, json_schema_extra=CEILING)]
+"""Type of a field that names a number of steps."""
 
 
 class PolicyConfig(Settings, ABC):
@@ -42,10 +51,10 @@ class PolicyConfig(Settings, ABC):
 
 
 def _rising(draft_lengths: tuple[int, ...]) -> tuple[int, ...]:
-    if draft_lengths[0] < 0 or list(draft_lengths) != sorted(set(draft_lengths)):
+    if list(draft_lengths) != sorted(set(draft_lengths)):
         raise ValueError("draft lengths must be 0 or more and rise from one to the next")
     return draft_lengths
 
 
-DraftLengths = Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(_rising)]
+DraftLengths = Annotated[tuple[DraftLength, ...], Field(min_length=1), AfterValidator(_rising)]
 """Type of a field that lists candidate draft lengths: tokens, in rising order, at least one."""

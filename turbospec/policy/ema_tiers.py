@@ -8,12 +8,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from turbospec.files.settings import Settings
-from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.interface import MAX_DRAFT_LENGTH, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
-from turbospec.policy.config import DraftLengths, PolicyConfig
+from turbospec.policy.config import CEILING, BatchSize, DraftLength, DraftLengths, PolicyConfig, Steps
 
 
 class TierSlot(Settings):
@@ -21,9 +21,9 @@ class TierSlot(Settings):
 
     candidates: DraftLengths
     """Draft lengths in tokens, in rising order."""
-    up_hysteresis: float = 0.0
+    up_hysteresis: float = Field(default=0.0, ge=-MAX_DRAFT_LENGTH, le=MAX_DRAFT_LENGTH, json_schema_extra=CEILING)
     """Tokens added to the average at which the draft length goes up."""
-    down_hysteresis: float = 0.0
+    down_hysteresis: float = Field(default=0.0, ge=-MAX_DRAFT_LENGTH, le=MAX_DRAFT_LENGTH, json_schema_extra=CEILING)
     """Tokens added to the average at which the draft length goes down; negative values delay going down."""
 
 
@@ -31,7 +31,7 @@ class EmaTiersConfig(PolicyConfig):
     """Tiers of draft lengths per batch size; the tier follows the average number of accepted draft tokens."""
 
     policy: Literal["ema_tiers"]
-    slots: dict[PositiveInt, TierSlot] = Field(
+    slots: dict[BatchSize, TierSlot] = Field(
         default_factory=lambda: {
             1: TierSlot(candidates=(1, 3, 5, 7), down_hysteresis=-0.25),
             8: TierSlot(candidates=(0, 1, 3)),
@@ -41,13 +41,13 @@ class EmaTiersConfig(PolicyConfig):
         min_length=1,
     )
     """Candidates by batch size in requests. A batch uses the largest listed size that it reaches."""
-    start: int = Field(default=3, ge=0)
+    start: DraftLength = 3
     """First draft length, in tokens. A slot that does not list it starts in the middle of its candidates."""
     ema_weight: float = Field(default=0.2, gt=0, le=1)
     """Weight of the newest step in the moving average."""
-    warmup_steps: int = Field(default=10, ge=0)
+    warmup_steps: Steps = 10
     """Steps of a slot before its first decision."""
-    decision_interval: int = Field(default=5, ge=1)
+    decision_interval: int = Field(default=5, ge=1, le=1_000_000, json_schema_extra=CEILING)
     """Steps of a slot between two decisions."""
 
     def build(self, profile: Profile | None, seed: int) -> EmaTiersPolicy:

@@ -14,10 +14,10 @@ import numpy as np
 from pydantic import Field
 
 from turbospec.errors import UserError
-from turbospec.interface import FloatArray, IntArray, Phase, StepOutcome, StepPlan, StepView
+from turbospec.interface import MIN_STEP_SECONDS, FloatArray, IntArray, StepOutcome, StepPlan, StepView
 from turbospec.models.non_negative import non_negative_fit
 from turbospec.models.profile import LatencySample, Profile
-from turbospec.policy.config import PolicyConfig
+from turbospec.policy.config import CEILING, PolicyConfig
 
 MAX_SAMPLES = 4096
 """Most steps kept for fitting the latency model online."""
@@ -31,7 +31,7 @@ class GoodputConfig(PolicyConfig):
     """Acceptance rate before the first observation (0.7 in the authors' code)."""
     acceptance_weight: float = Field(default=0.15, gt=0, le=1)
     """Weight of the newest step in the moving average of the acceptance rate (0.15 in the authors' code)."""
-    warmup_steps: int = Field(default=64, ge=1)
+    warmup_steps: int = Field(default=64, ge=1, le=MAX_SAMPLES, json_schema_extra=CEILING)
     """Without a profile: number of first steps that cycle through all draft lengths, to fit the latency model."""
 
     def build(self, profile: Profile | None, seed: int) -> GoodputPolicy:
@@ -65,7 +65,7 @@ class GoodputPolicy:
             return StepPlan.same_length(view, length, f"goodput: warm-up, K = {length}")
         tokens = self._expected_tokens(view, candidates)
         seconds = self.times.predict(view, candidates)
-        best = int(np.argmax(tokens / seconds))
+        best = int(np.argmax(tokens / np.maximum(seconds, MIN_STEP_SECONDS)))
         plan = StepPlan.same_length(view, best, f"goodput: K = {best} at acceptance rate {self.acceptance:.2f}")
         plan.predicted_tokens, plan.predicted_seconds = float(tokens[best]), float(seconds[best])
         return plan
@@ -84,7 +84,7 @@ class GoodputPolicy:
     def _expected_tokens(self, view: StepView, candidates: IntArray) -> FloatArray:
         """(candidates,) predicted tokens emitted by the decoding requests, for each draft length."""
         by_length = np.cumsum(self.acceptance**candidates)  # 1 + α + ... + α^k
-        limits = view.draft_limits[view.phase != Phase.PREFILL]
+        limits = view.draft_limits[view.decoding]
         return by_length[np.minimum(candidates[:, None], limits)].sum(axis=1)
 
     def _learn_times(self, outcome: StepOutcome) -> None:
@@ -130,7 +130,7 @@ class PassTimes:
         if view.batch_drafter:
             passes = np.broadcast_to(passes.max(axis=1, initial=0, keepdims=True), passes.shape)
         draft = np.column_stack([passes @ view.context_tokens, passes.sum(axis=1), passes.max(axis=1, initial=0)])
-        batched = int((view.phase != Phase.PREFILL).sum()) + view.prefill_tokens + lengths.sum(axis=1)
+        batched = int(np.count_nonzero(view.decoding)) + view.prefill_tokens + lengths.sum(axis=1)
         context = np.full(len(candidates), view.context_tokens.sum())
         target = np.column_stack([context, batched, np.ones(len(candidates))])
         return draft @ self.draft + target @ self.target

@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.interface import MAX_DRAFT_LENGTH, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
-from turbospec.policy.config import PolicyConfig
+from turbospec.policy.config import CEILING, PolicyConfig
 
 INCREASE = 2
 DECREASE = 1
@@ -25,7 +25,7 @@ class HeuristicConfig(PolicyConfig):
     """Each request's draft length rises by 2 after a fully accepted draft and falls by 1 after any other."""
 
     policy: Literal["heuristic"]
-    start: int = Field(default=20, ge=1)
+    start: int = Field(default=20, ge=1, le=MAX_DRAFT_LENGTH, json_schema_extra=CEILING)
     """Draft length of a request's first step, in tokens."""
 
     def build(self, profile: Profile | None, seed: int) -> HeuristicPolicy:

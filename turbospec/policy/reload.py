@@ -39,13 +39,14 @@ class ReloadingPolicy:
         self._profile = profile
         self._seed = seed
         self._check_seconds = check_seconds
-        self._next_check = -math.inf
+        self._checked_at = -math.inf
         self._stamp = _stamp(path)
         self.policy = self._load()
 
     def plan(self, view: StepView) -> StepPlan:
-        if view.now >= self._next_check:
-            self._next_check = view.now + self._check_seconds
+        # Also where the clock has gone back, or a single view had a wrong time.
+        if not 0.0 <= view.now - self._checked_at < self._check_seconds:
+            self._checked_at = view.now
             self._follow_file()
         return self.policy.plan(view)
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from turbospec.interface import StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
-from turbospec.policy.config import PolicyConfig
+from turbospec.policy.config import DraftLength, PolicyConfig
 
 
 class OffConfig(PolicyConfig):
@@ -24,7 +22,7 @@ class StaticConfig(PolicyConfig):
     """The same draft length for every request in every step."""
 
     policy: Literal["static"]
-    draft_length: int = Field(ge=0)
+    draft_length: DraftLength
     """Draft tokens per request, within the engine's limits."""
 
     def build(self, profile: Profile | None, seed: int) -> StaticPolicy:

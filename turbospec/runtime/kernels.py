@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from contextlib import suppress
+import logging
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from numba import njit
@@ -15,6 +18,11 @@ PACKAGE = Path(__file__).parent.parent
 """Folder of the `turbospec` package."""
 STAMP = "kernels"
 """File in a package's `__pycache__` with the hash of the sources that its kernels were compiled from."""
+
+UNCACHED = "_TURBOSPEC_KERNELS_ARE_NOT_KEPT"
+"""Environment variable that is set once a warning has said so, so that worker processes do not repeat it."""
+
+log = logging.getLogger("turbospec")
 
 
 def drop_stale_kernels(package: Path, *used: Path) -> None:
@@ -75,12 +83,49 @@ Values = TypeVar("Values", bound=tuple[Any, ...])
 
 
 def compiled(function: Function) -> Function:
-    """`numba.njit` with an on-disk cache; keeps the function's type for type checkers.
+    """`numba.njit` with an on-disk cache, where there is a folder for it; keeps the function's type for type checkers.
 
     A decision may take a few hundred microseconds, and one numpy operation on a small array takes about two. Division
     by zero follows numpy (inf or NaN, no exception), because checking every divisor takes half of the time.
     """
-    return cast(Function, njit(cache=True, error_model="numpy")(function))
+    dispatcher: Any = njit(error_model="numpy")(function)
+    try:
+        dispatcher.enable_caching()
+        # Reads and writes of the cache are inside this context manager.
+        dispatcher._cache._guard_against_spurious_io_errors = _without_cache_errors
+    except RuntimeError:
+        # Never in a shared temporary folder: a cached kernel is code, which anybody could put there.
+        _say_uncached("neither the package's folder nor the home's cache folder can be written")
+    return cast(Function, dispatcher)
+
+
+def compile_for(function: Callable[..., Any], *arguments: Any) -> None:
+    """Compile a kernel for the types of these arguments, or load it from the cache, and for no others from then on.
+
+    A call with other types raises TypeError, instead of compiling for seconds.
+    """
+    function(*arguments)
+    cast(Any, function).disable_compile()
+
+
+@contextmanager
+def _without_cache_errors() -> Generator[None]:
+    """A kernel that cannot be read from the cache is compiled, and one that cannot be written there is used."""
+    try:
+        yield
+    except (OSError, EOFError, UnpicklingError) as error:
+        _say_uncached(str(error) or type(error).__name__)
+
+
+def _say_uncached(reason: str) -> None:
+    if UNCACHED in os.environ:
+        return
+    os.environ[UNCACHED] = "1"
+    log.warning(
+        "compiled kernels are not kept (%s), and every start compiles them, for up to half a minute; "
+        "set NUMBA_CACHE_DIR to a folder of your own that can be written",
+        reason,
+    )
 
 
 if TYPE_CHECKING:

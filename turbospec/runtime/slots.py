@@ -43,7 +43,7 @@ class RequestSlots:
         """
         # Most steps run the same requests as the step before, or all but a few of them.
         if len(request_ids) == len(self._ids):
-            changed = np.flatnonzero(request_ids != self._ids)
+            changed = (request_ids != self._ids).nonzero()[0]
             if not len(changed):
                 return self._slots, NO_SLOTS
             slots = self._slots.copy()
@@ -54,7 +54,7 @@ class RequestSlots:
         self._clock += 1
         new: list[int] = []
         slots[changed] = [self._slot_of.get(request_id, -1) for request_id in request_ids[changed].tolist()]
-        missing = np.flatnonzero(slots < 0).tolist()
+        missing = (slots < 0).nonzero()[0].tolist()
         if len(missing) > len(self._free):
             self._last_seen[slots[slots >= 0]] = self._clock
             self._reclaim(len(missing))

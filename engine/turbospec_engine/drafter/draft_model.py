@@ -116,7 +116,7 @@ def _choose(
     greedy = sampling.greedy[rows]
     if greedy.all():
         best, tokens = logits.max(-1)
-        confidence = (best - logits.logsumexp(-1)).exp()
+        confidence = (best - logits.logsumexp(-1)).exp().clamp(max=1.0)  # rounding may bring it above
         return tokens.cpu().numpy(), confidence.double().cpu().numpy(), None
     if not greedy.any():
         probabilities = sampling.draft_probabilities(logits, rows)

@@ -10,6 +10,7 @@ from typing import Any
 from turbospec.errors import UserError
 from turbospec.files.suggestions import nearest
 from turbospec.policy import PolicyConfig
+from turbospec.policy.config import CEILING
 from turbospec_sim.limits import LARGEST, SMALLEST
 
 DIGITS = 4
@@ -72,7 +73,7 @@ def search_space(config: PolicyConfig, texts: Sequence[str]) -> list[Dimension]:
     space = [
         Dimension(name, float(schema["minimum"]), float(schema["maximum"]), False, schema["type"] == "integer")
         for name, schema in numbers.items()
-        if {"minimum", "maximum"} <= schema.keys()
+        if {"minimum", "maximum"} <= schema.keys() and not schema.keys() & CEILING.keys()
     ]
     if not space:
         kind = config.model_dump()["policy"]

@@ -58,3 +58,10 @@ def test_steps_without_a_usable_outcome_become_rare_too() -> None:
         if schedule.is_due(200, step, 0.0):
             asked.append(step)
     assert np.diff(asked)[-5:].tolist() == [128] * 5
+
+
+def test_steps_whose_numbers_go_back_are_compared_again() -> None:
+    steps = ComparisonSteps(0.5)
+    steps.earn(1000.0)
+    steps.is_due(4, 10**15, 0.0)
+    assert any(steps.is_due(4, step, 0.0) for step in range(2 * ComparisonSteps.MAX_INTERVAL))

@@ -61,3 +61,12 @@ def test_the_rate_follows_a_change_within_its_memory() -> None:
     for tokens in [8] * 100 + [4] * 100:
         price.add(4, tokens, 0.010)
     assert price.rate(4) == pytest.approx(400.0, rel=0.02)
+
+
+def test_a_load_that_emitted_nothing_or_took_no_time_has_no_rate() -> None:
+    price = DecodeRate()
+    for _ in range(50):
+        price.add(1, 0, 0.010)
+        price.add(8, 8, 0.0)
+    assert price.rate(1) is None
+    assert price.rate(8) is None

@@ -17,7 +17,8 @@ from turbospec.observability.metrics import HostSeconds, StepMetrics
 def counted() -> StepMetrics:
     """Two steps: K 3 and 1, of which 2 and 1 are accepted, and a probe without a prediction."""
     metrics = StepMetrics(
-        ControllerStats(decision_seconds=0.5, guard_trips=2), HostSeconds(steps=2.0, ours=0.02, overlapped=0.5)
+        ControllerStats(decision_seconds=0.5, guard_trips=2, host_faults=3),
+        HostSeconds(steps=2.0, ours=0.02, overlapped=0.5),
     )
     view = make_view(2, max_draft=4)
     plan = StepPlan(np.array([3, 1]), predicted_tokens=4.5, predicted_seconds=0.02)
@@ -54,6 +55,7 @@ def registered(metrics: StepMetrics) -> CollectorRegistry:
         ("turbospec_probe_seconds_total", 0.002),
         ("turbospec_decision_seconds_total", 0.5),
         ("turbospec_guard_trips_total", 2),
+        ("turbospec_host_faults_total", 3),
         ("turbospec_engine_seconds_total", 2.0),
         ("turbospec_host_seconds_total", 0.02),
         ("turbospec_overlapped_seconds_total", 0.5),

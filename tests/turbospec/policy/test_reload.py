@@ -129,3 +129,10 @@ def test_a_controller_follows_its_file_where_asked_to(file, caplog):
     assert [planned(following, now) for now in (2.0, 4.0)] == [5, 5]
     assert len(warnings(caplog)) == 1
     assert following.stats.guard_trips == 0
+
+
+def test_a_clock_that_goes_back_does_not_end_the_following(file):
+    policy = ReloadingPolicy(file, check_seconds=2.0)
+    assert planned(policy, 1e12) == 3
+    write(file, 5)
+    assert planned(policy, 1.0) == 5

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from turbospec import UserError
+from turbospec.interface import MAX_DRAFT_LENGTH
 from turbospec.policy import json_schema, read_policy, registered, schema
 
 HEAD = "version: 1\npolicy: static\n"
@@ -167,23 +168,34 @@ def test_numbers_may_have_an_exponent_and_whole_ones_serve_as_floats(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "field", "allowed", "refused"),
     [
-        ("acceptance_gate", "draft_length", [0], [-1]),
-        ("acceptance_gate", "window", [1], [0]),
-        ("acceptance_gate", "threshold", [0], [-0.01]),
+        ("acceptance_gate", "draft_length", [0], [-1, 10**19]),
+        ("acceptance_gate", "window", [1], [0, 10**9]),
+        ("acceptance_gate", "threshold", [0], [-0.01, 1e300, ".inf"]),
+        ("adaptive", "max_draft", [0, MAX_DRAFT_LENGTH], [-1, MAX_DRAFT_LENGTH + 1]),
+        ("adaptive", "probe_share", [0, 0.2], [-0.01, 0.21]),
+        ("adaptive", "first_token_weight", [0], [-0.01, 1e300, ".inf"]),
+        ("adaptive", "tpot_slo_ms", [0.01], [0, 1e300, ".inf"]),
         ("bandit", "discount", [0.01, 1], [0, 1.01]),
-        ("bandit", "exploration", [0], [-0.01]),
-        ("bandit", "draft_lengths", [[0], [0, 15]], [[], [1, 1], [-1]]),
+        ("bandit", "exploration", [0], [-0.01, 1e300]),
+        ("bandit", "draft_lengths", [[0], [0, 15]], [[], [1, 1], [-1], [0, 10**19]]),
+        ("batch_table", "table", [], ["[{first: 1, last: 9, draft_length: 129}]"]),
+        ("batch_table", "table", [], ["[{first: 1, last: 10000000000, draft_length: 3}]"]),
         ("confidence", "threshold", [0.01, 0.99], [0, 1]),
-        ("confidence", "window", [6], [5]),
-        ("ema_tiers", "start", [0], [-1]),
+        ("confidence", "window", [6], [5, 10**9]),
+        ("ema_tiers", "slots", [], ["{1: {candidates: [129]}}", "{10000000: {candidates: [1]}}"]),
+        ("ema_tiers", "slots", [], ["{1: {candidates: [1], up_hysteresis: 1.0e+300}}"]),
+        ("ema_tiers", "start", [0], [-1, 10**19]),
         ("ema_tiers", "ema_weight", [0.01, 1], [0, 1.01]),
-        ("ema_tiers", "warmup_steps", [0], [-1]),
-        ("ema_tiers", "decision_interval", [1], [0]),
+        ("ema_tiers", "warmup_steps", [0], [-1, 10**19]),
+        ("ema_tiers", "decision_interval", [1], [0, 10**19]),
         ("goodput", "initial_acceptance", [0, 1], [-0.01, 1.01]),
         ("goodput", "acceptance_weight", [0.01, 1], [0, 1.01]),
-        ("goodput", "warmup_steps", [1], [0]),
-        ("heuristic", "start", [1], [0]),
-        ("static", "draft_length", [0], [-1]),
+        ("goodput", "warmup_steps", [1, 4096], [0, 4097]),
+        ("heuristic", "start", [1], [0, 10**19]),
+        ("static", "draft_length", [0, MAX_DRAFT_LENGTH], [-1, MAX_DRAFT_LENGTH + 1, 10**19]),
+        ("vllm_adaptive_verification", "profile_context_tokens", [1], [0, 10**19]),
+        ("vllm_adaptive_verification", "max_logits", [1], [0, 10**19]),
+        ("vllm_adaptive_verification", "warmup_steps", [5, 4096], [4, 4097]),
     ],
 )
 def test_bounds(tmp_path, kind, field, allowed, refused):
@@ -193,7 +205,7 @@ def test_bounds(tmp_path, kind, field, allowed, refused):
         read_policy(path)
     for value in refused:
         path.write_text(f"version: 1\npolicy: {kind}\n{field}: {value}\n")
-        with pytest.raises(UserError, match=f"3: {field}: "):
+        with pytest.raises(UserError, match=f"3: {field}[.:]"):
             read_policy(path)
 
 

@@ -197,6 +197,7 @@ def _unsupported(args, speculation, scheduler_cls, model_runner_v2: bool) -> str
         SetUp(
             version=__version_tuple__,
             method=None if speculation is None else speculation.method,
+            draft_tokens=0 if speculation is None else speculation.num_speculative_tokens or 0,
             adaptive_verification=bool(getattr(speculation, "enable_adaptive_verification", False)),
             data_parallel_size=args.data_parallel_size,
             experts=speculation is not None and speculation.target_model_config.is_moe,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turbospec.interface import BoolArray, FloatArray, IntArray, Phase, StepOutcome, StepPlan, StepView
+from turbospec.interface import BoolArray, FloatArray, IntArray, StepOutcome, StepPlan, StepView
 
 
 @dataclass(slots=True)
@@ -53,13 +53,15 @@ class PlanRecord:
             request_ids=view.request_ids,
             rows=rows,
             class_ids=view.class_ids,
-            decoders=view.phase != Phase.PREFILL,
+            decoders=view.decoding,
             prefilling=view.prefill_tokens > 0,
             drafter_always_prefills=view.drafter_always_prefills,
         )
 
     def covers(self, outcome: StepOutcome) -> bool:
         """Whether this outcome is of the planned step or of one that reused its plan."""
+        if len(outcome.request_ids) != len(self.request_ids):
+            return False  # the step was planned again for another batch
         if outcome.step == self.step:
             return True
         return outcome.step <= self.last_step and np.array_equal(outcome.request_ids, self.request_ids)

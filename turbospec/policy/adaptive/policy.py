@@ -60,7 +60,9 @@ class AdaptivePolicy:
             self._records.put(view.step, PlanRecord.of(view, np.zeros(view.size, np.int64)))
             return self._nothing_to_draft(view, batch)
         self._learn()
-        drafter = self.models.drafter or self._start(view.max_draft)
+        drafter = self.models.drafter
+        if drafter is None or view.max_draft > drafter.max_draft:
+            drafter = self._start(view.max_draft)
         record = PlanRecord.of(view, self._rows(view, drafter))
         self._records.put(view.step, record)
         if batch.max_draft_tokens == 0:
@@ -103,7 +105,8 @@ class AdaptivePolicy:
             record.plan = comparison
             return comparison
         record.plan = plan
-        record.drafter_lag_tokens = int(view.drafter_lag_tokens[plan.draft_lengths > 0].sum())
+        if batch.drafter_lag_tokens:
+            record.drafter_lag_tokens = int(view.drafter_lag_tokens[plan.draft_lengths > 0].sum())
         plan.valid_steps = self._valid_steps(view, problem, plan)
         record.last_step = view.step + plan.valid_steps - 1
         return plan
@@ -159,7 +162,7 @@ class AdaptivePolicy:
         """For how many steps a plan may be reused; probes and comparison steps are not reused."""
         if self.slo is not None:
             return 1  # an SLO needs a plan per step
-        if not plan.draft_lengths.any():
+        if not np.count_nonzero(plan.draft_lengths):
             return 1 if _would_pay_later(problem) else NO_DRAFT_STEPS
         # The price of waiting first tokens and the catch-up cost apply to one step only.
         alike = (
@@ -171,6 +174,7 @@ class AdaptivePolicy:
 
     def _start(self, max_draft: int) -> DrafterModels:
         drafter = self.models.start(max(max_draft, 1))
+        self._records = PlansInFlight[PlanRecord]()  # their rows are those of the models before
         if self.config.tpot_slo_ms is not None:
             self.slo = TpotSlo(self.config.tpot_slo_ms / 1e3, drafter.capacity)
         return drafter

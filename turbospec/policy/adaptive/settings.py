@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from turbospec.policy.config import PolicyConfig
+from turbospec.policy.config import CEILING, DraftLength, PolicyConfig
 
 
 class AdaptiveSettings(PolicyConfig, ABC):
     """TurboSpec's own policy."""
 
     policy: Literal["adaptive"]
-    max_draft: int | None = Field(default=None, ge=0, description="Longest draft; none: the engine's maximum.")
+    max_draft: DraftLength | None = Field(default=None, description="Longest draft; none: the engine's maximum.")
     probe_share: float = Field(
         default=0.01,
         ge=0,
@@ -24,11 +24,12 @@ class AdaptiveSettings(PolicyConfig, ABC):
     first_token_weight: float = Field(
         default=8.0,
         ge=0,
+        le=1e6,
+        json_schema_extra=CEILING,
         description="How much more a second is worth to a request without its first token than to one that decodes.",
     )
-    tpot_slo_ms: float | None = Field(
+    tpot_slo_ms: Annotated[float, Field(gt=0, le=1e7, json_schema_extra=CEILING)] | None = Field(
         default=None,
-        gt=0,
         description="TPOT objective: drafts never make a request miss it that would meet it without drafts.",
     )
     use_confidence: bool = Field(

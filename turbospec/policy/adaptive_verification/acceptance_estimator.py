@@ -50,6 +50,7 @@ class AcceptanceEstimator:
             features: (n, K) clipped log-odds of the confidence.
             acceptance: (n, K) predicted acceptance, given that all positions before were accepted. Both NaN as above.
         """
+        confidence = np.minimum(confidence, 1.0)  # rounding may bring it above
         with np.errstate(divide="ignore"):
             features = np.clip(np.log(confidence) - np.log1p(-confidence), -MAX_LOG_ODDS, MAX_LOG_ODDS)
         return features, 1.0 / (1.0 + np.exp(-(self.slope * features + self.intercepts)))

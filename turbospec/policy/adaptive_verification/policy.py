@@ -13,17 +13,25 @@ are verified are then chosen from the predictions for the drafts themselves.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from turbospec.errors import UserError
-from turbospec.interface import FloatArray, IntArray, Phase, StepOutcome, StepPlan, StepView
+from turbospec.interface import (
+    MAX_DRAFT_LENGTH,
+    MAX_REQUESTS,
+    FloatArray,
+    IntArray,
+    StepOutcome,
+    StepPlan,
+    StepView,
+)
 from turbospec.models.profile import LatencySample, Profile
 from turbospec.policy.adaptive_verification.acceptance_estimator import AcceptanceEstimator
 from turbospec.policy.adaptive_verification.cost_curves import CostCurves
-from turbospec.policy.config import PolicyConfig
+from turbospec.policy.config import CEILING, PolicyConfig
 from turbospec.runtime.plans_in_flight import PlansInFlight
 from turbospec.runtime.slots import RequestSlots
 
@@ -31,6 +39,8 @@ WARMUP_BUDGETS = 5
 """Verify budgets that the warm-up steps cycle through: none, a quarter, half, three quarters and all of the drafts."""
 MAX_SAMPLES = 4096
 """Most steps kept for fitting the cost curves online."""
+MAX_CONTEXT_TOKENS = 100_000_000
+MAX_LOGITS = MAX_REQUESTS * (MAX_DRAFT_LENGTH + 1)
 GRAPH_SIZES = "graph_sizes"
 """Entry of a profile's `meta`: sizes of the target's CUDA graphs in tokens, rising; absent where nothing pads."""
 
@@ -43,12 +53,12 @@ class VllmAdaptiveVerificationConfig(PolicyConfig):
     """
 
     policy: Literal["vllm_adaptive_verification"]
-    profile_context_tokens: PositiveInt = 8192
+    profile_context_tokens: int = Field(default=8192, ge=1, le=MAX_CONTEXT_TOKENS, json_schema_extra=CEILING)
     """Context of each request in the steps that the simulator times at the start, as vLLM does
     (`VLLM_ADAPTIVE_VERIFICATION_PROFILE_CONTEXT_LEN`). A measured profile has its own."""
-    max_logits: PositiveInt | None = None
+    max_logits: Annotated[int, Field(ge=1, le=MAX_LOGITS, json_schema_extra=CEILING)] | None = None
     """Most tokens that the sampler verifies in one step. vLLM derives it from the size of the vocabulary."""
-    warmup_steps: int = Field(default=64, ge=WARMUP_BUDGETS)
+    warmup_steps: int = Field(default=64, ge=WARMUP_BUDGETS, le=MAX_SAMPLES, json_schema_extra=CEILING)
     """Without a profile: number of first steps that cycle through verify budgets, to fit the costs. vLLM times steps of
     its own before it serves, which a policy cannot."""
 
@@ -89,7 +99,7 @@ class VllmAdaptiveVerificationPolicy:
         drafts = int(view.draft_limits.sum())
         if not drafts:
             return StepPlan(np.zeros(view.size, np.int64), reason="vllm_adaptive_verification: nothing to draft")
-        decoding = int((view.phase != Phase.PREFILL).sum())
+        decoding = int(np.count_nonzero(view.decoding))
         limit = drafts
         if self._config.max_logits is not None:
             limit = min(limit, max(0, self._config.max_logits - view.size))
@@ -123,7 +133,7 @@ class VllmAdaptiveVerificationPolicy:
             (n, K) predicted acceptance, NaN where nothing is drafted.
         """
         known = np.full((len(slots), self._acceptance.shape[1]), np.nan)
-        known[:, : confidence.shape[1]] = confidence
+        known[:, : confidence.shape[1]] = confidence[:, : known.shape[1]]
         features, acceptance = self.estimator.predict(known)
         self._drafts.put(step, (features, acceptance))
         self._acceptance[slots] = np.where(np.isnan(acceptance), self._acceptance[slots], acceptance)
@@ -133,7 +143,7 @@ class VllmAdaptiveVerificationPolicy:
         if not self._offline:
             self._learn_costs(outcome)
         drafts = self._drafts.pop(outcome.step)
-        if drafts is not None:
+        if drafts is not None and drafts[0].shape == (len(outcome.drafted), len(self.estimator.intercepts)):
             self.estimator.observe(*drafts, outcome.drafted, outcome.accepted, outcome.truncated)
         self.estimator.end_step()
 

@@ -406,10 +406,10 @@ def test_plans_whose_outcome_never_comes_are_forgotten() -> None:
 
 def test_an_outcome_that_cannot_be_learnt_from_is_not_met_again(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = adaptive(measured_profile())
-    served = SyntheticEngine(concurrency=2).serve(policy, GOOD, 2)
+    SyntheticEngine(concurrency=2).serve(policy, GOOD, 2)
     view = make_view(2, step=10_000, request_ids=np.array([900, 901]))
     policy.plan(view)
-    policy.observe(replace(served.steps[-1].outcome, step=view.step))
+    policy.observe(make_outcome(view, 1, 1))
     monkeypatch.setattr(policy.models.latency, "learn", Mock(side_effect=ValueError("corrupt")))
     with pytest.raises(ValueError, match="corrupt"):
         policy.plan(make_view(2, step=10_001))
@@ -431,3 +431,23 @@ def test_the_same_steps_give_the_same_plans() -> None:
     runs = [serve(adaptive(), GOOD, 8) for _ in range(2)]
     plans = [[step.plan.draft_lengths.tolist() for step in run.steps] for run in runs]
     assert plans[0] == plans[1]
+
+
+def test_an_engine_whose_maximum_grows_is_modelled_anew() -> None:
+    """The models have a column for each draft position; a gate would read past the last one."""
+    policy = adaptive()
+    for step in range(200):
+        view = make_view(4, step=step, max_draft=2 if step < 100 else 9)
+        plan = policy.plan(view)
+        drafted = np.minimum(plan.draft_lengths, view.draft_limits)
+        policy.observe(make_outcome(view, drafted, drafted, confidence=np.full((4, 9), 0.9)))
+    assert policy.models.drafter is not None
+    assert policy.models.drafter.max_draft == 9
+    assert plan.draft_lengths.max() > 2
+
+
+def test_an_outcome_of_another_batch_is_not_learnt_from() -> None:
+    policy = adaptive(measured_profile())
+    policy.plan(make_view(4, step=1))
+    policy.observe(make_outcome(make_view(7, step=1), 3, 3))
+    assert policy._waiting == []

@@ -94,3 +94,9 @@ def test_the_slope_never_turns_negative():
         observe(estimator, [[0.1], [0.1]], verified=1, accepted=1)
         estimator.end_step()
     assert estimator.slope >= 0.0
+
+
+def test_a_confidence_rounded_above_1_counts_as_1():
+    estimator = AcceptanceEstimator(2)
+    above, one = (estimator.predict(np.array([[confidence, 0.5]]))[1] for confidence in (1.0000002, 1.0))
+    assert above.tolist() == one.tolist()

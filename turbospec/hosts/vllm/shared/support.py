@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from turbospec.interface import MAX_DRAFT_LENGTH
+
 ADDITIONAL_CONFIG_KEY = "turbospec"
 POLICY_VARIABLE = "TURBOSPEC_POLICY"
 
@@ -37,6 +39,8 @@ class SetUp:
     """Of vLLM, as its `__version_tuple__`."""
     method: str | None
     """Drafting method as vLLM resolved it; None without speculation."""
+    draft_tokens: int = 1
+    """vLLM's `num_speculative_tokens`, the longest draft."""
     adaptive_verification: bool = False
     """vLLM's `enable_adaptive_verification`."""
     data_parallel_size: int = 1
@@ -139,6 +143,8 @@ def unsupported(setup: SetUp) -> str | None:
     known = SEQUENTIAL_METHODS + LOOK_UP_METHODS + BLOCK_METHODS
     if setup.method not in known:
         return f"method {setup.method!r} is not known; known are {', '.join(known)}"
+    if setup.draft_tokens > MAX_DRAFT_LENGTH:
+        return f"num_speculative_tokens is {setup.draft_tokens}; TurboSpec chooses among up to {MAX_DRAFT_LENGTH}"
     if setup.adaptive_verification:
         return "enable_adaptive_verification is set: vLLM then chooses itself which drafts it verifies; leave it out"
     if setup.data_parallel_size > 1 and setup.experts:

@@ -33,6 +33,7 @@ def test_known_versions_and_methods_are_supported(version: tuple[int | str, ...]
         ({"method": "extract_hidden_states"}, "drafts nothing"),
         ({"method": "mlp_speculator"}, "no drafter"),
         ({"method": "of tomorrow"}, "'of tomorrow'"),
+        ({"draft_tokens": 129}, "num_speculative_tokens is 129"),
         ({"adaptive_verification": True}, "enable_adaptive_verification"),
         ({"data_parallel_size": 2, "experts": True}, "mixture of experts"),
         ({"pipeline_parallel_size": 2}, "pipeline parallelism"),

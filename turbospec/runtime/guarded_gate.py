@@ -1,0 +1,125 @@
+"""Guards around a policy's gate and selection: a host gets an answer that it can use, and no exception."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turbospec.interface import BoolArray, DraftGate, DraftSelection, FloatArray, IntArray
+from turbospec.runtime.contract_types import HostFault, converted, floats, integers, table
+from turbospec.runtime.kernels import compile_for, compiled
+from turbospec.runtime.outcome_check import MAX_CONFIDENCE, is_confidence
+
+OnFault = Callable[[str, Exception], None]
+"""Called with where a fault occurred, and the exception; a `HostFault` where it is the host's."""
+
+
+class GuardedGate:
+    """Wraps a gate: one that fails ends all drafts, and its time counts as decision time.
+
+    Args:
+        gate: of a policy.
+        size: rows of the plan.
+        on_fault: is told of every fault.
+    """
+
+    def __init__(self, gate: DraftGate, size: int, on_fault: OnFault) -> None:
+        self._gate = gate
+        self._size = size
+        self._on_fault = on_fault
+        self.seconds = 0.0
+        """Time spent in the gate."""
+
+    def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
+        began = time.perf_counter()
+        try:
+            own_rows = converted("rows", rows, integers)
+            own_confidence = converted("confidence", confidence, floats)
+            if not _is_pass(own_rows, own_confidence, self._size):
+                raise HostFault("rows are not the plan's, or confidence is not between 0 and 1 for each of them")
+            keep, more = self._gate.advance(own_rows, own_confidence)
+            for answer in (keep, more):
+                if answer.shape != own_rows.shape or answer.dtype != np.bool_:
+                    raise ValueError(f"returned {answer.dtype} of shape {answer.shape}, not bool of {own_rows.shape}")
+        except Exception as error:
+            self._on_fault("gate", error)
+            size = _length(rows)
+            keep, more = np.ones(size, np.bool_), np.zeros(size, np.bool_)
+        self.seconds += time.perf_counter() - began
+        return keep, more
+
+    def for_next_step(self, limits: IntArray) -> GuardedGate:
+        return GuardedGate(self._gate.for_next_step(limits.copy()), self._size, self._on_fault)
+
+
+class GuardedSelection:
+    """Wraps a selection: one that fails verifies whole drafts, and its time counts as decision time.
+
+    Args:
+        selection: of a policy.
+        size: rows of the plan.
+        on_fault: is told of every fault.
+    """
+
+    def __init__(self, selection: DraftSelection, size: int, on_fault: OnFault) -> None:
+        self._selection = selection
+        self._size = size
+        self._on_fault = on_fault
+        self.seconds = 0.0
+        """Time spent in the selection."""
+
+    def select(self, proposed: IntArray, confidence: FloatArray) -> IntArray:
+        began = time.perf_counter()
+        try:
+            own_proposed = converted("proposed", proposed, integers)
+            own_confidence = converted("confidence", confidence, table)
+            if len(own_proposed) != self._size or not is_confidence(own_confidence, own_proposed):
+                raise HostFault("proposed has not the plan's rows, or confidence is not between 0 and 1 for each token")
+            # The selection gets a copy: it is checked against lengths that it cannot change.
+            kept = self._selection.select(own_proposed.copy(), own_confidence)
+            if kept.shape != own_proposed.shape or kept.dtype.kind not in "iu":
+                raise ValueError(f"returned {kept.dtype} of shape {kept.shape}, not integers of {own_proposed.shape}")
+            kept = np.array(kept, np.int64)
+            if not _within(kept, own_proposed):
+                raise ValueError("must return 0 to `proposed` tokens for each row")
+        except Exception as error:
+            self._on_fault("selection", error)
+            kept = proposed
+        self.seconds += time.perf_counter() - began
+        return kept
+
+
+def compile_check() -> None:
+    """Compile the checks, or load them from the cache, so that the first draft does not wait for them."""
+    one = np.zeros(1, np.int64)
+    compile_for(_is_pass, one, np.zeros(1), 1)
+    compile_for(_within, one, one)
+    compile_for(is_confidence, np.zeros((1, 1)), one)
+
+
+def _length(rows: object) -> int:
+    """Rows of a drafter pass; 0 for what is no array of them."""
+    return len(cast("NDArray[Any]", rows)) if isinstance(rows, np.ndarray) and rows.ndim else 0
+
+
+@compiled
+def _is_pass(rows: IntArray, confidence: FloatArray, size: int) -> bool:
+    if len(rows) != len(confidence):
+        return False
+    outside = False
+    for i in range(len(rows)):
+        outside |= (rows[i] < 0) | (rows[i] >= size)
+        outside |= not ((confidence[i] >= 0.0) & (confidence[i] <= MAX_CONFIDENCE))
+    return not outside
+
+
+@compiled
+def _within(lengths: IntArray, limits: IntArray) -> bool:
+    for i in range(len(lengths)):  # noqa: SIM110 numba compiles a loop better than a generator
+        if lengths[i] < 0 or lengths[i] > limits[i]:
+            return False
+    return True
