@@ -37,6 +37,8 @@ NewServer = Callable[[Setup, random.Random], Server]
 """Returns a server that is not built yet, for a configuration."""
 GROWTH_MB = 16.0
 """Growth of the process, after the first fifth of a run, that fails it."""
+WARM_UP = 20_000
+"""Events of a run that may be warm-up; a shorter one does not fail by its growth."""
 
 
 def walk(seed: int, server: NewServer = StandIn) -> Walk:
@@ -78,10 +80,10 @@ def main(server: NewServer = StandIn) -> int:
             if done.problems:
                 failed.append(seed)
                 print(f"walk {seed}, event {done.events}: {done.problems[0]}", flush=True)
-            if not memory and events > options.steps / 5:
+            if not memory and events > max(options.steps / 5, WARM_UP):
                 memory = _megabytes()
             seed += 1
-    growth = _megabytes() - memory
+    growth = _megabytes() - memory if memory else 0.0
     print(f"{events} events in {seed - options.seed} walks, {time.perf_counter() - began:.0f} s: {dict(counts)}")
     print(f"{len(failed)} walks failed {failed[:20]}; the process grew by {growth:.1f} MB")
     return 1 if failed or growth > GROWTH_MB else 0

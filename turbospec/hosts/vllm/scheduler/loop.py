@@ -202,6 +202,9 @@ class VllmLoop:
                 drafter_fits=self._views.drafts_fit(batch),
                 early=early,
             )
+            if plan is not None and plan.padded_length and (lengths < plan.padded_length).any():
+                # One that cannot catch up drafts nothing, so that the step replays no graph.
+                lengths = np.minimum(lengths, self._unpadded(plan, batch))
             if early and orders.catch_up and not lengths.any():
                 caught_up = sum(lag.tokens for lag in orders.catch_up.values())
                 self._catch_up_budget -= self._split.catch_up_seconds(caught_up)
@@ -324,6 +327,10 @@ class VllmLoop:
             return None
         if plan.padded_length and not new and plan.padded_length <= self._views.paddable(batch):
             return np.full(batch.size, plan.padded_length)
+        return self._unpadded(plan, batch)
+
+    def _unpadded(self, plan: _Plan, batch: ScheduledBatch) -> IntArray:
+        """Draft lengths of a plan in a step that replays no full CUDA graph."""
         limits = self._views.draft_limits(batch, batch.max_tokens - batch.output - 1)
         return np.minimum(np.array(plan.reuse.lengths(batch.names), np.int64), limits)
 

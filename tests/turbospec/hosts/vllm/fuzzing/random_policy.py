@@ -40,11 +40,11 @@ class RandomPolicy:
 
     def observe(self, outcome: StepOutcome) -> None:
         if self._rng.random() < FAILS / 2:
-            raise RuntimeError
+            raise UnspeakableError
 
     def _fail(self, view: StepView) -> StepPlan:
         if self._rng.random() < 0.5:
-            raise self._rng.choice((RuntimeError("fails on purpose"), RuntimeError()))
+            raise self._rng.choice((RuntimeError("fails on purpose"), UnspeakableError()))
         wrong: Sequence[Callable[[], Any]] = (
             lambda: StepPlan(view.draft_limits + 1),
             lambda: StepPlan(np.zeros(view.size + 1, np.int64)),

@@ -419,6 +419,18 @@ def test_no_request_is_padded_beyond_its_own_limit_at_its_end_either() -> None:
     assert controller.views[0].graph_lengths == (0,)
 
 
+def test_nobody_is_padded_where_one_cannot_catch_up() -> None:
+    """It drafts nothing, so that no graph is replayed: beside 57 tokens of a prompt there is no room for its lag."""
+    controller = Recorder(lengths=[0, 0, 2])
+    engine = FakeEngine(controller, replace(GRAPHS, kept_tokens=64))
+    a, b = Request("a"), Request("b", num_prompt_tokens=57, max_tokens=2)
+    engine.step([a])
+    engine.step([a])
+    assert engine.step([a, b]).tolist() == [0, 0]
+    assert 2 in controller.views[-1].graph_lengths
+    assert controller.views[-1].draft_limits.tolist() == [5, 0]
+
+
 def test_a_padded_plan_ahead_is_cut_where_a_request_has_come_near_the_models_length() -> None:
     controller = Recorder(lengths=[2, 3, 3])
     engine, a = (
