@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,8 @@ CODES = (0, 1, 2, 130, 141)
 LAST_BOUNDARY = 70
 """Exit code of a fault that nothing else caught."""
 SECRET = "hunter2secret"
+CONTROL_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""What a terminal takes as an order, such as to erase a line."""
 LONGEST_LINE = 4000
 """Characters of an error line, beyond those of the arguments."""
 SERIOUS = (
@@ -68,6 +71,8 @@ def _ending(case: Case, outcome: Outcome) -> list[str]:
         return [f"accepted: exit code 0, but {case.must_fail}"]
     if code != 2 or case.stderr != "file":
         return []
+    if "FORCE_COLOR" in case.environment:
+        err = CONTROL_SEQUENCE.sub("", err)
     lines = [line for line in err.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
     if case.arguments[:2] == ("policy", "check") and not errors:

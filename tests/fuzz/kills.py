@@ -107,6 +107,8 @@ class Killer:
             words = [*job.words, "--resume", job.results]
             place = words.index("--json")
             del words[place : place + 2]
+            if "--write" in words and (folder / "work/new.yaml").exists():  # ended after its policy was written
+                words.append("--overwrite")
             code = self._run(tuple(words), folder)
             if code != 0:
                 said = (folder / "streams/err").read_text().strip().splitlines()[-1:]

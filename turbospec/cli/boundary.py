@@ -57,6 +57,8 @@ def guarded(command: Callable[[], int]) -> int:
             status = _fail(f"not enough memory ({error})" if str(error) else "not enough memory")
         except (KeyboardInterrupt, typer.Abort):
             status = INTERRUPTED
+        except SystemExit as end:  # rich's, where it finds that the reader of a stream is gone
+            status = end.code if isinstance(end.code, int) else READER_GONE
         except Exception as error:
             status = _stream_failed(error) if _is_of_stream(error) else _unexpected(error)
         if status == INTERRUPTED:  # typer turns KeyboardInterrupt into this status

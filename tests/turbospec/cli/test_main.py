@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -164,3 +165,18 @@ def test_signals_end_a_command_as_ctrl_c_does(number: signal.Signals) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "kept\n", "interrupted\n")
+
+
+def test_a_remark_to_a_reader_that_is_gone_ends_a_command_as_a_result_does() -> None:
+    script = (
+        "import sys\n"
+        "from turbospec.cli.boundary import guarded\n"
+        "from turbospec.cli.console import stderr\n"
+        "sys.exit(guarded(lambda: stderr.print('a remark')))\n"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run([sys.executable, "-c", script], stderr=writing, env=buffered, check=False)
+    os.close(writing)
+    assert done.returncode == 1
