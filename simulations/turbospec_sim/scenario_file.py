@@ -73,9 +73,6 @@ def read_scenario(path: Path, settings: Sequence[str] = ()) -> Scenario:
     try:
         # Through JSON: only then is pydantic strict about scalars and still accepts a list for a tuple.
         text = json.dumps(document, default=str)
-    except ValueError as error:  # an integer of thousands of digits
-        raise source.error(0, "", f"a number is out of range ({error})") from error
-    try:
         return Scenario.model_validate_json(text, strict=True, context={"folder": path.parent})
     except ValidationError as error:
         # Report the first problem, but a missing field last: it may be there, misspelt or invalid itself.

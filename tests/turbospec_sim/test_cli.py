@@ -312,7 +312,6 @@ def test_a_missing_extra_is_one_line(
     monkeypatch.setattr("turbospec_sim.sweep.simulate", no_simulation)
     for name in (
         loaded,
-        "turbospec_sim.sweep",
         "turbospec_bench.reports.simulation",
         "turbospec_bench.reports.simulation_plots",
     ):

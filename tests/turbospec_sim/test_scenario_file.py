@@ -136,7 +136,7 @@ def test_scenarios_are_found_by_name_and_path() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("seed: 0x" + "f" * 5000, "mine.yaml:1: a number is out of range"),
+        ("seed: 0x" + "f" * 5000, "mine.yaml:1: .*out of range"),
         ("seed: " + "9" * 5000, "mine.yaml:"),
         ("description: .nan", "mine.yaml:"),
         ("seed: .inf", "mine.yaml:"),
