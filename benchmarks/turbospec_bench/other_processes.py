@@ -18,7 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from turbospec.errors import UserError
+
 PROC = Path("/proc")
+MAX_THREADS = 4 * (os.cpu_count() or 1)
+"""More only wait for one another, and a process ends where no more can be started."""
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 START_WINDOW_SECONDS = 1.0
 MIN_WINDOW_SECONDS = 0.5
@@ -82,9 +86,17 @@ def free_cores(others: float, available: int) -> int:
 
 
 def threads_from_environment() -> int | None:
-    """What OMP_NUM_THREADS asks for; None without it."""
+    """What OMP_NUM_THREADS asks for; None without it.
+
+    Raises:
+        UserError: it is more than `MAX_THREADS`.
+    """
     value = os.environ.get("OMP_NUM_THREADS", "")
-    return int(value) if value.isdecimal() and int(value) > 0 else None
+    if not (value.isascii() and value.isdecimal()) or not value.strip("0"):
+        return None
+    if len(value) > len(str(MAX_THREADS)) or int(value) > MAX_THREADS:
+        raise UserError(f"OMP_NUM_THREADS={value[:20]} is too large; use at most {MAX_THREADS}")
+    return int(value)
 
 
 def shared_machine(others: float | None, available: int | None = None) -> str | None:

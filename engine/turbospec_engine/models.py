@@ -66,7 +66,7 @@ def _check_device(name: str) -> None:
     if device.type != "cuda":
         return
     if not torch.cuda.is_available():
-        raise UserError(f"device={name!r}, but torch sees no CUDA device; use device='cpu'")
+        raise UserError(f"device={name!r}, but torch sees no CUDA device; use the device cpu")
     if (device.index or 0) >= (count := torch.cuda.device_count()):
         raise UserError(f"device={name!r}, but the last CUDA device is cuda:{count - 1}; use one from cuda:0")
 

@@ -44,10 +44,11 @@ Refused = Callable[..., str]
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
     """The line that a bad input gets. Runs in this process, so that torch is imported once for all of them."""
 
-    def run(*arguments: object, stdin: str = "") -> str:
+    def run(*arguments: object, stdin: str | bytes = "") -> str:
         monkeypatch.chdir(REPOSITORY)
         monkeypatch.setattr(sys, "argv", ["turbospec", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        content = stdin if isinstance(stdin, bytes) else stdin.encode()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         with pytest.raises(SystemExit) as end:
             cli.main()
         shown = capsys.readouterr()
@@ -123,13 +124,22 @@ def test_bad_input_ends_with_code_2_and_without_a_traceback() -> None:
         pytest.param(["--drafter", "models/none"], ("models/none", "drafter", "config.json"), id="no drafter"),
         pytest.param(["--policy", "adaptve"], ("adaptve", "did you mean `adaptive`"), id="no such policy"),
         pytest.param(["--policy", "none.yaml"], ("none.yaml",), id="no such policy file"),
-        pytest.param(["--max-draft", "100000"], ("max_draft", "lower it"), id="K beyond the cache"),
+        pytest.param(["--max-draft", "100000"], ("max_draft", "at most 1024"), id="absurd K"),
+        pytest.param(["--max-draft", "1024"], ("max_draft", "lower it"), id="K beyond the cache"),
         pytest.param(["--policy", "static-8", "--max-draft", "4"], ("static-8", "8", "4"), id="K beyond the maximum"),
         pytest.param(["--temperature", "-1"], ("temperature",), id="negative temperature"),
         pytest.param(["--dtype", "int3"], ("int3", "bfloat16"), id="no such type"),
         pytest.param(["--profile", "none.json"], ("none.json", "turbospec profile"), id="no profile"),
-        pytest.param(["--trace", "."], ("cannot write the trace",), id="trace onto a folder"),
+        pytest.param(["--trace", "."], ("this is a folder",), id="trace onto a folder"),
         pytest.param(["--device", "abacus"], ("abacus", "cpu"), id="no such device"),
+        pytest.param(["--drafter", "models/eagle3"], ("models/eagle3", "EAGLE"), id="an EAGLE head"),
+        pytest.param(["--seed", "-1"], ("seed",), id="negative seed"),
+        pytest.param(["--seed", "1" + "0" * 20], ("seed",), id="huge seed"),
+        pytest.param(["--top-k", "-1"], ("top_k",), id="negative top-k"),
+        pytest.param(["--top-p", "nan"], ("top_p",), id="no number"),
+        pytest.param(["--stop", ""], ("stop",), id="empty stop string"),
+        pytest.param(["--max-tokens", "0"], ("max_tokens",), id="no tokens"),
+        pytest.param(["--trace", "models/target/config.json/t"], ("cannot be",), id="trace below a file"),
     ],
 )
 def test_a_bad_option_is_refused_in_a_line(refused: Refused, arguments: list[str], words: tuple[str, ...]) -> None:
@@ -140,6 +150,28 @@ def test_a_bad_option_is_refused_in_a_line(refused: Refused, arguments: list[str
 
 def test_an_empty_prompt_is_refused(refused: Refused) -> None:
     assert "the prompt is empty" in refused("generate", "-", stdin=" \n")
+
+
+@pytest.mark.parametrize(
+    ("stdin", "words"), [(b"\xff\xfe", "not UTF-8"), (b"a" * (16 * 2**20 + 1), "larger than 16 MiB")]
+)
+def test_what_is_no_prompt_on_stdin_is_refused(refused: Refused, stdin: bytes, words: str) -> None:
+    assert words in refused("generate", "-", stdin=stdin)
+
+
+def test_a_trace_is_kept_where_the_models_cannot_be_loaded(refused: Refused, tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text("before\n")
+    refused("generate", PROMPT, "--trace", trace, "--target", "models/none")
+    refused("generate", "word " * 5_000, "--trace", trace)
+    assert trace.read_text() == "before\n"
+    assert [*tmp_path.iterdir()] == [trace]
+
+
+def test_a_profile_is_measured_only_for_a_place_that_takes_it(refused: Refused, tmp_path: Path) -> None:
+    assert "this is a folder" in refused("profile", "--output", tmp_path)
+    assert "given for two outputs" in refused("profile", "--output", tmp_path / "a.svg", "--plot", tmp_path / "a.svg")
+    assert "end the name in .svg" in refused("profile", "--plot", tmp_path / "a.docx")
 
 
 def test_a_prompt_longer_than_the_cache_is_refused(refused: Refused) -> None:

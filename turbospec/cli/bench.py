@@ -31,7 +31,13 @@ from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, load_controller, read_policy
 from turbospec_bench.configuration import Configuration
 from turbospec_bench.matrix import MAX_ROUNDS, runs_of
-from turbospec_bench.other_processes import choose_threads, cores, other_cores_now, threads_from_environment
+from turbospec_bench.other_processes import (
+    MAX_THREADS,
+    choose_threads,
+    cores,
+    other_cores_now,
+    threads_from_environment,
+)
 from turbospec_bench.texts import TEXT_KINDS, Shape
 from turbospec_bench.trace_folder import TraceFolder
 
@@ -96,7 +102,7 @@ def bench(
     dtype: Dtype = DEFAULT_DTYPE,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="CPU threads; when absent, all cores that other processes leave."),
+        typer.Option(min=1, max=MAX_THREADS, help="CPU threads; when absent, all cores that other processes leave."),
     ] = None,
     json: Json = None,
     report: Report = None,
