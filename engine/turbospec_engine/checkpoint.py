@@ -31,6 +31,7 @@ WEIGHTS_IN_A_BYTE = 2
 FLOATS = ("BF16", "F16", "F32", "F64")
 """Types of weights that can be converted to the engine's."""
 SHOWN_NAMES = 3
+TRIAL = "def f(x): return x"
 
 
 def load_model(
@@ -82,8 +83,10 @@ def load_tokenizer(role: str, folder: Path) -> Any:
     """
     with _one_line(f"{folder}: cannot load the {role}'s tokenizer", "add the tokenizer.json of its model"):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    if not getattr(tokenizer, "is_fast", False):
-        raise UserError(f"{folder}: the {role}'s tokenizer has no tokenizer.json; convert it to a fast tokenizer")
+        if not getattr(tokenizer, "is_fast", False):
+            raise UserError(f"{folder}: the {role}'s tokenizer has no tokenizer.json; convert it to a fast tokenizer")
+        # Some broken settings show only in use.
+        tokenizer.decode(tokenizer(TRIAL)["input_ids"])
     return tokenizer
 
 

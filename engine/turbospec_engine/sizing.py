@@ -30,6 +30,8 @@ def max_model_len(config: EngineConfig, models: Models) -> int:
     if length > limit:
         raise UserError(f"max_model_len={length} is above the target's {limit} positions; lower it")
     window = getattr(text_config, "sliding_window", None)
+    if window is not None:
+        check_integer(f"{config.target}: sliding_window", window, 0)
     if window is not None and window < length:
         raise UserError(
             f"{config.target}: uses sliding-window attention over {window} tokens, which this engine does not support; "

@@ -110,6 +110,10 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a tokenizer cut short": (lambda f: cut(f / "tokenizer.json"), "tokenizer"),
     "a tokenizer of nothing": (lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer"),
     "no tokenizer": (lambda f: [p.unlink() for p in f.glob("*token*")], "tokenizer"),
+    "a tokenizer that cannot encode": (
+        lambda f: change_config(f, "tokenizer_config.json", model_max_length="long"),
+        "tokenizer",
+    ),
     "tokens beyond the embedding": (huge_token, "but the model only"),
 }
 
