@@ -73,7 +73,7 @@ def select_configurations(
     ):
         for load in loads:
             if not limits[0] <= load <= limits[1]:
-                raise UserError(f"{name} {load:g} is out of range; use {limits[0]:g} to {limits[1]:g}")
+                raise UserError(f"{name} {str(load)[:20]} is out of range; use {limits[0]:g} to {limits[1]:g}")
     for place, (chosen, what) in enumerate(((workloads, "workload"), (drafters, "drafter"))):
         known = dict.fromkeys(pair[place] for pair in pairings)
         for name in chosen:
