@@ -15,9 +15,10 @@ from turbospec.planning import prediction_bias, problem
 from turbospec.planning.exact import DraftPlan, StepCosts
 from turbospec.planning.prediction_bias import PredictionBias
 from turbospec.planning.problem import Batch
-from turbospec.policy.adaptive import policy, pricing
+from turbospec.policy.adaptive import config, policy, pricing
 from turbospec.policy.adaptive.server_models import ServerModels
 from turbospec_bench.ablation.mechanisms.mechanism import Mechanism
+from turbospec_bench.ablation.one_decision import OneDecisionPolicy
 from turbospec_bench.ablation.substitution import Change, with_defaults, with_globals
 
 
@@ -251,5 +252,12 @@ PLANNING = (
         "–",
         "a plan without drafts serves one step if drafting pays once no first token waits; off: eight as others",
         lambda: (Change(policy, "_would_pay_later", returns(False)),),
+    ),
+    Mechanism(
+        "one-decision",
+        "policy/adaptive/",
+        "see `turbospec_bench/ablation/one_decision.py`",
+        "all of `adaptive`; off: a prototype with one cost model, one objective and one kind of experiment",
+        lambda: (Change(config, "AdaptivePolicy", OneDecisionPolicy),),
     ),
 )
