@@ -3,8 +3,8 @@
 A prototype, for comparison by the ablation: `docs/notes/2026-11-24-one-decision.md` has its figures and what it lacks.
 
 * **Cost**: one online regression of the whole step's time on what the step did. Where a host measures drafting by
-  itself, the two parts are two observations of the same weights. Weights drift together (clock, other tenants) faster
-  than apart: before each observation the covariance P grows by w·wᵀ, times the square of the drift.
+  itself, the two parts are two observations of the same weights w. All weights drift together (clock, other tenants),
+  and so do those of drafting, d: before each observation the covariance grows by w·wᵀ + d·dᵀ, times the squared drift.
 * **Objective**: expected tokens − λ · seconds. λ is the best rate of the step's own requests, without the marginal time
   of the prompt tokens that steps contain on average, times a factor for requests that wait for their first token.
 * **Experiments**: what was measured least is tried where that may change decisions. The value of a plan differs from
@@ -42,7 +42,7 @@ SIZE = CATCH_UP + 1
 """Places of the features of a step; 0 is the constant."""
 
 DRIFT = 0.002
-"""Relative drift of all weights together per step, a standard deviation, where errors have no common sign."""
+"""Relative drift per step, a standard deviation, where errors have no common sign."""
 PROFILE_ERROR, PROFILE_PART_ERROR, PROFILE_WEIGHT_ERROR = 0.3, 0.3, 0.1
 """Relative standard deviations by which a profile may be wrong: in all, in drafting alone, in each weight."""
 PREFILL_WEIGHT = 0.05
@@ -104,7 +104,8 @@ class StepCostModel:
         # Errors of one sign in a row: the whole machine has become slower or quicker.
         tracking = state.noise[1] ** 2 / max(state.noise[2], 1e-9) ** 2
         drift = DRIFT + tracking * abs(state.noise[1])
-        state.covariance[:] += drift**2 * np.outer(state.weights, state.weights)
+        drafted = np.where(np.arange(SIZE) >= DRAFT, state.weights, 0.0)
+        state.covariance[:] += drift**2 * (np.outer(state.weights, state.weights) + np.outer(drafted, drafted))
         if steps := outcome.reused_plan_steps:
             row = _features(outcome.reused_plan_tokens / steps, outcome.context_tokens, requests)
             learn_online(state, row, max(outcome.reused_plan_seconds / steps, 1e-9))
