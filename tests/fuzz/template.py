@@ -11,7 +11,7 @@ MODULES = (
     "turbospec_sim.sweep", "turbospec_sim.calibration", "turbospec_sim.capacity", "turbospec_sim.replay.replay",
     "turbospec_sim.tuning.search", "turbospec_bench.reports.benchmark", "turbospec_bench.reports.simulation",
     "turbospec_bench.other_processes", "turbospec_bench.rounds", "turbospec_bench.vllm.targets", "typer.main",
-    "rich.progress", "rich.table", "rich.live", "joblib", "prometheus_client.parser", "urllib.request",
+    "rich.progress", "rich.table", "rich.live", "prometheus_client.parser", "urllib.request",
     "matplotlib.pyplot",
 )  # fmt: skip
 """None is of `turbospec.cli`, whose modules look at the streams as they are imported, nor of `turbospec_engine`, which
