@@ -172,7 +172,8 @@ class VllmLoop:
         Args:
             requests: the n scheduled ones, before the step is added to their computed tokens.
             num_scheduled: tokens that the step computes for each of them, drafts included; in the same order.
-            restarted: known requests that start anew, after a preemption or with the next input of a session.
+            restarted: requests that start anew, after a preemption, with the next input of a session, or with an id
+                that is used again.
             queue: requests that are not scheduled.
             began: when the engine turned to this step, or to the first of an unbroken run of steps up to this one, on
                 the clock of `time.perf_counter`.

@@ -146,9 +146,10 @@ class _Adaptive(Scheduler):
         self.drafts_are_due, self._lengths = True, {}
         if self._loop is not None:
             with self._measured():
+                restarted = _restarted(self._loop, scheduler_output)
                 self._loop.known.forget(scheduler_output.finished_req_ids)
                 if scheduler_output.num_scheduled_tokens:
-                    self._plan(self._loop, scheduler_output)
+                    self._plan(self._loop, scheduler_output, restarted)
                 self._healthy_steps += 1
                 if self._healthy_steps == HEALTHY_STEPS:
                     self._faults = 0
@@ -193,20 +194,16 @@ class _Adaptive(Scheduler):
         else:
             self._seconds.ours += spent
 
-    def _plan(self, loop: VllmLoop, scheduler_output) -> None:
+    def _plan(self, loop: VllmLoop, scheduler_output, restarted: set[str]) -> None:
         scheduled = scheduler_output.num_scheduled_tokens
-        # Besides new requests these are sessions with their next input and, on model runner V2, those that resume.
-        starting = [each.req_id for each in scheduler_output.scheduled_new_reqs]
-        restarted = {name for name in starting if name in loop.known}
-        restarted |= scheduler_output.scheduled_cached_reqs.resumed_req_ids
         if not restarted:
             idle, orders = loop.idle(scheduled, self._began)
             if idle:
                 self._order(scheduler_output, loop.newest, orders, {})
                 return
-        for name in starting:
+        for each in scheduler_output.scheduled_new_reqs:
             # A session's next input comes in place of the drafts after its last turn.
-            self.requests[name].spec_token_ids = []
+            self.requests[each.req_id].spec_token_ids = []
         requests = [self.requests[name] for name in scheduled]
         verifies = any(scheduler_output.scheduled_spec_decode_tokens.values())
         lengths, orders = loop.plan(requests, scheduled, restarted, self._queue(), self._began, verifies=verifies)
@@ -264,6 +261,15 @@ class _Adaptive(Scheduler):
         else:
             log.error("TurboSpec failed and is off until the server restarts; vLLM continues with its own draft length")
             self._loop = None
+
+
+def _restarted(loop: VllmLoop, scheduler_output) -> set[str]:
+    """Requests of a step that the loop knows, or another of the same id, and that do not go on where they were.
+
+    vLLM's new requests include sessions with their next input and, on model runner V2, those that resume.
+    """
+    new = {each.req_id for each in scheduler_output.scheduled_new_reqs if each.req_id in loop.known}
+    return new | scheduler_output.scheduled_cached_reqs.resumed_req_ids
 
 
 def _trace(settings: Settings, engine: int) -> DecisionTrace | None:

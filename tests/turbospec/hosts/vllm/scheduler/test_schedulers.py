@@ -239,6 +239,19 @@ def test_a_session_goes_on_without_the_drafts_after_its_last_turn(tmp_path: Path
     assert engine.schedule().scheduled_spec_decode_tokens == {}
 
 
+def test_an_id_that_is_used_again_at_once_does_not_take_over_the_plan(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    engine.add("a", prompt=1)
+    controller = engine.plan(0, 2, 1)
+    engine.step()
+    assert controller.views[-1].request_ids.tolist() == [0]  # planned ahead
+    engine.server.abort(["a"])
+    engine.add("a", prompt=1)
+    output = engine.scheduler.schedule()
+    assert controller.views[-1].request_ids.tolist() == [1]
+    assert output.num_spec_tokens_to_schedule == 1
+
+
 def test_drafts_of_a_request_that_waits_are_not_taken_for_those_of_a_later_plan(tmp_path: Path) -> None:
     """A plan is made ahead for two requests, and its step has room for one of them."""
     engine = Engine(tmp_path, max_num_batched_tokens=10)
