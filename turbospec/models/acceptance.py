@@ -33,6 +33,8 @@ KAPPA_LEVELS = 24
 """Levels that MacKay's κ, in (0, 1], is rounded to, so that exponentials can be shared between requests."""
 MAX_ACCEPTANCE = 0.995
 """Upper bound of every estimated acceptance probability."""
+MIN_SURVIVAL = 1.0 / 64.0
+"""No token is drafted after one whose survival is below this."""
 
 
 class Memory(NamedTuple):
@@ -85,7 +87,7 @@ class AcceptanceModel:
         self.model = LogisticModel(
             np.full(max_draft, prior), self.slots.capacity, memory=server_memory, request_memory=request_memory
         )
-        self._memory = unnamed(Memory(server_memory, request_memory, float(np.exp(-1.0 / idle_memory))))
+        self.memory = unnamed(Memory(server_memory, request_memory, float(np.exp(-1.0 / idle_memory))))
         self.change = ChangeDetector()
 
     def assign_rows(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
@@ -136,7 +138,7 @@ class AcceptanceModel:
             idle_steps: steps without any draft just before this one.
         """
         drafts = VerifiedDrafts(rows, class_ids, drafted, accepted, truncated, dropped_acceptance)
-        residual, variance = _observe(unnamed(self.model.terms), unnamed(drafts), self._memory, idle_steps)
+        residual, variance = observe(unnamed(self.model.terms), unnamed(drafts), self.memory, idle_steps)
         if variance > 0.0 and self.change.add(residual, variance):
             self.model.forget()
 
@@ -216,7 +218,52 @@ def _conditional(terms: Terms, rows: IntArray, class_ids: IntArray, limits: IntA
 
 
 @compiled
-def _observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: int) -> tuple[float, float]:
+def fill_survival(
+    terms: Terms,
+    rows: IntArray,
+    class_ids: IntArray,
+    limits: IntArray,
+    deviations: float,
+    first: FloatArray,
+    survival: FloatArray,
+) -> None:
+    """Fill in the survival of every draft token, with log-odds raised by standard deviations of what is not known.
+
+    Args:
+        terms: of an `AcceptanceModel`.
+        rows, class_ids, limits: (n,) as for `AcceptanceModel.conditional`.
+        deviations: how many; those of n requests are averaged.
+        first: (n,) a[i,1].
+        survival: (n, K) S[i,j]; 0 past a limit, and where it has fallen below `MIN_SURVIVAL`.
+    """
+    n, depth, between_variance = len(rows), survival.shape[1], between_request_variance(terms)
+    # As in `_conditional`: one exponential per request.
+    position_odds = np.zeros((KAPPA_LEVELS + 1, depth))
+    for i in range(n):
+        class_mean, class_variance = posterior(terms.classes, class_ids[i] % MAX_CLASSES, CLASS_PRIOR_VARIANCE)
+        request_mean, request_variance = posterior(terms.requests, rows[i], between_variance)
+        variance = terms.level[1] + class_variance + request_variance
+        kappa = int(KAPPA_LEVELS / np.sqrt(1.0 + np.pi / 8.0 * variance) + 0.5)
+        if position_odds[kappa, 0] == 0.0:
+            for j in range(depth):
+                position_odds[kappa, j] = np.exp(kappa / KAPPA_LEVELS * (terms.prior[j] + terms.offsets[0, j]))
+        raised = 0.0
+        if deviations > 0.0:
+            raised = deviations * np.sqrt(terms.level[1] + (class_variance + request_variance) / n)
+        rest_odds = np.exp(kappa / KAPPA_LEVELS * (terms.level[0] + class_mean + request_mean) + raised)
+        product = 1.0
+        for j in range(depth):
+            if j >= limits[i] or product < MIN_SURVIVAL:
+                survival[i, j:] = 0.0
+                break
+            odds = position_odds[kappa, j] * rest_odds
+            product *= min(odds / (1.0 + odds), MAX_ACCEPTANCE)
+            survival[i, j] = product
+        first[i] = survival[i, 0]
+
+
+@compiled
+def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: int) -> tuple[float, float]:
     """Update the model.
 
     Returns:

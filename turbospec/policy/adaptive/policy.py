@@ -1,202 +1,160 @@
-"""`adaptive`: chooses K for each request of a step, from learnt acceptance, step times and price of time λ.
+"""`adaptive`: chooses K for each request of a step, from learnt acceptance, learnt step times and a price of time λ.
 
-`AdaptivePolicy._decide` sets up the step's problem; `_drafts` calls a planner of `turbospec.planning.problem`, which
-maximises the objective."""
+What a plan is worth is in `turbospec.planning.objective`, what an experiment is worth in
+`turbospec.exploration.knowledge_gradient`; `decision` has one call that decides, and one that learns.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from turbospec.interface import IntArray, StepOutcome, StepPlan, StepView
-from turbospec.models.drafter import DrafterModels
+from turbospec.models.confidence import ConfidenceCalibration
+from turbospec.models.acceptance import AcceptanceModel
 from turbospec.models.latency import LatencyModel
-from turbospec.planning.problem import Batch, StepProblem, fixed_lengths, gated_start
+from turbospec.models.step_cost import initial_cost
+from turbospec.planning.gain_histogram import BINS
 from turbospec.planning.slo import TpotSlo
-from turbospec.planning.step_costs import step_costs
-from turbospec.policy.adaptive.attribution import PlanRecord
-from turbospec.policy.adaptive.exploration import Exploration
-from turbospec.policy.adaptive.pricing import at_own_rate, delays_first_tokens, priced_problem
-from turbospec.policy.adaptive.server_models import ServerModels
+from turbospec.policy.adaptive.constants import Constants
+from turbospec.policy.adaptive.decision import SERVER, Decision, Measured, Requests, StepFacts, decide, learn
 from turbospec.policy.adaptive.settings import AdaptiveSettings
+from turbospec.runtime.kernels import unnamed
 from turbospec.runtime.plans_in_flight import PlansInFlight
 
-DRAFTING_STEPS = 2
-"""Steps that may run on a plan with drafts. In the simulator's scenarios, plans for 1, 2 and 4 steps give the same
-throughput and TPOT within 0.4 %; with 4, more servers that start slowly draft too little afterwards."""
-NO_DRAFT_STEPS = 8
-"""Steps that may run on a plan without drafts."""
+SCRATCH_COLUMNS = 3
+"""Columns of the scratch space beside those of the K positions."""
+
+
+@dataclass(slots=True)
+class _Record:
+    """A planned step until its outcome arrives."""
+
+    view: StepView
+    rows: IntArray
+    price: float
+    experiment_seconds: float
+    experiment_gain: float
 
 
 class AdaptivePolicy:
-    """Maximises expected tokens − λ · predicted time, exactly, step by step (docs/architecture.md, "Mathematics").
-
-    `plan` learns from the outcomes reported since the last plan, sets the step's price of time and asks a planner
-    (`planning/problem.py`). Where no draft pays it plans K = 0 or a probe.
+    """Maximises expected tokens − λ · predicted time, step by step (docs/architecture.md, "Mathematics").
 
     Args:
         config: its settings.
         latency: a fitted model; None to learn one from the first steps.
     """
 
+    constants = Constants()
+
     def __init__(self, config: AdaptiveSettings, latency: LatencyModel | None = None) -> None:
         self.config = config
-        self.models = ServerModels(latency or LatencyModel())
-        self.exploration = Exploration(self.models.latency, config.probe_share)
+        self.cost = initial_cost(latency)
+        self.server = np.zeros(1, SERVER)
+        self.server["considered_at"] = self.server["drafted_at"] = -1
         self.slo: TpotSlo | None = None
-        self._records = PlansInFlight[PlanRecord]()
-        self._waiting: list[tuple[PlanRecord, StepOutcome]] = []
-        """Outcomes that the models learn from before the next decision."""
+        self._records = PlansInFlight[_Record]()
+        self._constants = unnamed(self.constants)
+        self._graph_lengths: tuple[int, ...] = ()
+        self._graph_array = np.zeros(0, np.int64)
+        self._start(1)
 
     def plan(self, view: StepView) -> StepPlan:
+        if view.max_draft > self.acceptance.max_draft:
+            self._start(view.max_draft)
+        n = view.size
+        if n == 0:
+            return StepPlan(np.zeros(0, np.int64), 0.0, reason="no request")
         limits = view.draft_limits
         if self.config.max_draft is not None:
             limits = np.minimum(limits, self.config.max_draft)
-        batch = Batch.of(view, limits)
-        if batch.max_draft_tokens == 0 and self.config.tpot_slo_ms is None:
-            # Nothing can draft. Learning waits for the next decision: here it would only delay a first token.
-            self._records.put(view.step, PlanRecord.of(view, np.zeros(view.size, np.int64)))
-            return self._nothing_to_draft(view, batch)
-        self._learn()
-        drafter = self.models.drafter
-        if drafter is None or view.max_draft > drafter.max_draft:
-            drafter = self._start(view.max_draft)
-        record = PlanRecord.of(view, self._rows(view, drafter))
-        self._records.put(view.step, record)
-        if batch.max_draft_tokens == 0:
-            return self._nothing_to_draft(view, batch)
-        if not self.models.latency.calibrated:
-            return self.exploration.explore(view, limits)
-        return self._decide(view, batch, limits, record, drafter)
+        rows, new = self.acceptance.assign_rows(view.request_ids)
+        if n > self._work.shape[1]:
+            self._work = np.zeros((3, 2 * n, self._work.shape[2]))
+        if view.graph_lengths is not self._graph_lengths:
+            self._graph_lengths, self._graph_array = view.graph_lengths, np.array(view.graph_lengths, np.int64)
+        decision = Decision(*decide(
+            self.cost,
+            self.server,
+            unnamed(self.acceptance.model.terms),
+            self._work,
+            self._counts,
+            self._sums,
+            (rows, view.phase, view.context_tokens, view.tokens_left, view.drafter_lag_tokens, view.class_ids, limits),
+            (
+                view.step,
+                view.prefill_tokens,
+                view.waiting_requests,
+                view.admitted_requests,
+                view.waiting_seconds,
+                view.draft_before_emit,
+                view.parallel_drafter,
+                view.batch_drafter,
+                view.first_pass_every_step,
+                math.inf,
+            ),
+            self._graph_array,
+            self.config.first_token_weight,
+            self._constants,
+        ))
+        experiment = decision.experiment_seconds != 0.0
+        self._records.put(
+            view.step,
+            _Record(view, rows, decision.price, decision.experiment_seconds, decision.experiment_gain),
+        )
+        return StepPlan(
+            decision.draft_lengths,
+            decision.tokens,
+            decision.seconds,
+            f"{'experiment: ' if experiment else ''}drafts for {decision.drafting} of {decision.decoding} requests at "
+            f"{decision.price:.0f} tok/s",
+            padded_length=decision.padded_length,
+            probe=experiment,
+        )
 
     def observe(self, outcome: StepOutcome) -> None:
-        self.exploration.earn(outcome.step_seconds + outcome.reused_plan_seconds)
         record = self._records.last(outcome.step)
-        if record is not None and record.covers(outcome):
-            self._waiting.append((record, outcome))
-            if len(self._waiting) > DRAFTING_STEPS:
-                self._learn()
-
-    def _learn(self) -> None:
-        waiting, self._waiting = self._waiting, []  # if learning raises, it is not retried
-        for record, outcome in waiting:
-            self.models.learn(record, outcome)
-            self.exploration.learn(record, outcome)
-
-    def _decide(
-        self, view: StepView, batch: Batch, limits: IntArray, record: PlanRecord, drafter: DrafterModels
-    ) -> StepPlan:
-        """The plan of a step in which requests can draft and step times are known."""
-        problem = priced_problem(self.models, self.config.first_token_weight, view, batch, record.rows, limits)
-        max_seconds = self._max_seconds(view, problem)
-        plan = self._drafts(view, problem, drafter, max_seconds)
-        if plan is None and (own := at_own_rate(problem)) is not None:
-            problem = own
-            plan = self._drafts(view, problem, drafter, max_seconds)
-        record.price = problem.price
-        if plan is None:
-            plan = self._probe(view, problem, record, drafter, max_seconds)
-            if plan is not None:
-                return plan
-            plan = self._off(view, problem)
-        elif (comparison := self.exploration.comparison(view, problem, plan)) is not None:
-            record.plan = comparison
-            return comparison
-        record.plan = plan
-        if batch.drafter_lag_tokens:
-            record.drafter_lag_tokens = int(view.drafter_lag_tokens[plan.draft_lengths > 0].sum())
-        plan.valid_steps = self._valid_steps(view, problem, plan)
-        record.last_step = view.step + plan.valid_steps - 1
-        return plan
-
-    def _drafts(
-        self, view: StepView, problem: StepProblem, drafter: DrafterModels, max_seconds: float
-    ) -> StepPlan | None:
-        """The best plan with drafts; None where none pays."""
-        if self.config.use_confidence and drafter.calibrated and not view.parallel_drafter and math.isinf(max_seconds):
-            assert self.models.stopping is not None
-            plan = gated_start(problem, self.models.stopping, drafter.calibration)
-        else:
-            plan = fixed_lengths(problem, max_seconds)
-        if plan is None or not self.models.bias.pays(plan, problem, prefilling=view.prefill_tokens > 0):
-            return None
-        return plan
-
-    def _probe(
-        self, view: StepView, problem: StepProblem, record: PlanRecord, drafter: DrafterModels, max_seconds: float
-    ) -> StepPlan | None:
-        """A probe, where one is due, delays no first token and keeps within the SLO."""
-        if delays_first_tokens(view, problem.batch):
-            return None
-        probe = self.exploration.probe(problem, drafter)
-        if probe is None or probe[0].predicted_seconds > max_seconds:
-            return None
-        plan, record.probe = probe
-        return plan
-
-    def _off(self, view: StepView, problem: StepProblem) -> StepPlan:
-        return StepPlan(
-            np.zeros(view.size, np.int64),
-            problem.batch.decoding,
-            problem.no_draft_seconds,
-            f"no draft pays at a price of time of {problem.price:.0f} tok/s",
+        if record is None or record.view.step != outcome.step:
+            return
+        view = record.view
+        learn(
+            self.cost,
+            self.server,
+            unnamed(self.acceptance.model.terms),
+            (record.rows, view.class_ids, outcome.drafted, outcome.accepted, outcome.truncated, self._unknown[: view.size]),
+            outcome.emitted,
+            outcome.draft_rows,
+            (
+                outcome.step,
+                view.size,
+                outcome.tokens_batched,
+                outcome.context_tokens,
+                outcome.prefill_tokens,
+                view.prefill_tokens,
+                outcome.piecewise,
+                view.first_pass_every_step,
+                outcome.draft_context_tokens,
+                outcome.catch_up_tokens,
+                outcome.draft_seconds,
+                outcome.step_seconds,
+                outcome.reused_plan_steps,
+                outcome.reused_plan_tokens,
+                outcome.reused_plan_seconds,
+                record.price,
+                record.experiment_seconds,
+                record.experiment_gain,
+            ),
+            self.acceptance.memory,
+            self.config.probe_share,
+            self._constants,
         )
 
-    def _nothing_to_draft(self, view: StepView, batch: Batch) -> StepPlan:
-        latency, seconds = self.models.latency, math.nan
-        if latency.calibrated and view.size:
-            seconds = float(step_costs(latency, view, batch).verify[0])
-        # A request that waits for its first token may draft once that is emitted.
-        reusable = not math.isnan(seconds) and not delays_first_tokens(view, batch)
-        return StepPlan(
-            np.zeros(view.size, np.int64),
-            batch.decoding,
-            seconds,
-            "no request can draft",
-            valid_steps=NO_DRAFT_STEPS if reusable else 1,
-        )
-
-    def _valid_steps(self, view: StepView, problem: StepProblem, plan: StepPlan) -> int:
-        """For how many steps a plan may be reused; probes and comparison steps are not reused."""
-        if self.slo is not None:
-            return 1  # an SLO needs a plan per step
-        if not np.count_nonzero(plan.draft_lengths):
-            return 1 if _would_pay_later(problem) else NO_DRAFT_STEPS
-        # The price of waiting first tokens and the catch-up cost apply to one step only.
-        alike = (
-            not delays_first_tokens(view, problem.batch)
-            and problem.price == problem.decode_price
-            and problem.total_deferred_catch_up(plan.draft_lengths) == 0.0
-        )
-        return DRAFTING_STEPS if alike else 1
-
-    def _start(self, max_draft: int) -> DrafterModels:
-        drafter = self.models.start(max(max_draft, 1))
-        self._records = PlansInFlight[PlanRecord]()  # their rows are those of the models before
-        if self.config.tpot_slo_ms is not None:
-            self.slo = TpotSlo(self.config.tpot_slo_ms / 1e3, drafter.capacity)
-        return drafter
-
-    def _rows(self, view: StepView, drafter: DrafterModels) -> IntArray:
-        """Rows of the per-request state of the view's requests; every model resets the rows of new requests."""
-        rows, fresh = drafter.assign_rows(view.request_ids)
-        if self.slo is not None:
-            self.slo.reset(fresh, drafter.capacity)
-            self.slo.record_first_tokens(view, rows)
-        return rows
-
-    def _max_seconds(self, view: StepView, problem: StepProblem) -> float:
-        """Longest step that keeps to the TPOT SLO; infinite where no plan can break it."""
-        if self.slo is None:
-            return math.inf
-        allowed = self.slo.max_seconds(view, problem.rows, problem.no_draft_seconds)
-        return math.inf if allowed >= problem.full_draft_seconds else allowed
-
-
-def _would_pay_later(problem: StepProblem) -> bool:
-    """Whether drafting pays as soon as no first token waits for a step."""
-    if problem.price <= problem.decode_price:
-        return False
-    return fixed_lengths(replace(problem, price=problem.decode_price), math.inf) is not None
+    def _start(self, max_draft: int) -> None:
+        """Make the models of a drafter, for drafts of up to `max_draft` tokens, and scratch space."""
+        self.acceptance = AcceptanceModel(max_draft, idle_memory=self.constants.idle_steps)
+        self._work = np.zeros((3, 64, max_draft + SCRATCH_COLUMNS))
+        self._counts, self._sums = np.zeros((max_draft, BINS), np.int64), np.zeros((max_draft, BINS))
+        self._unknown = np.full(4096, math.nan)
+        self._records = PlansInFlight[_Record]()  # their rows are those of the models before

@@ -1,0 +1,54 @@
+"""What an experiment is worth: the one rule for first steps, probes while drafting is off, and comparisons while it is on.
+
+Some plan, the target, differs from the best plan by d tokens per step (d < 0, as estimated). A step that runs an
+experiment moves the estimate of d by a random amount with a standard deviation s. If that makes the target the best plan,
+the following `horizon` steps gain. The experiment is worth
+
+    horizon · (E[max(d + s·Z, 0)] − max(d, 0))  −  the tokens that it loses,       Z standard normal
+
+the knowledge gradient with correlated beliefs (Frazier, Powell, Dayanik, INFORMS Journal on Computing 21, 2009). For the
+time of steps, s = λ · |δᵀ P φ| / √(φᵀ P φ + σ²T²): P is the covariance of the cost weights, δ the difference of the
+two plans' features, φ the experiment's features and σ the noise of step times.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from turbospec.interface import FloatArray
+from turbospec.models.step_cost import SIZE
+from turbospec.runtime.kernels import compiled
+
+
+@compiled
+def improvement(difference: float, deviation: float) -> float:
+    """E[max(d + s·Z, 0)] − max(d, 0) for a standard normal Z."""
+    if deviation <= 0.0:
+        return 0.0
+    z = difference / deviation
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return deviation * (density + z * 0.5 * math.erfc(-z / math.sqrt(2))) - max(difference, 0.0)
+
+
+@compiled
+def learnt_seconds(
+    covariance: FloatArray, noise_seconds: float, tried: FloatArray, target: FloatArray, best: FloatArray
+) -> float:
+    """s / λ: the standard deviation by which one step moves the estimated difference of two plans' durations.
+
+    Args:
+        covariance: (SIZE, SIZE) P.
+        noise_seconds: σT of the step.
+        tried: (SIZE,) φ, features of the step.
+        target, best: (SIZE,) features of the two plans.
+    """
+    both, own = 0.0, 0.0
+    for i in range(SIZE):
+        moved = 0.0
+        for j in range(SIZE):
+            moved += covariance[i, j] * tried[j]
+        own += tried[i] * moved
+        both += (target[i] - best[i]) * moved
+    return abs(both) / np.sqrt(own + noise_seconds * noise_seconds)

@@ -1,0 +1,113 @@
+"""The time of a whole step, learnt from every step: one linear model of what the step did.
+
+    T = w · x,   x = 1, KV tokens, requests, tokens of the target's pass by segment, prefill or not, prompt tokens,
+                     piecewise or not, and for drafting: 1, passes, rows, KV tokens of the rows, catch-up tokens
+
+The weights are not negative, and are updated as `turbospec.models.online_regression` describes. What they are known to,
+their covariance P, is used in planning (`turbospec.exploration.knowledge_gradient`).
+
+Before each step P grows by q²·(w·wᵀ + d·dᵀ), d being the weights of drafting and 0 elsewhere: the machine's speed drifts,
+which changes all weights in proportion, and the speed of drafting drifts by itself. So a machine that has become slower
+also has dearer drafts, before anything was drafted; and after a thousand steps without drafts their cost is uncertain
+again. q rises while errors have one sign.
+
+Where a host measures drafting by itself, the two parts of the step are two measurements of the same weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turbospec.interface import FloatArray
+from turbospec.models.latency import VERIFY_KNOTS, LatencyModel
+from turbospec.models.online_regression import Regression, learn_online
+from turbospec.runtime.kernels import compiled
+
+SEGMENTS = len(VERIFY_KNOTS) - 1
+CONTEXT, REQUESTS, TOKENS = 1, 2, 3
+PREFILL = TOKENS + SEGMENTS
+PREFILL_TOKENS, PIECEWISE, DRAFT = PREFILL + 1, PREFILL + 2, PREFILL + 3
+PASSES, ROWS, DRAFT_CONTEXT, CATCH_UP = DRAFT + 1, DRAFT + 2, DRAFT + 3, DRAFT + 4
+SIZE = CATCH_UP + 1
+"""Places of the features; 0 is the constant, `TOKENS` the first segment, `DRAFT` the constant of drafting."""
+
+FORGETTING = 0.995
+"""Share of the information that is kept per step, in the direction that the step excites."""
+FITTED_NOISE = 0.1
+"""Standard deviation of the relative error that is assumed at first of a fitted model."""
+PROFILE_ERROR, PROFILE_DRAFT_ERROR, PROFILE_WEIGHT_ERROR = 0.3, 0.3, 0.1
+"""Relative standard deviations by which a profile may be wrong: in all, in drafting alone, in each weight."""
+
+STEP_COST = np.dtype(
+    [("weights", np.float64, (SIZE,)), ("covariance", np.float64, (SIZE, SIZE)), ("noise", np.float64, (3,))]
+)
+"""The model's state. `noise`: of the relative error, standard deviation, running mean, running mean of its size."""
+
+
+def initial_cost(latency: LatencyModel | None) -> np.ndarray:
+    """(1,) `STEP_COST` before the first step.
+
+    Args:
+        latency: fitted to a profile; None to start from a guess.
+    """
+    start = LatencyModel() if latency is None else latency
+    weights, covariance = np.zeros(SIZE), np.zeros((SIZE, SIZE))
+    target = [0, CONTEXT, *range(TOKENS, DRAFT)]
+    weights[target] = start.verify.weights
+    covariance[np.ix_(target, target)] = start.verify.covariance
+    weights[0] += start.host.weights[0]
+    weights[REQUESTS], covariance[REQUESTS, REQUESTS] = start.host.weights[1], start.host.covariance[1, 1]
+    weights[DRAFT:], covariance[DRAFT:, DRAFT:] = start.draft.weights, start.draft.covariance
+    cost = np.zeros(1, STEP_COST)
+    cost["noise"][0] = 0.15, 0.0, 0.15
+    if latency is not None:
+        drafting = np.where(np.arange(SIZE) >= DRAFT, weights, 0.0)
+        covariance += PROFILE_ERROR**2 * np.outer(weights, weights)
+        covariance += PROFILE_DRAFT_ERROR**2 * np.outer(drafting, drafting)
+        covariance += np.diag((PROFILE_WEIGHT_ERROR * weights) ** 2)
+        cost["noise"][0, 0] = FITTED_NOISE
+    cost["weights"][0], cost["covariance"][0] = weights, covariance
+    return cost
+
+
+@compiled
+def target_features(x: FloatArray, tokens: float, context_tokens: float, requests: float, prefill_tokens: float) -> None:
+    """Fill the features of a target pass into (SIZE,) `x`; those of drafting, and piecewise, become 0."""
+    x[:] = 0.0
+    x[0], x[CONTEXT], x[REQUESTS] = 1.0, context_tokens, requests
+    x[PREFILL], x[PREFILL_TOKENS] = min(prefill_tokens, 1.0), prefill_tokens
+    for segment in range(SEGMENTS):
+        low, high = VERIFY_KNOTS[segment], VERIFY_KNOTS[segment + 1]
+        if tokens <= low:
+            break
+        x[TOKENS + segment] = min(tokens, high) - low
+
+
+@compiled
+def learn_step(cost: np.ndarray, x: FloatArray, step_seconds: float, draft_seconds: float, drift: float) -> None:
+    """Take in one measured step.
+
+    Args:
+        cost: one `STEP_COST`, updated in place.
+        x: (SIZE,) what the step did; overwritten.
+        step_seconds: its duration, above 0.
+        draft_seconds: the part of it that was drafting; 0 if not measured.
+        drift: q, where errors have no common sign.
+    """
+    weights, covariance, noise = cost.weights, cost.covariance, cost.noise
+    # Errors of one sign in a row: the whole machine has become slower or quicker.
+    tracking = noise[1] / max(noise[2], 1e-9)
+    growth = (drift + tracking * tracking * abs(noise[1])) ** 2
+    for i in range(SIZE):
+        for j in range(SIZE):
+            both = 2.0 if i >= DRAFT and j >= DRAFT else 1.0
+            covariance[i, j] += both * growth * weights[i] * weights[j]
+    regression = Regression(weights, covariance, noise, FORGETTING)
+    if x[DRAFT] + x[PASSES] > 0.0 and draft_seconds > 0.0:
+        drafting = np.zeros(SIZE)
+        drafting[DRAFT:] = x[DRAFT:]
+        learn_online(regression, drafting, draft_seconds)
+        x[DRAFT:] = 0.0
+        learn_online(regression, x, max(step_seconds - draft_seconds, 1e-9))
+    else:
+        learn_online(regression, x, step_seconds)

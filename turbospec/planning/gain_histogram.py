@@ -1,0 +1,270 @@
+"""The best draft lengths of a step, from a histogram of what draft tokens gain.
+
+    max over k   Σ_i Σ_{j≤k_i} gain[i,j]  −  λ · (D(d, m) + V(m)),      d = max_i k_i,  m = Σ_i k_i
+
+For a depth d and a number of draft tokens m the best tokens are the m with the largest gains among the first d positions
+(`turbospec.planning.exact` has the argument). Sorting n·K gains takes longer than all else. Here they are counted
+in bins, for each position, and the plans considered are those that take whole bins from the top, or reach a knot of
+the verify curve within one. Their number is that of the bins times K, whatever n is. Gains in one bin differ by less
+than `1 / BINS`; a token is on the wrong side of the margin only if its net gain is smaller than that.
+
+The same scan finds the best token rate of a step, the largest (n + gain) / seconds: no iteration is needed, as the plan
+of the best rate is among the plans considered.
+
+A fixed cost c_i of a request that drafts (catching up its drafter KV lag) is spread over the request's first tokens: the
+first t tokens gain (Σ_{j≤t} gain[i,j] − λ·c_i) / t each, for the t at which that is largest.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from turbospec.interface import FloatArray, IntArray
+from turbospec.models.latency import VERIFY_KNOTS
+from turbospec.runtime.kernels import compiled
+
+BINS = 64
+"""Bins of a gain between 0 and 1. Tokens that gain less than one bin are not drafted."""
+
+
+class LinearCosts(NamedTuple):
+    """Seconds of a step by its number of draft tokens and passes; made by `turbospec.planning.objective`."""
+
+    slopes: FloatArray
+    """(segments,) seconds per token of the target's pass between two of `VERIFY_KNOTS`."""
+    floor: float
+    """Seconds without any token."""
+    base_tokens: int
+    """Tokens of the target's pass without drafts, at least 1."""
+    no_draft: float
+    """Seconds in addition without drafts: where these steps replay no full graph."""
+    piecewise: float
+    """Seconds in addition with drafts that are not padded to a length that has a graph."""
+    draft_start: float
+    draft_pass: float
+    draft_token: float
+    """As in `turbospec.planning.exact.StepCosts`."""
+
+
+class HistogramPlan(NamedTuple):
+    """A plan, before it is known which requests draft its tokens."""
+
+    gain: float
+    """Σ of the gains of its tokens."""
+    seconds: float
+    """Duration of the step; without the fixed costs of requests, except where it is padded."""
+    depth: int
+    """Longest draft; 0 for no drafts."""
+    last_bin: int
+    """Bin of the smallest gains in the plan."""
+    of_last_bin: int
+    """Tokens of that bin that are in the plan."""
+    padded_length: int
+    """Length that every draft is padded to; 0 for none."""
+
+
+@compiled
+def curve_seconds(slopes: FloatArray, tokens: int) -> float:
+    """Seconds that so many tokens add to the target's pass."""
+    seconds, segment = 0.0, 0
+    while segment < len(slopes) and tokens > VERIFY_KNOTS[segment]:
+        seconds += slopes[segment] * (min(float(tokens), VERIFY_KNOTS[segment + 1]) - VERIFY_KNOTS[segment])
+        segment += 1
+    return seconds
+
+
+@compiled
+def no_draft_seconds(costs: LinearCosts) -> float:
+    """Duration of the step without drafts."""
+    return costs.floor + costs.no_draft + curve_seconds(costs.slopes, costs.base_tokens)
+
+
+@compiled
+def plan_seconds(costs: LinearCosts, lengths: IntArray, padded_length: int) -> float:
+    """Duration of a step with these (n,) draft lengths, fixed costs of requests not included."""
+    tokens, depth = 0, 0
+    for i in range(len(lengths)):
+        tokens += lengths[i]
+        depth = max(depth, lengths[i])
+    if tokens == 0:
+        return no_draft_seconds(costs)
+    seconds = costs.floor + costs.draft_start + costs.draft_token * tokens
+    if padded_length:
+        seconds += costs.draft_pass * padded_length
+        return seconds + curve_seconds(costs.slopes, costs.base_tokens + padded_length * len(lengths))
+    seconds += costs.piecewise + costs.draft_pass * depth
+    return seconds + curve_seconds(costs.slopes, costs.base_tokens + tokens)
+
+
+@compiled
+def count_gains(gains: FloatArray, depth: int, counts: IntArray, sums: FloatArray) -> None:
+    """Fill a histogram.
+
+    Args:
+        gains: (n, K) not increasing along a row.
+        depth: positions to count.
+        counts: (K, BINS) tokens by position and bin; overwritten.
+        sums: (K, BINS) their summed gains; overwritten.
+    """
+    counts[:depth] = 0
+    sums[:depth] = 0.0
+    for i in range(len(gains)):
+        for j in range(depth):
+            place = int(gains[i, j] * BINS)
+            if place <= 0:
+                break
+            place = min(place, BINS - 1)
+            counts[j, place] += 1
+            sums[j, place] += gains[i, j]
+
+
+@compiled
+def best_plan(
+    counts: IntArray,
+    sums: FloatArray,
+    depth: int,
+    costs: LinearCosts,
+    price: float,
+    base_tokens: float,
+    max_seconds: float,
+) -> tuple[float, HistogramPlan]:
+    """The plan of unequal lengths with the largest gain − λ · seconds, or the largest token rate.
+
+    Args:
+        counts, sums: the histogram.
+        depth: positions in it.
+        costs: of the step.
+        price: λ in tokens/s; negative for the largest token rate.
+        base_tokens: tokens that the step emits without drafts.
+        max_seconds: plans that take longer are not chosen, except the plan without drafts.
+
+    Returns:
+        The plan's value (tokens or tokens/s), and the plan.
+    """
+    seconds = no_draft_seconds(costs)
+    best = HistogramPlan(0.0, seconds, 0, 0, 0, 0)
+    value = base_tokens / seconds if price < 0.0 else -price * seconds
+    taken, gained, highest = np.zeros(BINS, np.int64), np.zeros(BINS), 0
+    last = len(costs.slopes) - 1
+    first_segment, before_first = 0, 0.0
+    while first_segment < last and costs.base_tokens >= VERIFY_KNOTS[first_segment + 1]:
+        before_first += costs.slopes[first_segment] * (VERIFY_KNOTS[first_segment + 1] - VERIFY_KNOTS[first_segment])
+        first_segment += 1
+    for d in range(1, depth + 1):
+        added = 0
+        for place in range(1, BINS):
+            if counts[d - 1, place]:
+                taken[place] += counts[d - 1, place]
+                gained[place] += sums[d - 1, place]
+                added += counts[d - 1, place]
+                highest = max(highest, place)
+        if added == 0:
+            break
+        fixed = costs.floor + costs.piecewise + costs.draft_start + costs.draft_pass * d
+        tokens, gain, segment, before = 0, 0.0, first_segment, before_first
+        for place in range(highest, 0, -1):
+            left = taken[place]
+            if left == 0:
+                continue
+            each = gained[place] / left
+            while left > 0:
+                # Up to the next knot, and on from there.
+                total = costs.base_tokens + tokens
+                room = left if segment == last else min(left, int(VERIFY_KNOTS[segment + 1]) - total)
+                if room <= 0:
+                    before += costs.slopes[segment] * (VERIFY_KNOTS[segment + 1] - VERIFY_KNOTS[segment])
+                    segment += 1
+                    continue
+                tokens, gain, left = tokens + room, gain + each * room, left - room
+                seconds = before + costs.slopes[segment] * (costs.base_tokens + tokens - VERIFY_KNOTS[segment])
+                seconds += fixed + costs.draft_token * tokens
+                new = (base_tokens + gain) / seconds if price < 0.0 else gain - price * seconds
+                if new > value and seconds <= max_seconds:
+                    value = new
+                    best = HistogramPlan(gain, seconds, d, place, taken[place] - left, 0)
+    return value, best
+
+
+@compiled
+def best_padded(
+    column_gains: FloatArray,
+    drafting: IntArray,
+    requests: int,
+    costs: LinearCosts,
+    price: float,
+    base_tokens: float,
+    max_seconds: float,
+    fixed_seconds: float,
+    lengths: IntArray,
+) -> tuple[float, HistogramPlan]:
+    """The best plan in which all drafts are padded to one of `lengths`; the value is -inf where there is none.
+
+    Args:
+        column_gains: (K,) summed gains at each position, without any fixed cost.
+        drafting: (K,) requests that can draft so many tokens.
+        requests: n.
+        costs, price, base_tokens, max_seconds: as for `best_plan`.
+        fixed_seconds: Σ c_i of the requests that can draft.
+        lengths: that have full graphs.
+    """
+    value, best = -math.inf, HistogramPlan(0.0, 0.0, 0, 0, 0, 0)
+    for length in lengths:
+        if length == 0:
+            continue
+        deepest = min(length, len(drafting))
+        gain, drafted = column_gains[:deepest].sum(), drafting[:deepest].sum()
+        seconds = costs.floor + costs.draft_start + costs.draft_pass * length + costs.draft_token * drafted
+        seconds += fixed_seconds + curve_seconds(costs.slopes, costs.base_tokens + length * requests)
+        new = (base_tokens + gain) / seconds if price < 0.0 else gain - price * seconds
+        if new > value and seconds <= max_seconds:
+            value, best = new, HistogramPlan(gain, seconds, length, 0, 0, length)
+    return value, best
+
+
+@compiled
+def spread_fixed_costs(gains: FloatArray, depth: int, fixed_tokens: FloatArray, net: FloatArray) -> None:
+    """Fill (n, K) `net`: the gains less the requests' fixed costs, which are spread over their first tokens.
+
+    Args:
+        gains: (n, K) not increasing along a row.
+        depth: positions to fill.
+        fixed_tokens: (n,) λ · c_i.
+        net: not increasing along a row.
+    """
+    for i in range(len(gains)):
+        total, most, tokens = -fixed_tokens[i], 0.0, 0
+        if fixed_tokens[i] > 0.0:
+            for j in range(depth):
+                total += gains[i, j]
+                if total / (j + 1) <= most and most > 0.0:
+                    break
+                if total > 0.0:
+                    most, tokens = total / (j + 1), j + 1
+            if tokens == 0:
+                net[i, :depth] = 0.0
+                continue
+        for j in range(depth):
+            net[i, j] = most if j < tokens else gains[i, j]
+
+
+@compiled
+def draft_lengths(net: FloatArray, plan: HistogramPlan, lengths: IntArray) -> None:
+    """Fill (n,) `lengths` with those of a plan that is not padded."""
+    lengths[:] = 0
+    if plan.depth == 0:
+        return
+    for i in range(len(net)):
+        while lengths[i] < plan.depth and min(int(net[i, lengths[i]] * BINS), BINS - 1) > plan.last_bin:
+            lengths[i] += 1
+    # Position by position, so that the tokens of a request form a prefix.
+    left = plan.of_last_bin
+    for j in range(plan.depth):
+        if left == 0:
+            break
+        for i in range(len(net)):
+            if left and lengths[i] == j and min(int(net[i, j] * BINS), BINS - 1) == plan.last_bin:
+                lengths[i] += 1
+                left -= 1

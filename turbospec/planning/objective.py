@@ -1,0 +1,269 @@
+"""What a step is worth, in tokens: the objective that draft lengths k are chosen by.
+
+    value(k) = Σ_i Σ_{j≤k_i} S[i,j]  −  λ · (T(k) + Σ_{i: k_i>0} c_i)
+
+S[i,j] is the survival of a draft token, T the duration of the step. The other two are:
+
+* **The price of time**, λ = r · (1 + (f · ρ · waiting + joining) / n), in tokens/s. r is the best rate that the step's
+  own requests can reach, max (n + gain) / E[T − P·∂T/∂P], over the numbers P of prompt tokens in the server's steps:
+  prompts have to be computed whatever is drafted, so their marginal time is no price of drafting. `waiting` requests get
+  their first token only after this step; each is worth f requests that decode (`first_token_weight`). ρ = T₀ / (T₀ + w) is
+  the part that a step of T₀ seconds has in a wait of w seconds so far. `joining` requests will decode in this batch as
+  soon as they are computed: each second keeps them from it.
+* **The price of catching up**, c_i = κ · lag_i · (1 + a[i,1]) / min(tokens left, H): κ seconds per token of drafter KV
+  lag, charged to the tokens that profit from it, the step's share of them.
+
+T is linear in the weights of `turbospec.models.step_cost`. Where requests join a step after its plan was made, T is the mean
+over steps with and without them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from turbospec.interface import FloatArray, IntArray, Phase
+from turbospec.models.latency import VERIFY_KNOTS
+from turbospec.models.step_cost import (
+    CATCH_UP,
+    CONTEXT,
+    DRAFT,
+    DRAFT_CONTEXT,
+    PASSES,
+    PIECEWISE,
+    PREFILL,
+    PREFILL_TOKENS,
+    REQUESTS,
+    ROWS,
+    TOKENS,
+    target_features,
+)
+from turbospec.planning.gain_histogram import LinearCosts, curve_seconds, no_draft_seconds
+from turbospec.runtime.kernels import compiled
+
+CATCH_UP_HORIZON_TOKENS = 64
+"""H: most tokens over which the cost of catching up is spread."""
+LEAST_DECODE_SHARE = 0.2
+"""Share of a step's time without drafts that is left of it at least without its prompt tokens."""
+
+PREFILL_PHASE, FIRST_DECODE_PHASE = Phase.PREFILL.value, Phase.FIRST_DECODE.value
+
+
+class StepShape(NamedTuple):
+    """A step, summed over its requests, and the way its engine drafts; as in a `StepView`."""
+
+    requests: int
+    decoding: int
+    """Requests past their prompt."""
+    prefilling: int
+    first_decode: int
+    context_tokens: int
+    lag_tokens: int
+    draft_tokens: int
+    """Σ of the draft limits."""
+    depth: int
+    """Largest draft limit."""
+    prefill_tokens: int
+    parallel_drafter: bool
+    batch_drafter: bool
+    first_pass_every_step: bool
+    graphs: int
+    """0: the engine has no graphs, or the mix of lengths makes no difference; 1: it has, also without drafts; 2: only for
+    lengths above 0."""
+
+
+@compiled
+def sum_up(
+    phase: IntArray,
+    context_tokens: IntArray,
+    lag_tokens: IntArray,
+    limits: IntArray,
+    prefill_tokens: int,
+    parallel_drafter: bool,
+    batch_drafter: bool,
+    first_pass_every_step: bool,
+    graph_lengths: IntArray,
+) -> StepShape:
+    """The shape of a step; arrays have shape (n,)."""
+    prefilling, first_decode, context, lag, tokens, depth = 0, 0, 0, 0, 0, 0
+    for i in range(len(phase)):
+        prefilling += phase[i] == PREFILL_PHASE
+        first_decode += phase[i] == FIRST_DECODE_PHASE
+        context += context_tokens[i]
+        lag += lag_tokens[i]
+        tokens += limits[i]
+        depth = max(depth, limits[i])
+    graphs = 2 if len(graph_lengths) else 0
+    for length in graph_lengths:
+        if length == 0:
+            graphs = 1
+    return StepShape(
+        len(phase),
+        len(phase) - prefilling,
+        prefilling,
+        first_decode,
+        context,
+        lag,
+        tokens,
+        depth,
+        prefill_tokens,
+        parallel_drafter,
+        batch_drafter,
+        first_pass_every_step,
+        graphs,
+    )
+
+
+@compiled
+def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> LinearCosts:
+    """The costs of a step with so many prompt tokens."""
+    floor = weights[0] + weights[CONTEXT] * shape.context_tokens + weights[REQUESTS] * shape.requests
+    floor += weights[PREFILL] * min(prefill_tokens, 1.0) + weights[PREFILL_TOKENS] * prefill_tokens
+    start, each = weights[DRAFT], weights[PASSES]
+    row = weights[ROWS] + weights[DRAFT_CONTEXT] * shape.context_tokens / shape.requests
+    # In a pass over the whole batch a row costs the same whether or not the request drafts.
+    whole_batch = each + row * (shape.requests if shape.batch_drafter else shape.decoding)
+    if shape.parallel_drafter:
+        start, each, row = 0.0 if shape.first_pass_every_step else start + whole_batch, 0.0, 0.0
+    elif shape.batch_drafter:
+        start, each, row = -whole_batch if shape.first_pass_every_step else start, whole_batch, 0.0
+    return LinearCosts(
+        weights[TOKENS:PREFILL],
+        floor,
+        max(shape.decoding + round(prefill_tokens), 1),
+        weights[PIECEWISE] if shape.graphs == 2 else 0.0,
+        weights[PIECEWISE] if shape.graphs else 0.0,
+        start,
+        each,
+        row,
+    )
+
+
+@compiled
+def slope_at(costs: LinearCosts) -> float:
+    """Seconds of one more token in the target's pass, from the base tokens on."""
+    segment = 0
+    while segment < len(costs.slopes) - 1 and costs.base_tokens >= VERIFY_KNOTS[segment + 1]:
+        segment += 1
+    return costs.slopes[segment]
+
+
+@compiled
+def without_prompts(weights: FloatArray, costs: LinearCosts, prefill_tokens: float, least_seconds: float) -> LinearCosts:
+    """The costs of a step with so many prompt tokens, less the marginal time of these, but `least_seconds` at least."""
+    marginal = weights[PREFILL] + prefill_tokens * (slope_at(costs) + weights[PREFILL_TOKENS])
+    marginal = min(marginal, no_draft_seconds(costs) - least_seconds)
+    return LinearCosts(
+        costs.slopes,
+        costs.floor - marginal,
+        costs.base_tokens,
+        costs.no_draft,
+        costs.piecewise,
+        costs.draft_start,
+        costs.draft_pass,
+        costs.draft_token,
+    )
+
+
+@compiled
+def expected_costs(without: LinearCosts, with_prompts: LinearCosts, share: float) -> LinearCosts:
+    """The mean of the costs of two steps, of which the second, with prompts, has this share.
+
+    The second is linear in the draft tokens, because a pass with prompts is long.
+    """
+    rest = 1.0 - share
+    second = with_prompts.floor + curve_seconds(with_prompts.slopes, with_prompts.base_tokens)
+    return LinearCosts(
+        rest * without.slopes,
+        rest * without.floor + share * second,
+        without.base_tokens,
+        rest * without.no_draft,
+        rest * without.piecewise,
+        without.draft_start,
+        without.draft_pass,
+        without.draft_token + share * slope_at(with_prompts),
+    )
+
+
+@compiled
+def waiting_factor(
+    shape: StepShape,
+    first_token_weight: float,
+    no_draft_seconds: float,
+    waiting: int,
+    waiting_seconds: float,
+    joining: float,
+) -> float:
+    """λ / r: how much more a second is worth than to the requests that decode.
+
+    Args:
+        shape: of the step.
+        first_token_weight: f.
+        no_draft_seconds: T₀.
+        waiting: requests whose first token waits for this step.
+        waiting_seconds: w.
+        joining: requests that will decode in this batch.
+    """
+    part = no_draft_seconds / (no_draft_seconds + waiting_seconds)
+    return 1.0 + (first_token_weight * part * waiting + joining) / shape.decoding
+
+
+@compiled
+def charge_catch_up(
+    lag_tokens: IntArray, tokens_left: IntArray, first: FloatArray, token_seconds: float, charged: FloatArray
+) -> None:
+    """Fill (n,) `charged` with c_i, seconds; `first` is a[i,1], `token_seconds` κ."""
+    for i in range(len(lag_tokens)):
+        share = (1.0 + first[i]) / min(max(tokens_left[i], 1), CATCH_UP_HORIZON_TOKENS)
+        charged[i] = lag_tokens[i] * token_seconds * share
+
+
+@compiled
+def plan_features(
+    x: FloatArray, shape: StepShape, lag_tokens: IntArray, lengths: IntArray, padded_length: int
+) -> None:
+    """Fill (SIZE,) `x` with what a step with these (n,) draft lengths does, in the terms of the step's cost model."""
+    tokens, depth, drafting, caught_up = 0, 0, 0, 0
+    for i in range(len(lengths)):
+        tokens += lengths[i]
+        depth = max(depth, lengths[i])
+        if lengths[i]:
+            caught_up += lag_tokens[i]
+    drafting = tokens
+    if padded_length and tokens:
+        tokens, depth = padded_length * shape.requests, padded_length
+    batched = shape.decoding + shape.prefill_tokens + tokens
+    target_features(x, float(batched), float(shape.context_tokens), float(shape.requests), float(shape.prefill_tokens))
+    x[PIECEWISE] = 1.0 if shape.graphs and tokens and not padded_length else 0.0
+    if tokens == 0 or (shape.parallel_drafter and shape.first_pass_every_step):
+        return
+    passes = 1 if shape.parallel_drafter else depth
+    rows = passes * shape.requests if shape.batch_drafter else passes * shape.decoding
+    if not shape.batch_drafter and not shape.parallel_drafter:
+        rows = drafting
+    x[DRAFT] = 0.0 if shape.first_pass_every_step else 1.0
+    x[PASSES] = passes - 1.0 if shape.first_pass_every_step else passes
+    x[ROWS] = rows
+    x[DRAFT_CONTEXT] = rows * shape.context_tokens / shape.requests
+    x[CATCH_UP] = caught_up
+
+
+@compiled
+def catch_up_seconds(seconds: FloatArray, lengths: IntArray) -> float:
+    """Σ over the requests that draft."""
+    total = 0.0
+    for i in range(len(lengths)):
+        if lengths[i]:
+            total += seconds[i]
+    return total
+
+
+@compiled
+def expected_gain(survival: FloatArray, lengths: IntArray) -> float:
+    """Σ_i Σ_{j≤k_i} S[i,j]."""
+    gain = 0.0
+    for i in range(len(lengths)):
+        for j in range(min(lengths[i], survival.shape[1])):
+            gain += survival[i, j]
+    return gain
