@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from turbospec.interface import FloatArray, IntArray, StepOutcome, StepPlan, StepView
-from turbospec.models.acceptance import survival
-from turbospec.models.decode_rate import DecodeRate
-from turbospec.planning.best_rate import best_rate
-from turbospec.planning.exact import StepCosts
-from turbospec.planning.problem import Batch, StepProblem, fixed_lengths
+from turbospec.planning.exact import StepCosts, plan_draft_lengths
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.acceptance import AcceptanceTables, draft_acceptance
 from turbospec_sim.arrays import EngineArrays
+from turbospec_sim.best_rate import best_rate
+from turbospec_sim.decode_rate import DecodeRate
 from turbospec_sim.records import Records
 from turbospec_sim.state import EngineState
 from turbospec_sim.step_time import padded, pass_seconds
@@ -34,26 +30,32 @@ class OraclePolicy:
         self._decoding: dict[int, int] = {}
 
     def plan(self, view: StepView) -> StepPlan:
-        batch = Batch.of(view, view.draft_limits)
-        self._decoding[view.step] = batch.decoding
+        decoding = int(np.count_nonzero(view.decoding))
+        self._decoding[view.step] = decoding
         nothing = StepPlan(np.zeros(view.size, np.int64), reason="no draft pays")
-        if batch.max_draft_tokens == 0:
+        if not view.draft_limits.any():
             return nothing
         state = self._state
         conditional = _conditional(state.view_slots, view.draft_limits, view.max_draft, *state.arrays)
-        costs = self._costs(view, batch)
-        catch_up: FloatArray | None = None
-        charges: FloatArray | None = None
-        if batch.drafter_lag_tokens:
-            catch_up = view.drafter_lag_tokens.astype(np.float64) * state.times.catch_up_token
-            # The cost of catching up, spread over all tokens that the request can still emit.
-            charges = catch_up * (1.0 + conditional[:, 0]) / np.maximum(view.tokens_left, 1)
-        rate = self._price.rate(batch.decoding)
+        gains, costs = np.cumprod(conditional, axis=1), self._costs(view, decoding)
+        catch_up = view.drafter_lag_tokens * state.times.catch_up_token
+        # The cost of catching up, spread over all tokens that the request can still emit.
+        charged = catch_up * (1.0 + conditional[:, 0]) / np.maximum(view.tokens_left, 1)
+        rate = self._price.rate(decoding)
         if rate is None:
-            rate = best_rate(survival(conditional), costs, float(batch.decoding))
-        rows = state.view_slots
-        problem = StepProblem(batch, rows, view.draft_limits, conditional, costs, rate, rate, catch_up, charges)
-        return fixed_lengths(problem, math.inf) or nothing
+            rate = best_rate(gains, costs, float(decoding))
+        best = plan_draft_lengths(gains, costs, rate, request_seconds=charged)
+        lengths = best.draft_lengths
+        if not lengths.any():
+            return nothing
+        seconds = costs.seconds(lengths, best.padded_length) + float(catch_up[lengths > 0].sum())
+        return StepPlan(
+            lengths,
+            decoding + best.gain,
+            seconds,
+            f"{int(lengths.sum())} draft tokens at {rate:.0f} tok/s",
+            padded_length=best.padded_length,
+        )
 
     def observe(self, outcome: StepOutcome) -> None:
         decoding = self._decoding.pop(outcome.step, 0)
@@ -64,15 +66,14 @@ class OraclePolicy:
         prompts = pass_seconds(curve, outcome.padded_tokens) - pass_seconds(curve, without)
         self._price.add(decoding, int(outcome.emitted.sum()), outcome.step_seconds - prompts)
 
-    def _costs(self, view: StepView, batch: Batch) -> StepCosts:
+    def _costs(self, view: StepView, decoding: int) -> StepCosts:
         piecewise = self._state.times.piecewise + self._state.times.piecewise_request * view.size
-        return self._full_graphs(view, batch).with_graphs(view.graph_lengths, piecewise)
+        return self._full_graphs(view, decoding).with_graphs(view.graph_lengths, piecewise)
 
-    def _full_graphs(self, view: StepView, batch: Batch) -> StepCosts:
-        times, size, decoding = self._state.times, view.size, batch.decoding
-        context = batch.context_tokens
+    def _full_graphs(self, view: StepView, decoding: int) -> StepCosts:
+        times, size, context = self._state.times, view.size, int(view.context_tokens.sum())
         tokens = decoding + view.prefill_tokens
-        most = max(batch.max_draft_tokens, size * max(view.graph_lengths, default=0))
+        most = max(int(view.draft_limits.sum()), size * max(view.graph_lengths, default=0))
         verify = _verify_table(tokens, most, context, size, *self._state.arrays)
         mean_context = context / size
         row = times.draft_row + times.draft_kv_token * mean_context

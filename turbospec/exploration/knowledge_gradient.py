@@ -1,14 +1,14 @@
-"""What an experiment is worth: the one rule for first steps, probes while drafting is off, and comparisons while it is on.
+"""What an experiment is worth: one rule for first steps, probes while drafting is off and comparisons while it is on.
 
-Some plan, the target, differs from the best plan by d tokens per step (d < 0, as estimated). A step that runs an
-experiment moves the estimate of d by a random amount with a standard deviation s. If that makes the target the best plan,
-the following `horizon` steps gain. The experiment is worth
+A plan, the target, is estimated to gain d tokens per step more than the best plan, where d is negative. A step that
+runs an experiment changes that estimate by a random amount with a standard deviation s. If the target thereby becomes
+the best plan, the next `horizon` steps gain. The experiment is worth
 
     horizon · (E[max(d + s·Z, 0)] − max(d, 0))  −  the tokens that it loses,       Z standard normal
 
-the knowledge gradient with correlated beliefs (Frazier, Powell, Dayanik, INFORMS Journal on Computing 21, 2009). For the
-time of steps, s = λ · |δᵀ P φ| / √(φᵀ P φ + σ²T²): P is the covariance of the cost weights, δ the difference of the
-two plans' features, φ the experiment's features and σ the noise of step times.
+the knowledge gradient with correlated beliefs (Frazier, Powell, Dayanik, INFORMS Journal on Computing 21, 2009). For
+step times, s = λ · |δᵀ P φ| / √(φᵀ P φ + σ²T²): P is the covariance of the cost weights, δ the difference of the two
+plans' features, φ the experiment's features and σ the noise of step times.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ import numpy as np
 from turbospec.interface import BoolArray, FloatArray, IntArray
 from turbospec.models.logistic import (
     CLASS_PRIOR_VARIANCE,
-    LEVEL_PRIOR_VARIANCE,
     MAX_CLASSES,
     LogisticModel,
     Terms,
@@ -26,7 +25,7 @@ from turbospec.models.logistic import (
     learn_between_request_variance,
     posterior,
 )
-from turbospec.runtime.kernels import compiled, unnamed
+from turbospec.runtime.kernels import compiled
 from turbospec.runtime.slots import RequestSlots
 
 KAPPA_LEVELS = 24
@@ -45,7 +44,7 @@ class Memory(NamedTuple):
     request: float
     """Observed positions that a request's term remembers."""
     idle_decay: float
-    """Factor per step without a draft for what is known about a request, and about the server's level."""
+    """Factor per step without a draft for what is known about a request."""
 
 
 class VerifiedDrafts(NamedTuple):
@@ -57,20 +56,18 @@ class VerifiedDrafts(NamedTuple):
     drafted: IntArray
     accepted: IntArray
     truncated: BoolArray
-    dropped_acceptance: FloatArray
-    """Where a gate dropped the token after the verified ones, the acceptance predicted by its confidence; else NaN."""
 
 
 class AcceptanceModel:
-    """Acceptance of each request's draft positions, learnt online.
+    """State of the model, which `fill_survival` reads and `observe` updates.
 
     Args:
         max_draft: K, the deepest position modelled.
         prior: acceptance assumed before any observation.
         server_memory: observations that the server's and the classes' terms remember.
         request_memory: observed positions that a request's term remembers.
-        idle_memory: steps without a draft after which what is known about a request, or the server, has decayed to 1/e,
-            so that requests with a low estimate are tried again.
+        idle_memory: steps without a draft after which what is known about a request has decayed to 1/e, so that
+            requests with a low estimate are tried again.
     """
 
     def __init__(
@@ -87,8 +84,7 @@ class AcceptanceModel:
         self.model = LogisticModel(
             np.full(max_draft, prior), self.slots.capacity, memory=server_memory, request_memory=request_memory
         )
-        self.memory = unnamed(Memory(server_memory, request_memory, float(np.exp(-1.0 / idle_memory))))
-        self.change = ChangeDetector()
+        self.memory = Memory(server_memory, request_memory, float(np.exp(-1.0 / idle_memory)))
 
     def assign_rows(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
         """Rows of per-request state of these requests.
@@ -101,120 +97,6 @@ class AcceptanceModel:
         if len(new):
             self.model.reset(new, self.slots.capacity)
         return rows, new
-
-    def conditional(self, rows: IntArray, class_ids: IntArray, limits: IntArray) -> FloatArray:
-        """(n, K) a[i,j]: acceptance of each draft token given that all before it were accepted; 0 past a limit.
-
-        Args:
-            rows: (n,) rows of the per-request state.
-            class_ids: (n,) service classes.
-            limits: (n,) draft limits.
-        """
-        return _conditional(unnamed(self.model.terms), rows, class_ids, limits)
-
-    def evidence(self, rows: IntArray) -> FloatArray:
-        """(n,) Fisher information about each request's own term, in observations at acceptance 1/2 (1/4 each)."""
-        return 4.0 * self.model.terms.requests[rows, 1]
-
-    def observe(
-        self,
-        rows: IntArray,
-        class_ids: IntArray,
-        drafted: IntArray,
-        accepted: IntArray,
-        truncated: BoolArray,
-        dropped_acceptance: FloatArray,
-        idle_steps: int = 0,
-    ) -> None:
-        """Learn from a step's verified draft tokens.
-
-        Args:
-            rows: (n,) rows of the per-request state.
-            class_ids: (n,) service classes.
-            drafted, accepted, truncated: (n,) as in a `StepOutcome`.
-            dropped_acceptance: (n,) where a gate dropped the token after the verified ones for its low confidence, the
-                acceptance that this confidence predicted, else NaN. It counts as that fraction of a success: without it
-                only tokens of high confidence would be observed, and the estimate would be too high.
-            idle_steps: steps without any draft just before this one.
-        """
-        drafts = VerifiedDrafts(rows, class_ids, drafted, accepted, truncated, dropped_acceptance)
-        residual, variance = observe(unnamed(self.model.terms), unnamed(drafts), self.memory, idle_steps)
-        if variance > 0.0 and self.change.add(residual, variance):
-            self.model.forget()
-
-
-class ChangeDetector:
-    """Two-sided Page-Hinkley test on the standardised residuals of the acceptance estimate.
-
-    Page, "Continuous inspection schemes", Biometrika 41, 1954.
-
-    Args:
-        drift: tolerated shift, in standard deviations per step.
-        threshold: accumulated excess over `drift`, in standard deviations, that raises an alarm.
-    """
-
-    def __init__(self, drift: float = 0.35, threshold: float = 16.0) -> None:
-        self.drift = drift
-        self.threshold = threshold
-        self.alarms = 0
-        self._up = self._down = 0.0
-
-    def add(self, residual: float, variance: float) -> bool:
-        """Take in one step; True where a change is detected.
-
-        Args:
-            residual: successes minus predicted successes.
-            variance: predicted variance of the successes.
-        """
-        # A single extreme step of a large batch must not raise an alarm.
-        z = min(max(residual / max(variance, 0.05) ** 0.5, -4.0), 4.0)
-        self._up = max(0.0, self._up + z - self.drift)
-        self._down = max(0.0, self._down - z - self.drift)
-        if max(self._up, self._down) < self.threshold:
-            return False
-        self._up = self._down = 0.0
-        self.alarms += 1
-        return True
-
-
-@compiled
-def survival(conditional: FloatArray) -> FloatArray:
-    """(n, K) S[i,j] = a[i,1]···a[i,j]: probability that a draft token and all before it are accepted.
-
-    Args:
-        conditional: (n, K) a[i,j].
-    """
-    out = np.empty_like(conditional)
-    for i in range(conditional.shape[0]):
-        product = 1.0
-        for j in range(conditional.shape[1]):
-            product *= conditional[i, j]
-            out[i, j] = product
-    return out
-
-
-@compiled
-def _conditional(terms: Terms, rows: IntArray, class_ids: IntArray, limits: IntArray) -> FloatArray:
-    terms = Terms(*terms)
-    n, depth, between_variance = len(rows), len(terms.prior), between_request_variance(terms)
-    acceptance = np.zeros((n, depth))
-    # The odds exp(κ·(position + rest)) factor into exp(κ·position)·exp(κ·rest). With κ rounded to a few levels, the
-    # first factor is shared between requests, which leaves one exponential per request instead of one per draft token.
-    position_odds = np.zeros((KAPPA_LEVELS + 1, depth))
-    for i in range(n):
-        class_mean, class_variance = posterior(terms.classes, class_ids[i] % MAX_CLASSES, CLASS_PRIOR_VARIANCE)
-        request_mean, request_variance = posterior(terms.requests, rows[i], between_variance)
-        variance = terms.level[1] + class_variance + request_variance
-        kappa = int(KAPPA_LEVELS / np.sqrt(1.0 + np.pi / 8.0 * variance) + 0.5)
-        if position_odds[kappa, 0] == 0.0:
-            for j in range(depth):
-                position_odds[kappa, j] = np.exp(kappa / KAPPA_LEVELS * (terms.prior[j] + terms.offsets[0, j]))
-        rest_odds = np.exp(kappa / KAPPA_LEVELS * (terms.level[0] + class_mean + request_mean))
-        row, position = acceptance[i], position_odds[kappa]
-        for j in range(min(limits[i], depth)):
-            odds = position[j] * rest_odds
-            row[j] = min(odds / (1.0 + odds), MAX_ACCEPTANCE)
-    return acceptance
 
 
 @compiled
@@ -231,13 +113,16 @@ def fill_survival(
 
     Args:
         terms: of an `AcceptanceModel`.
-        rows, class_ids, limits: (n,) as for `AcceptanceModel.conditional`.
+        rows: (n,) rows of the per-request state.
+        class_ids: (n,) service classes.
+        limits: (n,) draft limits.
         deviations: how many; those of n requests are averaged.
         first: (n,) a[i,1].
         survival: (n, K) S[i,j]; 0 past a limit, and where it has fallen below `MIN_SURVIVAL`.
     """
     n, depth, between_variance = len(rows), survival.shape[1], between_request_variance(terms)
-    # As in `_conditional`: one exponential per request.
+    # The odds exp(κ·(position + rest)) factor into exp(κ·position)·exp(κ·rest). With κ rounded to a few levels, the
+    # first factor is shared between requests, which leaves one exponential per request instead of one per draft token.
     position_odds = np.zeros((KAPPA_LEVELS + 1, depth))
     for i in range(n):
         class_mean, class_variance = posterior(terms.classes, class_ids[i] % MAX_CLASSES, CLASS_PRIOR_VARIANCE)
@@ -263,47 +148,29 @@ def fill_survival(
 
 
 @compiled
-def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: int) -> tuple[float, float]:
-    """Update the model.
+def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: int) -> None:
+    """Learn from a step's verified draft tokens.
 
-    Returns:
-        Successes minus predicted successes, and the predicted variance of the successes.
+    Args:
+        terms: of an `AcceptanceModel`, updated in place.
+        drafts: the step's.
+        memory: of the model.
+        idle_steps: steps without any draft just before this one.
     """
-    terms, drafts, memory = Terms(*terms), VerifiedDrafts(*drafts), Memory(*memory)
-    residual, variance, between_variance = 0.0, 0.0, between_request_variance(terms)
-    depth = len(terms.prior)
+    between_variance, depth = between_request_variance(terms), len(terms.prior)
     accepted, drafted = drafts.accepted, drafts.drafted
     idle_factor = memory.idle_decay**idle_steps
-    terms.level[1] = min(terms.level[1] / idle_factor, LEVEL_PRIOR_VARIANCE)
     for i in range(len(drafts.rows)):
         row, class_id = drafts.rows[i], drafts.class_ids[i] % MAX_CLASSES
         terms.requests[row, 0] *= idle_factor
         terms.requests[row, 1] *= idle_factor
-        imputed = not np.isnan(drafts.dropped_acceptance[i]) and accepted[i] == drafted[i] and drafted[i] < depth
-        if drafted[i] == 0 and not imputed:
+        if drafted[i] == 0:
             terms.requests[row, 0] *= memory.idle_decay
             terms.requests[row, 1] *= memory.idle_decay
             continue
         successes = min(accepted[i], depth)
-        failed = accepted[i] < drafted[i] and not drafts.truncated[i] and accepted[i] < depth
         for j in range(successes):
-            p = learn(terms, class_id, row, j, 1.0, between_variance, memory.server, memory.request)
-            residual += 1.0 - p
-            variance += p * (1.0 - p)
-        if failed:
-            p = learn(terms, class_id, row, successes, 0.0, between_variance, memory.server, memory.request)
-            residual -= p
-            variance += p * (1.0 - p)
-        elif imputed:
-            learn(
-                terms,
-                class_id,
-                row,
-                successes,
-                drafts.dropped_acceptance[i],
-                between_variance,
-                memory.server,
-                memory.request,
-            )
+            learn(terms, class_id, row, j, 1.0, between_variance, memory.server, memory.request)
+        if accepted[i] < drafted[i] and not drafts.truncated[i] and accepted[i] < depth:
+            learn(terms, class_id, row, successes, 0.0, between_variance, memory.server, memory.request)
         learn_between_request_variance(terms, row, between_variance)
-    return residual, variance

@@ -3,18 +3,20 @@
     T = w · x,   x = 1, KV tokens, requests, tokens of the target's pass by segment, prefill or not, prompt tokens,
                      piecewise or not, and for drafting: 1, passes, rows, KV tokens of the rows, catch-up tokens
 
-The weights are not negative, and are updated as `turbospec.models.online_regression` describes. What they are known to,
-their covariance P, is used in planning (`turbospec.exploration.knowledge_gradient`).
+The weights are not negative, and are updated as `turbospec.models.online_regression` describes. Their covariance P is
+used in planning (`turbospec.exploration.knowledge_gradient`).
 
-Before each step P grows by q²·(w·wᵀ + d·dᵀ), d being the weights of drafting and 0 elsewhere: the machine's speed drifts,
-which changes all weights in proportion, and the speed of drafting drifts by itself. So a machine that has become slower
-also has dearer drafts, before anything was drafted; and after a thousand steps without drafts their cost is uncertain
-again. q rises while errors have one sign.
+Before each step P grows by q²·(w·wᵀ + d·dᵀ), where d has the weights of drafting and is 0 elsewhere: the machine's
+speed drifts, which changes all weights in proportion, and the speed of drafting drifts by itself. A machine that
+becomes slower therefore raises the predicted cost of drafting before anything is drafted. After a thousand steps
+without drafts that cost is uncertain again. q rises while errors have one sign.
 
 Where a host measures drafting by itself, the two parts of the step are two measurements of the same weights.
 """
 
 from __future__ import annotations
+
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,14 +40,25 @@ FITTED_NOISE = 0.1
 PROFILE_ERROR, PROFILE_DRAFT_ERROR, PROFILE_WEIGHT_ERROR = 0.3, 0.3, 0.1
 """Relative standard deviations by which a profile may be wrong: in all, in drafting alone, in each weight."""
 
+
+class StepCost(Protocol):
+    """The model's state, one record of `STEP_COST`."""
+
+    weights: FloatArray
+    """(SIZE,) w, seconds per unit of each feature."""
+    covariance: FloatArray
+    """(SIZE, SIZE) P."""
+    noise: FloatArray
+    """(3,) of the relative error: standard deviation, running mean, running mean of its size."""
+
+
 STEP_COST = np.dtype(
     [("weights", np.float64, (SIZE,)), ("covariance", np.float64, (SIZE, SIZE)), ("noise", np.float64, (3,))]
 )
-"""The model's state. `noise`: of the relative error, standard deviation, running mean, running mean of its size."""
 
 
-def initial_cost(latency: LatencyModel | None) -> np.ndarray:
-    """(1,) `STEP_COST` before the first step.
+def initial_cost(latency: LatencyModel | None) -> Any:
+    """(1,) `STEP_COST`, an array of one `StepCost`, before the first step.
 
     Args:
         latency: fitted to a profile; None to start from a guess.
@@ -71,7 +84,9 @@ def initial_cost(latency: LatencyModel | None) -> np.ndarray:
 
 
 @compiled
-def target_features(x: FloatArray, tokens: float, context_tokens: float, requests: float, prefill_tokens: float) -> None:
+def target_features(
+    x: FloatArray, tokens: float, context_tokens: float, requests: float, prefill_tokens: float
+) -> None:
     """Fill the features of a target pass into (SIZE,) `x`; those of drafting, and piecewise, become 0."""
     x[:] = 0.0
     x[0], x[CONTEXT], x[REQUESTS] = 1.0, context_tokens, requests
@@ -84,11 +99,11 @@ def target_features(x: FloatArray, tokens: float, context_tokens: float, request
 
 
 @compiled
-def learn_step(cost: np.ndarray, x: FloatArray, step_seconds: float, draft_seconds: float, drift: float) -> None:
+def learn_step(cost: StepCost, x: FloatArray, step_seconds: float, draft_seconds: float, drift: float) -> None:
     """Take in one measured step.
 
     Args:
-        cost: one `STEP_COST`, updated in place.
+        cost: the state, updated in place.
         x: (SIZE,) what the step did; overwritten.
         step_seconds: its duration, above 0.
         draft_seconds: the part of it that was drafting; 0 if not measured.

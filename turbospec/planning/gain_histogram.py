@@ -2,17 +2,17 @@
 
     max over k   Σ_i Σ_{j≤k_i} gain[i,j]  −  λ · (D(d, m) + V(m)),      d = max_i k_i,  m = Σ_i k_i
 
-For a depth d and a number of draft tokens m the best tokens are the m with the largest gains among the first d positions
-(`turbospec.planning.exact` has the argument). Sorting n·K gains takes longer than all else. Here they are counted
-in bins, for each position, and the plans considered are those that take whole bins from the top, or reach a knot of
-the verify curve within one. Their number is that of the bins times K, whatever n is. Gains in one bin differ by less
-than `1 / BINS`; a token is on the wrong side of the margin only if its net gain is smaller than that.
+For a depth d and a number of draft tokens m the best tokens are the m largest gains of the first d positions
+(`turbospec.planning.exact` has the argument). Sorting n·K gains would take longer than all the rest. Here they are
+counted in bins, for each position. The plans considered take whole bins from the top, or reach a knot of the verify
+curve within one. Their number is `BINS` · K, whatever n is. Gains in one bin differ by less than `1 / BINS`: where
+this planner and the exact one disagree about a token, its net gain is smaller than that.
 
 The same scan finds the best token rate of a step, the largest (n + gain) / seconds: no iteration is needed, as the plan
 of the best rate is among the plans considered.
 
-A fixed cost c_i of a request that drafts (catching up its drafter KV lag) is spread over the request's first tokens: the
-first t tokens gain (Σ_{j≤t} gain[i,j] − λ·c_i) / t each, for the t at which that is largest.
+A fixed cost c_i of a request that drafts (catching up its drafter KV lag) is spread over the request's first tokens:
+the first t tokens gain (Σ_{j≤t} gain[i,j] − λ·c_i) / t each, for the t at which that is largest.
 """
 
 from __future__ import annotations

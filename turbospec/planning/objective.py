@@ -4,24 +4,21 @@
 
 S[i,j] is the survival of a draft token, T the duration of the step. The other two are:
 
-* **The price of time**, λ = r · (1 + (f · ρ · waiting + joining) / n), in tokens/s. r is the best rate that the step's
+* **The price of time**, λ = r · (1 + f · ρ · waiting / n), in tokens/s. r is the best rate that the step's
   own requests can reach, max (n + gain) / E[T − P·∂T/∂P], over the numbers P of prompt tokens in the server's steps:
-  prompts have to be computed whatever is drafted, so their marginal time is no price of drafting. `waiting` requests get
-  their first token only after this step; each is worth f requests that decode (`first_token_weight`). ρ = T₀ / (T₀ + w) is
-  the part that a step of T₀ seconds has in a wait of w seconds so far. `joining` requests will decode in this batch as
-  soon as they are computed: each second keeps them from it.
+  prompts have to be computed whatever is drafted, so their marginal time is no price of drafting. `waiting` requests
+  get their first token only after this step; each counts as f requests that decode (`first_token_weight`). A step of T₀
+  seconds is the part ρ = T₀ / (T₀ + w) of their wait, of which w seconds have passed.
 * **The price of catching up**, c_i = κ · lag_i · (1 + a[i,1]) / min(tokens left, H): κ seconds per token of drafter KV
-  lag, charged to the tokens that profit from it, the step's share of them.
+  lag, of which a step is charged its share of the tokens that benefit.
 
-T is linear in the weights of `turbospec.models.step_cost`. Where requests join a step after its plan was made, T is the mean
-over steps with and without them.
+T is linear in the weights of `turbospec.models.step_cost`. Where requests join a step after its plan was made, T is the
+mean over steps with and without them.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-import numpy as np
 
 from turbospec.interface import FloatArray, IntArray, Phase
 from turbospec.models.latency import VERIFY_KNOTS
@@ -42,8 +39,6 @@ from turbospec.models.step_cost import (
 from turbospec.planning.gain_histogram import LinearCosts, curve_seconds, no_draft_seconds
 from turbospec.runtime.kernels import compiled
 
-CATCH_UP_HORIZON_TOKENS = 64
-"""H: most tokens over which the cost of catching up is spread."""
 LEAST_DECODE_SHARE = 0.2
 """Share of a step's time without drafts that is left of it at least without its prompt tokens."""
 
@@ -69,8 +64,7 @@ class StepShape(NamedTuple):
     batch_drafter: bool
     first_pass_every_step: bool
     graphs: int
-    """0: the engine has no graphs, or the mix of lengths makes no difference; 1: it has, also without drafts; 2: only for
-    lengths above 0."""
+    """Whether full CUDA graphs matter: 0, no; 1, yes; 2, yes, and steps without drafts have none."""
 
 
 @compiled
@@ -150,7 +144,9 @@ def slope_at(costs: LinearCosts) -> float:
 
 
 @compiled
-def without_prompts(weights: FloatArray, costs: LinearCosts, prefill_tokens: float, least_seconds: float) -> LinearCosts:
+def without_prompts(
+    weights: FloatArray, costs: LinearCosts, prefill_tokens: float, least_seconds: float
+) -> LinearCosts:
     """The costs of a step with so many prompt tokens, less the marginal time of these, but `least_seconds` at least."""
     marginal = weights[PREFILL] + prefill_tokens * (slope_at(costs) + weights[PREFILL_TOKENS])
     marginal = min(marginal, no_draft_seconds(costs) - least_seconds)
@@ -193,7 +189,6 @@ def waiting_factor(
     no_draft_seconds: float,
     waiting: int,
     waiting_seconds: float,
-    joining: float,
 ) -> float:
     """λ / r: how much more a second is worth than to the requests that decode.
 
@@ -203,26 +198,28 @@ def waiting_factor(
         no_draft_seconds: T₀.
         waiting: requests whose first token waits for this step.
         waiting_seconds: w.
-        joining: requests that will decode in this batch.
     """
     part = no_draft_seconds / (no_draft_seconds + waiting_seconds)
-    return 1.0 + (first_token_weight * part * waiting + joining) / shape.decoding
+    return 1.0 + first_token_weight * part * waiting / shape.decoding
 
 
 @compiled
 def charge_catch_up(
-    lag_tokens: IntArray, tokens_left: IntArray, first: FloatArray, token_seconds: float, charged: FloatArray
+    lag_tokens: IntArray,
+    tokens_left: IntArray,
+    first: FloatArray,
+    token_seconds: float,
+    horizon_tokens: float,
+    charged: FloatArray,
 ) -> None:
-    """Fill (n,) `charged` with c_i, seconds; `first` is a[i,1], `token_seconds` κ."""
+    """Fill (n,) `charged` with c_i, seconds; `first` is a[i,1], `token_seconds` κ, `horizon_tokens` H."""
     for i in range(len(lag_tokens)):
-        share = (1.0 + first[i]) / min(max(tokens_left[i], 1), CATCH_UP_HORIZON_TOKENS)
+        share = (1.0 + first[i]) / min(float(max(tokens_left[i], 1)), horizon_tokens)
         charged[i] = lag_tokens[i] * token_seconds * share
 
 
 @compiled
-def plan_features(
-    x: FloatArray, shape: StepShape, lag_tokens: IntArray, lengths: IntArray, padded_length: int
-) -> None:
+def plan_features(x: FloatArray, shape: StepShape, lag_tokens: IntArray, lengths: IntArray, padded_length: int) -> None:
     """Fill (SIZE,) `x` with what a step with these (n,) draft lengths does, in the terms of the step's cost model."""
     tokens, depth, drafting, caught_up = 0, 0, 0, 0
     for i in range(len(lengths)):

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from turbospec.interface import FloatArray, IntArray, StepView
+from turbospec.runtime.kernels import compiled
 
 
 class TpotSlo:
@@ -37,21 +38,37 @@ class TpotSlo:
         decoding = rows[view.decoding]
         self._first_token_at[decoding[np.isnan(self._first_token_at[decoding])]] = view.now
 
-    def max_seconds(self, view: StepView, rows: IntArray, no_draft_seconds: float) -> float:
-        """Longest step after which each decoding request meets the target, even if no draft token is accepted.
-
-        A request that would miss the target even after a step without drafts is ignored: no plan helps it, and the
-        other requests should not lose their drafts to it.
+    def slack(self, view: StepView, rows: IntArray) -> FloatArray:
+        """Longest step after which each request meets the target, even if no draft token is accepted.
 
         Args:
             view: the step.
             rows: (n,) rows of the view's requests.
-            no_draft_seconds: predicted duration of the step without drafts.
 
         Returns:
-            Seconds; infinite where no request limits the step.
+            (n,) seconds, also below 0; infinite for requests in prefill.
         """
-        decoding = view.decoding
         # After the step at least `emitted_tokens` tokens have followed the first one.
-        slack = (self.seconds * view.emitted_tokens - (view.now - self._first_token_at[rows]))[decoding]
-        return float(slack[slack >= no_draft_seconds].min(initial=math.inf))
+        slack = self.seconds * view.emitted_tokens - (view.now - self._first_token_at[rows])
+        return np.where(view.decoding, slack, math.inf)
+
+
+@compiled
+def max_seconds(slack: FloatArray, no_draft_seconds: float) -> float:
+    """Longest step that breaks no request's target.
+
+    A request that would miss the target even after a step without drafts is ignored: no plan helps it, and the other
+    requests should not lose their drafts to it.
+
+    Args:
+        slack: (n,) of `TpotSlo.slack`; empty where there is no target.
+        no_draft_seconds: predicted duration of the step without drafts.
+
+    Returns:
+        Seconds; infinite where no request limits the step.
+    """
+    least = math.inf
+    for seconds in slack:
+        if no_draft_seconds <= seconds < least:
+            least = seconds
+    return least

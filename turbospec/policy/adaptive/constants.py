@@ -12,8 +12,8 @@ class Constants(NamedTuple):
     """q: relative drift of step costs per step, a standard deviation, where errors have no common sign."""
     mean_weight: float = 0.01
     """Weight of the newest step in the running means of prompt tokens per step."""
-    peak_decay: float = 1.0 / 150.0
-    """Share per step by which the peak of the requests that decode at once falls towards their number."""
+    catch_up_tokens: float = 64.0
+    """H: most tokens over which the cost of catching up a drafter KV lag is spread."""
     horizon: float = 100.0
     """Steps over which what an experiment shows is worth something."""
     budget_steps: float = 3.0
@@ -22,11 +22,11 @@ class Constants(NamedTuple):
     """Steps after an experiment was found not to be worth its loss until one is considered again."""
     deviations: float = 1.0
     """Standard deviations by which estimates are better in the plan that an experiment is made for."""
-    least_cost: float = 0.2
-    """Share of its mean that a drafting cost has at least in that plan."""
     outcome_variance: float = 0.2
     """p · (1 − p) of a typical draft token."""
     idle_steps: float = 100.0
     """Steps without drafts in which the uncertainty about the drafter grows by a factor e."""
     idle_level_steps: float = 1000.0
     """Steps without drafts in which the level of acceptance returns to its prior by a factor e."""
+    settled_steps: int = 8
+    """Steps that may run on a plan without drafts, where none would pay even if all estimates were better."""

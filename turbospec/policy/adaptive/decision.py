@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from turbospec.models.step_cost import (
     PIECEWISE,
     ROWS,
     SIZE,
+    StepCost,
     learn_step,
     target_features,
 )
@@ -53,6 +55,7 @@ from turbospec.planning.objective import (
     waiting_factor,
     without_prompts,
 )
+from turbospec.planning.slo import max_seconds
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.runtime.kernels import compiled
 
@@ -62,16 +65,34 @@ SERVER = np.dtype(
         ("prefill_tokens", np.float64),
         ("unforeseen_share", np.float64),
         ("unforeseen_tokens", np.float64),
-        ("peak_requests", np.float64),
         ("budget", np.float64),
         ("budget_limit", np.float64),
         ("considered_at", np.int64),
         ("drafted_at", np.int64),
     ]
 )
-"""State of the policy beside its models: share of steps with prompt tokens, and mean tokens of all steps; the same for
-requests that join a step after it was planned; most requests that decoded at once; seconds that experiments may lose, now and at most (0 before the first
-step); the last steps in which an experiment was refused, and in which anything was drafted."""
+
+
+class Server(Protocol):
+    """State of the policy beside its models, one record of `SERVER`."""
+
+    prefill_share: float
+    """Share of steps with prompt tokens."""
+    prefill_tokens: float
+    """Mean prompt tokens of a step."""
+    unforeseen_share: float
+    """Share of steps that requests join after the plan was made."""
+    unforeseen_tokens: float
+    """Mean prompt tokens of these requests per step."""
+    budget: float
+    """Seconds that experiments may lose."""
+    budget_limit: float
+    """Largest budget; 0 before the first step."""
+    considered_at: int
+    """Last step in which no experiment was worth its loss."""
+    drafted_at: int
+    """Last step that drafted."""
+
 
 class Requests(NamedTuple):
     """Columns of a view, (n,) each."""
@@ -90,15 +111,12 @@ class StepFacts(NamedTuple):
 
     step: int
     prefill_tokens: int
-    waiting_requests: int
     admitted_requests: int
     waiting_seconds: float
     draft_before_emit: bool
     parallel_drafter: bool
     batch_drafter: bool
     first_pass_every_step: bool
-    max_seconds: float
-    """Longest step within the SLO; infinite for no limit."""
 
 
 class Decision(NamedTuple):
@@ -106,6 +124,8 @@ class Decision(NamedTuple):
 
     draft_lengths: IntArray
     padded_length: int
+    settled: bool
+    """Whether no draft would pay even if all estimates were better by `Constants.deviations`."""
     tokens: float
     """Expected tokens of the step."""
     seconds: float
@@ -139,8 +159,8 @@ class _Step(NamedTuple):
 
 @compiled
 def decide(
-    cost_state: np.ndarray,
-    server_state: np.ndarray,
+    cost_state: Sequence[StepCost],
+    server_state: Sequence[Server],
     terms: Terms,
     work: FloatArray,
     counts: IntArray,
@@ -148,6 +168,7 @@ def decide(
     requests: Requests,
     facts: StepFacts,
     graph_lengths: IntArray,
+    slack: FloatArray,
     first_token_weight: float,
     constants: Constants,
 ) -> Decision:
@@ -160,6 +181,7 @@ def decide(
         work: (3, at least n, K + 3) scratch space.
         counts, sums: (K, BINS) scratch space.
         requests, facts, graph_lengths: of the view.
+        slack: (n,) seconds within which the step must end for each request; empty for no SLO.
         first_token_weight: a setting.
         constants: of the policy.
     """
@@ -188,7 +210,7 @@ def decide(
     waiting = shape.prefilling + facts.admitted_requests + (shape.first_decode if facts.draft_before_emit else 0)
     if depth == 0:
         # A request that waits for its first token may draft once that is emitted.
-        return Decision(lengths, 0, base, plain_seconds, 0.0, shape.decoding, 0, 0.0, 0.0)
+        return Decision(lengths, 0, False, base, plain_seconds, 0.0, shape.decoding, 0, 0.0, 0.0)
 
     survival, net = work[0, :n, :depth], work[1, :n, :depth]
     first, charged, lag_seconds = work[0, :n, -1], work[0, :n, -2], work[0, :n, -3]
@@ -212,20 +234,32 @@ def decide(
     if len(graph_lengths):
         padded_rate, _ = best_padded(column_gains, drafting, n, decode, -1.0, base, math.inf, 0.0, graph_lengths)
         rate = max(rate, padded_rate)
-    most = max(server.peak_requests, base)
-    joining = max(min(base + shape.prefilling + facts.waiting_requests, most) - base, 0.0)
-    factor = waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds, joining)
+    factor = waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
     price = rate * factor
 
     # The best plan.
-    charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], charged)
+    charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], constants.catch_up_tokens, charged)
     for i in range(n):
         lag_seconds[i] = lag[i] * weights[CATCH_UP]
-    whole = not math.isinf(facts.max_seconds)
+    longest = max_seconds(slack, plain_seconds)
     padded = _best_lengths(
-        survival, net, depth, counts, sums, costs, price, lag_seconds if whole else charged, facts.max_seconds,
-        column_gains, drafting, n, graph_lengths, lengths,
+        survival,
+        net,
+        depth,
+        counts,
+        sums,
+        costs,
+        price,
+        charged,
+        longest,
+        column_gains,
+        drafting,
+        n,
+        graph_lengths,
+        lengths,
     )
+    if not math.isinf(longest):
+        padded = _within(lengths, padded, costs, lag_seconds, longest)
     gain = expected_gain(survival, lengths)
     step_seconds = plan_seconds(costs, lengths, padded)
     value = gain - price * (step_seconds + catch_up_seconds(charged, lengths))
@@ -233,29 +267,48 @@ def decide(
         lengths[:] = 0
         padded, gain, step_seconds, value = 0, 0.0, plain_seconds, -price * plain_seconds
     seconds = step_seconds + catch_up_seconds(lag_seconds, lengths)
-    number = np.count_nonzero(lengths)
+    number = int(np.count_nonzero(lengths))
     refused = facts.step < server.considered_at + constants.pause_steps
-    best = Decision(lengths, padded, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0)
+    best = Decision(lengths, padded, False, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0)
 
     # Experiments.
     if waiting or server.budget <= 0.0 or refused:
         return best
-    step = _Step(shape, costs, price, cost.noise[0], facts.max_seconds, lengths, padded, value, seconds)
+    step = _Step(shape, costs, price, cost.noise[0], longest, lengths, padded, value, seconds)
     tried, padded, worth = _plain(cost.covariance, step, lag, constants, plain_seconds, server.budget)
     longer, longer_padded, longer_worth = _longer(
-        cost.covariance, weights, terms, requests, step, work, counts, sums, drafting, graph_lengths, constants,
+        cost.covariance,
+        weights,
+        terms,
+        requests,
+        step,
+        work,
+        counts,
+        sums,
+        drafting,
+        graph_lengths,
+        constants,
         server.budget,
     )
     if longer_worth > worth:
         tried, padded, worth = longer, longer_padded, longer_worth
     if worth <= 0.0:
         server.considered_at = facts.step
-        return best
+        settled = number == 0 and factor == 1.0 and longer_worth < 0.0
+        return Decision(lengths, padded, settled, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0)
     gain_tried = expected_gain(survival, tried)
     seconds_tried = plan_seconds(costs, tried, padded) + catch_up_seconds(lag_seconds, tried)
     return Decision(
-        tried, padded, base + gain_tried, seconds_tried, price, shape.decoding, np.count_nonzero(tried),
-        seconds_tried - seconds, gain,
+        tried,
+        padded,
+        False,
+        base + gain_tried,
+        seconds_tried,
+        price,
+        shape.decoding,
+        int(np.count_nonzero(tried)),
+        seconds_tried - seconds,
+        gain,
     )
 
 
@@ -302,6 +355,25 @@ def _best_lengths(
     if total_fixed > 0.0 and plan.depth:
         _drop_losers(survival, costs, price, fixed_seconds, lengths)
     return 0
+
+
+@compiled
+def _within(lengths: IntArray, padded: int, costs: LinearCosts, lag_seconds: FloatArray, longest: float) -> int:
+    """Leave out the requests with most to catch up, until the step is short enough; returns the padded length."""
+    while lengths.any():
+        seconds, last = plan_seconds(costs, lengths, padded), -1
+        for i in range(len(lengths)):
+            if lengths[i] and lag_seconds[i] > 0.0:
+                seconds += lag_seconds[i]
+                if last < 0 or lag_seconds[i] > lag_seconds[last]:
+                    last = i
+        if seconds <= longest:
+            break
+        if last >= 0:
+            lengths[last] = 0
+        else:
+            lengths[:] = 0
+    return padded if lengths.any() else 0
 
 
 @compiled
@@ -355,7 +427,10 @@ def _longer(
     constants: Constants,
     budget: float,
 ) -> tuple[IntArray, int, float]:
-    """Drafts for more requests, or one token longer, and what they are worth, in tokens; 0 if nothing."""
+    """Drafts for more requests, or one token longer, and what they are worth, in tokens.
+
+    The worth is 0 where they cost more than they show, and -1 where no draft would pay with better estimates either.
+    """
     shape, best, lag = step.shape, step.best, requests.lag_tokens
     n, depth = shape.requests, shape.depth
     survival, net, better = work[0, :n, :depth], work[1, :n, :depth], work[2, :n, :depth]
@@ -373,12 +448,18 @@ def _longer(
     low = weights.copy()
     for i in range(DRAFT, SIZE):
         spread = constants.deviations * math.sqrt(max(covariance[i, i], 0.0))
-        low[i] = max(weights[i] - spread, constants.least_cost * weights[i])
+        low[i] = max(weights[i] - spread, 0.0)
     base = step.costs
     hoped = step_costs(low, shape, 0.0)
     costs = LinearCosts(
-        base.slopes, base.floor, base.base_tokens, base.no_draft, base.piecewise,
-        hoped.draft_start, hoped.draft_pass, hoped.draft_token,
+        base.slopes,
+        base.floor,
+        base.base_tokens,
+        base.no_draft,
+        base.piecewise,
+        hoped.draft_start,
+        hoped.draft_pass,
+        hoped.draft_token,
     )
     better[:, deepest:] = 0.0
     count_gains(better, depth, counts, sums)
@@ -389,13 +470,25 @@ def _longer(
         cheaper[i] = charged[i] * low[CATCH_UP] / max(weights[CATCH_UP], 1e-12)
     target = np.zeros(n, np.int64)
     padded = _best_lengths(
-        better, net, depth, counts, sums, costs, step.price, cheaper, step.max_seconds, column_gains, drafting, n,
-        graph_lengths, target,
+        better,
+        net,
+        depth,
+        counts,
+        sums,
+        costs,
+        step.price,
+        cheaper,
+        step.max_seconds,
+        column_gains,
+        drafting,
+        n,
+        graph_lengths,
+        target,
     )
     more = np.flatnonzero(target > best)
     chosen, chosen_padded, most = best, 0, 0.0
     if len(more) == 0:
-        return chosen, 0, 0.0
+        return chosen, 0, -1.0
     more = more[np.argsort(lag_seconds[more], kind="mergesort")]
     value = expected_gain(survival, target)
     value -= step.price * (plan_seconds(base, target, padded) + catch_up_seconds(charged, target))
@@ -449,7 +542,6 @@ class Measured(NamedTuple):
     prefill_tokens: int
     planned_prefill_tokens: int
     piecewise: bool
-    first_pass_every_step: bool
     draft_context_tokens: int
     catch_up_tokens: int
     draft_seconds: float
@@ -464,11 +556,10 @@ class Measured(NamedTuple):
 
 @compiled
 def learn(
-    cost_state: np.ndarray,
-    server_state: np.ndarray,
+    cost_state: Sequence[StepCost],
+    server_state: Sequence[Server],
     terms: Terms,
     drafts: VerifiedDrafts,
-    emitted: IntArray,
     draft_rows: IntArray,
     measured: Measured,
     memory: Memory,
@@ -510,14 +601,10 @@ def learn(
     unforeseen = max(prefill - measured.planned_prefill_tokens, 0)
     server.unforeseen_share += weight * ((unforeseen > 0) - server.unforeseen_share)
     server.unforeseen_tokens += weight * (unforeseen - server.unforeseen_tokens)
-    decoded, drafted = 0, passes > 0
-    for i in range(len(emitted)):
-        decoded += emitted[i] > 0
-        drafted = drafted or drafts.drafted[i] > 0
-    fallen = server.peak_requests - constants.peak_decay * (server.peak_requests - decoded)
-    server.peak_requests = max(fallen, float(decoded))
+    drafted = passes > 0 or drafts.drafted.any()
     if not drafted:
-        terms.level[1] = min(terms.level[1] * math.exp(1.0 / constants.idle_steps), LEVEL_PRIOR_VARIANCE)
+        idle = 1 + measured.reused_plan_steps
+        terms.level[1] = min(terms.level[1] * math.exp(idle / constants.idle_steps), LEVEL_PRIOR_VARIANCE)
         return
     idle = max(measured.step - server.drafted_at - 1, 0)
     terms.level[0] *= math.exp(-idle / constants.idle_level_steps)

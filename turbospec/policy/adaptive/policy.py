@@ -6,24 +6,24 @@ What a plan is worth is in `turbospec.planning.objective`, what an experiment is
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
 from turbospec.interface import IntArray, StepOutcome, StepPlan, StepView
-from turbospec.models.confidence import ConfidenceCalibration
-from turbospec.models.acceptance import AcceptanceModel
+from turbospec.models.acceptance import AcceptanceModel, VerifiedDrafts
 from turbospec.models.latency import LatencyModel
 from turbospec.models.step_cost import initial_cost
 from turbospec.planning.gain_histogram import BINS
 from turbospec.planning.slo import TpotSlo
 from turbospec.policy.adaptive.constants import Constants
-from turbospec.policy.adaptive.decision import SERVER, Decision, Measured, Requests, StepFacts, decide, learn
+from turbospec.policy.adaptive.decision import SERVER, Decision, decide, learn
 from turbospec.policy.adaptive.settings import AdaptiveSettings
 from turbospec.runtime.kernels import unnamed
 from turbospec.runtime.plans_in_flight import PlansInFlight
 
+NO_TARGET = np.zeros(0)
 SCRATCH_COLUMNS = 3
 """Columns of the scratch space beside those of the K positions."""
 
@@ -34,7 +34,11 @@ class _Record:
 
     view: StepView
     rows: IntArray
+    """(n,) rows of the requests' state."""
+    last_step: int
+    """Last step that may reuse the plan."""
     price: float
+    """λ, tokens/s."""
     experiment_seconds: float
     experiment_gain: float
 
@@ -52,7 +56,7 @@ class AdaptivePolicy:
     def __init__(self, config: AdaptiveSettings, latency: LatencyModel | None = None) -> None:
         self.config = config
         self.cost = initial_cost(latency)
-        self.server = np.zeros(1, SERVER)
+        self.server: Any = np.zeros(1, SERVER)
         self.server["considered_at"] = self.server["drafted_at"] = -1
         self.slo: TpotSlo | None = None
         self._records = PlansInFlight[_Record]()
@@ -71,38 +75,51 @@ class AdaptivePolicy:
         if self.config.max_draft is not None:
             limits = np.minimum(limits, self.config.max_draft)
         rows, new = self.acceptance.assign_rows(view.request_ids)
+        if self.slo is not None:
+            self.slo.reset(new, self.acceptance.slots.capacity)
+            self.slo.record_first_tokens(view, rows)
         if n > self._work.shape[1]:
             self._work = np.zeros((3, 2 * n, self._work.shape[2]))
         if view.graph_lengths is not self._graph_lengths:
             self._graph_lengths, self._graph_array = view.graph_lengths, np.array(view.graph_lengths, np.int64)
-        decision = Decision(*decide(
+        columns = (rows, view.phase, view.context_tokens, view.tokens_left, view.drafter_lag_tokens, view.class_ids)
+        facts = (
+            view.step,
+            view.prefill_tokens,
+            view.admitted_requests,
+            view.waiting_seconds,
+            view.draft_before_emit,
+            view.parallel_drafter,
+            view.batch_drafter,
+            view.first_pass_every_step,
+        )
+        decided = decide(
             self.cost,
             self.server,
             unnamed(self.acceptance.model.terms),
             self._work,
             self._counts,
             self._sums,
-            (rows, view.phase, view.context_tokens, view.tokens_left, view.drafter_lag_tokens, view.class_ids, limits),
-            (
-                view.step,
-                view.prefill_tokens,
-                view.waiting_requests,
-                view.admitted_requests,
-                view.waiting_seconds,
-                view.draft_before_emit,
-                view.parallel_drafter,
-                view.batch_drafter,
-                view.first_pass_every_step,
-                math.inf,
-            ),
+            cast(Requests, (*columns, limits)),
+            cast(StepFacts, facts),
             self._graph_array,
+            NO_TARGET if self.slo is None else self.slo.slack(view, rows),
             self.config.first_token_weight,
             self._constants,
-        ))
+        )
+        decision = Decision(*decided)
         experiment = decision.experiment_seconds != 0.0
+        valid_steps = self.constants.settled_steps if decision.settled else 1
         self._records.put(
             view.step,
-            _Record(view, rows, decision.price, decision.experiment_seconds, decision.experiment_gain),
+            _Record(
+                view,
+                rows,
+                view.step + valid_steps - 1,
+                decision.price,
+                decision.experiment_seconds,
+                decision.experiment_gain,
+            ),
         )
         return StepPlan(
             decision.draft_lengths,
@@ -112,41 +129,42 @@ class AdaptivePolicy:
             f"{decision.price:.0f} tok/s",
             padded_length=decision.padded_length,
             probe=experiment,
+            valid_steps=valid_steps,
         )
 
     def observe(self, outcome: StepOutcome) -> None:
         record = self._records.last(outcome.step)
-        if record is None or record.view.step != outcome.step:
-            return
+        if record is None or outcome.step > record.last_step or len(outcome.drafted) != len(record.rows):
+            return  # the step was planned again for another batch, or its plan was dropped
         view = record.view
+        drafts = (record.rows, view.class_ids, outcome.drafted, outcome.accepted, outcome.truncated)
+        measured = (
+            outcome.step,
+            view.size,
+            outcome.tokens_batched,
+            outcome.context_tokens,
+            outcome.prefill_tokens,
+            view.prefill_tokens,
+            outcome.piecewise,
+            outcome.draft_context_tokens,
+            outcome.catch_up_tokens,
+            outcome.draft_seconds,
+            outcome.step_seconds,
+            outcome.reused_plan_steps,
+            outcome.reused_plan_tokens,
+            outcome.reused_plan_seconds,
+            record.price,
+            record.experiment_seconds,
+            record.experiment_gain,
+        )
         learn(
             self.cost,
             self.server,
             unnamed(self.acceptance.model.terms),
-            (record.rows, view.class_ids, outcome.drafted, outcome.accepted, outcome.truncated, self._unknown[: view.size]),
-            outcome.emitted,
+            cast(VerifiedDrafts, drafts),
             outcome.draft_rows,
-            (
-                outcome.step,
-                view.size,
-                outcome.tokens_batched,
-                outcome.context_tokens,
-                outcome.prefill_tokens,
-                view.prefill_tokens,
-                outcome.piecewise,
-                view.first_pass_every_step,
-                outcome.draft_context_tokens,
-                outcome.catch_up_tokens,
-                outcome.draft_seconds,
-                outcome.step_seconds,
-                outcome.reused_plan_steps,
-                outcome.reused_plan_tokens,
-                outcome.reused_plan_seconds,
-                record.price,
-                record.experiment_seconds,
-                record.experiment_gain,
-            ),
-            self.acceptance.memory,
+            cast(Measured, measured),
+            unnamed(self.acceptance.memory),
             self.config.probe_share,
             self._constants,
         )
@@ -156,5 +174,6 @@ class AdaptivePolicy:
         self.acceptance = AcceptanceModel(max_draft, idle_memory=self.constants.idle_steps)
         self._work = np.zeros((3, 64, max_draft + SCRATCH_COLUMNS))
         self._counts, self._sums = np.zeros((max_draft, BINS), np.int64), np.zeros((max_draft, BINS))
-        self._unknown = np.full(4096, math.nan)
         self._records = PlansInFlight[_Record]()  # their rows are those of the models before
+        if self.config.tpot_slo_ms is not None:
+            self.slo = TpotSlo(self.config.tpot_slo_ms / 1e3, self.acceptance.slots.capacity)

@@ -19,7 +19,7 @@ class AdaptiveSettings(PolicyConfig, ABC):
         default=0.01,
         ge=0,
         le=0.2,
-        description="Share of step time to lose at most: to probes while drafting is off, to comparisons while on.",
+        description="Share of step time that experiments may lose at most.",
     )
     first_token_weight: float = Field(
         default=8.0,
@@ -31,7 +31,4 @@ class AdaptiveSettings(PolicyConfig, ABC):
     tpot_slo_ms: Annotated[float, Field(gt=0, le=1e7, json_schema_extra=CEILING)] | None = Field(
         default=None,
         description="TPOT objective: drafts never make a request miss it that would meet it without drafts.",
-    )
-    use_confidence: bool = Field(
-        default=True, description="End drafts early on the drafter's confidence, where the engine reports it."
     )

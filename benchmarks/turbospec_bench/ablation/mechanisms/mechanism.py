@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from typing import Any
 
-from turbospec_bench.ablation.substitution import Change, replaced
+from turbospec.policy.adaptive.policy import AdaptivePolicy
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A mechanism of `adaptive`, and how it is switched off."""
+    """A mechanism of `adaptive`, and the constants with which it does nothing."""
 
     name: str
-    file: str
-    """Where it is, within `turbospec/`."""
-    constants: str
-    """Its constants with their values."""
     does: str
     """What it does, and what is done in its place where it is switched off."""
-    changes: Callable[[], tuple[Change, ...]]
+    constants: dict[str, Any]
+    """Values of `turbospec.policy.adaptive.constants.Constants`."""
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Switch the mechanism off for policies that are built and run inside."""
-        with replaced(_made(self)):
+        """Switch the mechanism off for policies that are built inside."""
+        before = AdaptivePolicy.constants
+        AdaptivePolicy.constants = before._replace(**self.constants)
+        try:
             yield
-
-
-@cache
-def _made(mechanism: Mechanism) -> tuple[Change, ...]:
-    """The changes; some are compiled, once a process."""
-    return mechanism.changes()
+        finally:
+            AdaptivePolicy.constants = before

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.turbospec.planning.steps import all_lengths, gain_of, problems
 from turbospec.interface import FloatArray
-from turbospec.planning.best_rate import best_rate
+from turbospec_sim.best_rate import best_rate
 from turbospec.planning.exact import StepCosts, plan_draft_lengths
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turbospec.models.decode_rate import LOAD_BUCKETS, DecodeRate, load_bucket
+from turbospec_sim.decode_rate import LOAD_BUCKETS, DecodeRate, load_bucket
 
 
 def test_the_rate_of_each_load_is_tokens_over_time() -> None:
