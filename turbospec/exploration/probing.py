@@ -8,17 +8,11 @@ import numpy as np
 
 from turbospec.interface import BoolArray, FloatArray, IntArray
 
-CUSUM_ALLOWANCE = 1.2
-"""Standard deviations by which probes must on average exceed their predicted acceptance to be followed up."""
-CUSUM_LIMIT = 4.0
-"""Upper bound of the cumulative sum, in standard deviations: three failures in a row end any run of follow-ups."""
 MULTI_ROW_LOSS_RATIO = 1.3
 """Largest loss of a probe of several rows, over the loss of a probe of the best single row."""
 UNINFORMATIVE_ACCEPTANCE = 0.5
 """Predicted acceptance from which a success would change nothing: drafting is then off for another reason than the
 drafter's acceptance."""
-MIN_SUCCESS_DEVIATION = 0.1
-"""Least standard deviation assumed of the number of accepted tokens of a probe."""
 MIN_LOSS_SHARE = 0.1
 """Share of a probe's time that counts as lost even if its accepted tokens make up for all of it."""
 
@@ -34,16 +28,13 @@ def probe_loss_seconds(seconds: float, gain_seconds: float) -> float:
 
 
 class ProbeBudget:
-    """Bounds the time lost to probes by a share of all step time, and spends less while probes bring no new
-    information.
+    """Bounds the time lost to probes by a share of all step time, and spends less after the first probes.
 
     A step earns `share` of its duration as credit. A probe is due once the credit covers its expected loss times a
-    back-off, which doubles with every probe that brought no new information. Where drafting nearly pays, a probe loses
-    next to nothing, and probes are frequent. For a request that has never drafted and whose predicted acceptance is
-    low, the square root of the back-off applies, because it may differ from the requests probed so far; the loss to a
-    drafter that is never right stays bounded by `share`. Unexpected successes are followed up at once, on credit, as
-    long as the cumulative sum of the probes' standardised residuals is positive (Page, Biometrika 41, 1954), so that a
-    recovered drafter is noticed within a few steps.
+    back-off, which doubles with every probe. Where drafting nearly pays, a probe loses next to nothing, and probes are
+    frequent. For a request that has never drafted and whose predicted acceptance is low, the square root of the
+    back-off applies, because it may differ from the requests probed so far; the loss to a drafter that is never right
+    stays bounded by `share`.
 
     Args:
         share: share of step time that probes may lose; 0 for no probes.
@@ -54,9 +45,8 @@ class ProbeBudget:
         self.share = share
         self.max_backoff = max_backoff
         self._credit = 0.0
-        """Seconds that may be lost; negative after a probe on credit."""
+        """Seconds that may be lost; negative after a probe that lost more than predicted."""
         self._backoff = 1.0
-        self._cusum = 0.0
 
     def earn(self, step_seconds: float) -> None:
         """Add a finished step's share to the credit."""
@@ -97,7 +87,7 @@ class ProbeBudget:
         loss = np.maximum(seconds - gain_seconds, MIN_LOSS_SHARE * seconds)
         full_backoff = (evidence > 0.0) | (acceptance >= UNINFORMATIVE_ACCEPTANCE)
         needed = np.where(full_backoff, self._backoff, math.sqrt(self._backoff)) * loss
-        at_once = self._cusum > 0.0 or (costs_outdated and self._credit >= 0.0)
+        at_once = costs_outdated and self._credit >= 0.0
         due = eligible & (at_once | (self._credit >= needed))
         if not due.any():
             return None
@@ -114,14 +104,6 @@ class ProbeBudget:
         """Book the measured loss of a probe. Credit left over expires: fast steps must not buy a burst of probes."""
         self._credit = min(self._credit - seconds, 0.0)
 
-    def learn(self, accepted: int, acceptance: FloatArray) -> None:
-        """Update the back-off and the cumulative sum by the result of a probe.
-
-        Args:
-            accepted: rows of the probe whose token was accepted.
-            acceptance: (rows of the probe,) predicted acceptance of each.
-        """
-        deviation = math.sqrt(float((acceptance * (1.0 - acceptance)).sum()))
-        residual = (accepted - float(acceptance.sum())) / max(deviation, MIN_SUCCESS_DEVIATION)
-        self._cusum = min(max(0.0, self._cusum + residual - CUSUM_ALLOWANCE), CUSUM_LIMIT)
-        self._backoff = 1.0 if self._cusum > 0.0 else min(2.0 * self._backoff, self.max_backoff)
+    def back_off(self) -> None:
+        """Double the back-off, up to its bound, after a probe."""
+        self._backoff = min(2.0 * self._backoff, self.max_backoff)

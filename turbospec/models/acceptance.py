@@ -86,7 +86,6 @@ class AcceptanceModel:
             np.full(max_draft, prior), self.slots.capacity, memory=server_memory, request_memory=request_memory
         )
         self._memory = unnamed(Memory(server_memory, request_memory, float(np.exp(-1.0 / idle_memory))))
-        self.change = ChangeDetector()
 
     def assign_rows(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
         """Rows of per-request state of these requests.
@@ -136,43 +135,7 @@ class AcceptanceModel:
             idle_steps: steps without any draft just before this one.
         """
         drafts = VerifiedDrafts(rows, class_ids, drafted, accepted, truncated, dropped_acceptance)
-        residual, variance = _observe(unnamed(self.model.terms), unnamed(drafts), self._memory, idle_steps)
-        if variance > 0.0 and self.change.add(residual, variance):
-            self.model.forget()
-
-
-class ChangeDetector:
-    """Two-sided Page-Hinkley test on the standardised residuals of the acceptance estimate.
-
-    Page, "Continuous inspection schemes", Biometrika 41, 1954.
-
-    Args:
-        drift: tolerated shift, in standard deviations per step.
-        threshold: accumulated excess over `drift`, in standard deviations, that raises an alarm.
-    """
-
-    def __init__(self, drift: float = 0.35, threshold: float = 16.0) -> None:
-        self.drift = drift
-        self.threshold = threshold
-        self.alarms = 0
-        self._up = self._down = 0.0
-
-    def add(self, residual: float, variance: float) -> bool:
-        """Take in one step; True where a change is detected.
-
-        Args:
-            residual: successes minus predicted successes.
-            variance: predicted variance of the successes.
-        """
-        # A single extreme step of a large batch must not raise an alarm.
-        z = min(max(residual / max(variance, 0.05) ** 0.5, -4.0), 4.0)
-        self._up = max(0.0, self._up + z - self.drift)
-        self._down = max(0.0, self._down - z - self.drift)
-        if max(self._up, self._down) < self.threshold:
-            return False
-        self._up = self._down = 0.0
-        self.alarms += 1
-        return True
+        _observe(unnamed(self.model.terms), unnamed(drafts), self._memory, idle_steps)
 
 
 @compiled
@@ -216,15 +179,9 @@ def _conditional(terms: Terms, rows: IntArray, class_ids: IntArray, limits: IntA
 
 
 @compiled
-def _observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: int) -> tuple[float, float]:
-    """Update the model.
-
-    Returns:
-        Successes minus predicted successes, and the predicted variance of the successes.
-    """
+def _observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: int) -> None:
     terms, drafts, memory = Terms(*terms), VerifiedDrafts(*drafts), Memory(*memory)
-    residual, variance, between_variance = 0.0, 0.0, between_request_variance(terms)
-    depth = len(terms.prior)
+    depth, between_variance = len(terms.prior), between_request_variance(terms)
     accepted, drafted = drafts.accepted, drafts.drafted
     idle_factor = memory.idle_decay**idle_steps
     terms.level[1] = min(terms.level[1] / idle_factor, LEVEL_PRIOR_VARIANCE)
@@ -240,13 +197,9 @@ def _observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: i
         successes = min(accepted[i], depth)
         failed = accepted[i] < drafted[i] and not drafts.truncated[i] and accepted[i] < depth
         for j in range(successes):
-            p = learn(terms, class_id, row, j, 1.0, between_variance, memory.server, memory.request)
-            residual += 1.0 - p
-            variance += p * (1.0 - p)
+            learn(terms, class_id, row, j, 1.0, between_variance, memory.server, memory.request)
         if failed:
-            p = learn(terms, class_id, row, successes, 0.0, between_variance, memory.server, memory.request)
-            residual -= p
-            variance += p * (1.0 - p)
+            learn(terms, class_id, row, successes, 0.0, between_variance, memory.server, memory.request)
         elif imputed:
             learn(
                 terms,
@@ -259,4 +212,3 @@ def _observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: i
                 memory.request,
             )
         learn_between_request_variance(terms, row, between_variance)
-    return residual, variance

@@ -37,10 +37,6 @@ BETWEEN_REQUEST_VARIANCE_BOUNDS = (0.05, 9.0)
 """Least and largest between-request variance, squared log-odds."""
 BETWEEN_REQUEST_DECAY = 1.0 - 1.0 / 2000.0
 """Weight that the sums behind the between-request variance keep per update: a memory of 2000 updates."""
-RETAINED_AFTER_CHANGE = 0.05
-"""Share of the weight of earlier observations that the shared terms keep after a detected change."""
-REQUEST_RETAINED_AFTER_CHANGE = 0.5
-"""The same for the requests' own terms."""
 
 
 class Terms(NamedTuple):
@@ -95,26 +91,6 @@ class LogisticModel:
             self.terms = self.terms._replace(requests=grown)
         self.terms.requests[rows] = 0.0
 
-    def forget(self) -> None:
-        """Discount everything learnt, after a change of the text or of the drafter."""
-        _discount(self.terms.level, LEVEL_PRIOR_VARIANCE)
-        _discount(self.terms.offsets, OFFSET_PRIOR_VARIANCE)
-        self.terms.classes[:] *= RETAINED_AFTER_CHANGE
-        self.terms.requests[:] *= REQUEST_RETAINED_AFTER_CHANGE
-
-
-def _discount(gaussian: FloatArray, prior_variance: float) -> None:
-    """Discount the evidence in a Gaussian posterior.
-
-    Args:
-        gaussian: (2, …) means and variances, the prior included; updated in place. The prior's mean is 0.
-        prior_variance: variance of the prior, which keeps its weight.
-    """
-    mean, variance = gaussian[0], gaussian[1]
-    evidence = RETAINED_AFTER_CHANGE * np.maximum(1.0 / variance - 1.0 / prior_variance, 0.0)
-    gaussian[0] = RETAINED_AFTER_CHANGE * mean / variance / (1.0 / prior_variance + evidence)
-    gaussian[1] = 1.0 / (1.0 / prior_variance + evidence)
-
 
 @compiled
 def between_request_variance(terms: Terms) -> float:
@@ -152,7 +128,7 @@ def learn(
     between_variance: float,
     memory: float,
     request_memory: float,
-) -> float:
+) -> None:
     """Update all terms by one observation.
 
     Args:
@@ -161,9 +137,6 @@ def learn(
         success: 1 or 0; a probability where the outcome itself was not observed.
         between_variance: the model's `between_request_variance`.
         memory, request_memory: as in `LogisticModel`.
-
-    Returns:
-        The probability of success predicted before the update.
     """
     level, offsets, classes, requests = terms.level, terms.offsets, terms.classes, terms.requests
     class_mean, class_variance = posterior(classes, class_id, CLASS_PRIOR_VARIANCE)
@@ -199,7 +172,6 @@ def learn(
         precision = 1.0 / own_variance + gained
         natural[index, 0] = (mean + weight * own_variance * step) * precision * (1.0 - weight / own_memory)
         natural[index, 1] = (natural[index, 1] + gained) * (1.0 - weight / own_memory)
-    return p
 
 
 @compiled

@@ -7,9 +7,6 @@ load, and a plan must pay after they are subtracted.
 
 Accepted tokens are compared with predicted ones. Durations are compared with predicted ones too, but as a difference
 between neighbouring steps with and without drafts, because a change of the hardware speed affects both.
-
-Where the drafter's pass runs over the target's whole batch, it also prefills requests admitted after the plan was made.
-No single plan causes that prefill, but drafting in every step does; its mean time is therefore charged to drafting.
 """
 
 from __future__ import annotations
@@ -46,10 +43,6 @@ class _LoadStatistics:
     """Whether the latest step had drafts. None before the first step."""
     no_draft_seconds: float = 0.0
     """Predicted duration of the last step without drafts."""
-    drafter_prefill_seconds: float = 0.0
-    """Time that the drafter took to prefill requests admitted after their step was planned."""
-    drafter_prefill_steps: float = 0.0
-    """Steps with drafts over which that time is summed."""
 
 
 class PredictionBias:
@@ -63,20 +56,12 @@ class PredictionBias:
         prior_requests: n0 of the token shortfall, in requests times steps. A single request's shortfall never counts by
             more than memory / (memory + n0), two thirds by default, as it is mostly chance.
         prior_pairs: n0 of the slow-down, in pairs of neighbouring steps.
-        prior_steps: n0 of the drafter's prefill time, in steps with drafts.
     """
 
-    def __init__(
-        self,
-        memory: float = 300.0,
-        prior_requests: float = 150.0,
-        prior_pairs: float = 6.0,
-        prior_steps: float = 10.0,
-    ) -> None:
+    def __init__(self, memory: float = 300.0, prior_requests: float = 150.0, prior_pairs: float = 6.0) -> None:
         self._decay = 1.0 - 1.0 / memory
         self._prior_requests = prior_requests
         self._prior_pairs = prior_pairs
-        self._prior_steps = prior_steps
         self._loads = [_LoadStatistics() for _ in range(2 * LOAD_BUCKETS)]
 
     def pays(self, plan: StepPlan, problem: StepProblem, *, prefilling: bool) -> bool:
@@ -92,9 +77,6 @@ class PredictionBias:
         seconds = plan.predicted_seconds
         seconds = seconds - problem.total_deferred_catch_up(plan.draft_lengths) - problem.no_draft_seconds
         seconds += self.slow_down(decoding, prefilling) * plan.predicted_seconds
-        # After steps without drafts every request's KV lag includes its prompt; the plan's catch-up time covers that.
-        prefill = self.drafter_prefill_seconds(decoding, prefilling)
-        seconds += max(prefill - problem.total_amortised_catch_up(plan.draft_lengths), 0.0)
         return gain > problem.price * seconds
 
     def learn(self, plan: StepPlan, decoding: int, decoded: int, prefilling: bool, outcome: StepOutcome) -> None:
@@ -116,8 +98,6 @@ class PredictionBias:
         decay = self._decay ** (1 + outcome.reused_plan_steps)
         load.token_shortfall *= decay
         load.slow_down *= decay
-        if not drafted:
-            load.drafter_prefill_seconds *= decay
         if drafted:
             load.requests = load.requests * self._decay + decoded
             load.pairs *= self._decay
@@ -139,18 +119,6 @@ class PredictionBias:
             load.pairs += 1.0
         load.drafted, load.time_ratio = drafted, ratio
 
-    def learn_drafter_prefill(self, decoding: int, prefilling: bool, seconds: float) -> None:
-        """Take in one step with drafts.
-
-        Args:
-            decoding: decoding requests.
-            prefilling: whether the plan knew of prompt tokens in the step.
-            seconds: that the drafter took to prefill requests admitted after the plan was made; often 0.
-        """
-        load = self._loads[_index(decoding, prefilling)]
-        load.drafter_prefill_seconds = load.drafter_prefill_seconds * self._decay + seconds
-        load.drafter_prefill_steps = load.drafter_prefill_steps * self._decay + 1.0
-
     def token_shortfall(self, decoding: int, prefilling: bool) -> float:
         """Accepted tokens of a step with drafts, predicted minus measured, for this number of decoding requests."""
         load = self._loads[_index(decoding, prefilling)]
@@ -161,11 +129,6 @@ class PredictionBias:
         against neighbouring steps without drafts."""
         load = self._loads[_index(decoding, prefilling)]
         return load.slow_down / (load.pairs + self._prior_pairs)
-
-    def drafter_prefill_seconds(self, decoding: int, prefilling: bool) -> float:
-        """Mean time per step with drafts that the drafter takes to prefill newly admitted requests."""
-        load = self._loads[_index(decoding, prefilling)]
-        return load.drafter_prefill_seconds / (load.drafter_prefill_steps + self._prior_steps)
 
 
 def _index(decoding: int, prefilling: bool) -> int:

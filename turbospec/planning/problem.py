@@ -94,10 +94,6 @@ class StepProblem:
         catch_up = 0.0 if self.catch_up_seconds is None else float(self.catch_up_seconds.sum())
         return self.costs.seconds(self.limits) + catch_up
 
-    def total_amortised_catch_up(self, draft_lengths: IntArray) -> float:
-        """Catch-up time of a plan that is charged to this step, seconds."""
-        return 0.0 if self.amortised_seconds is None else float(self.amortised_seconds[draft_lengths > 0].sum())
-
     def total_deferred_catch_up(self, draft_lengths: IntArray) -> float:
         """Catch-up time of a plan that this step spends and later steps are charged for, seconds."""
         if self.catch_up_seconds is None or self.amortised_seconds is None:

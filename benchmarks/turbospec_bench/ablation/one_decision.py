@@ -23,7 +23,6 @@ import numpy as np
 
 from turbospec.interface import BoolArray, FloatArray, IntArray, Phase, StepOutcome, StepPlan, StepView
 from turbospec.models.acceptance import AcceptanceModel, survival
-from turbospec.models.decode_rate import DecodeRate
 from turbospec.models.latency import VERIFY_KNOTS, LatencyModel, _curve
 from turbospec.models.logistic import CLASS_PRIOR_VARIANCE, LEVEL_PRIOR_VARIANCE, MAX_CLASSES, between_request_variance
 from turbospec.models.online_regression import OnlineRegression, learn_online
@@ -55,6 +54,8 @@ DEVIATIONS = 1.0
 """Standard deviations by which estimates are better in the plan that an experiment is made for."""
 LEAST_COST = 0.2
 """Share of its mean that a drafting cost has at least in that plan."""
+PEAK_STEPS = 150
+"""Steps with decoding requests after which the most requests that decoded at once are forgotten."""
 REQUEST_DEVIATIONS = 0.4
 """Standard deviations that are added to the log-odds of a request of which little is known: its first drafts also show
 whether it is one of the requests that accept drafts."""
@@ -218,7 +219,10 @@ class OneDecisionPolicy:
         self.config = config
         self.cost_model = StepCostModel(latency)
         self.acceptance: AcceptanceModel | None = None
-        self.loads = DecodeRate()
+        self._peak_requests = 0
+        """Most requests that decoded at once within `PEAK_STEPS`."""
+        self._peak_age = 0
+        """Steps since that peak."""
         self._records = PlansInFlight[_Record]()
         self._budget = 0.0
         """Seconds that experiments may lose."""
@@ -276,7 +280,9 @@ class OneDecisionPolicy:
         self._prefill_tokens += PREFILL_WEIGHT * (prefill - self._prefill_tokens)
         self._unforeseen_tokens += PREFILL_WEIGHT * (unforeseen - self._unforeseen_tokens)
         if decoded := int(np.count_nonzero(outcome.emitted[record.decoders])):
-            self.loads.add(decoded, int(outcome.emitted.sum()), max(outcome.step_seconds, 1e-9))
+            self._peak_age += 1
+            if decoded >= self._peak_requests or self._peak_age > PEAK_STEPS:
+                self._peak_requests, self._peak_age = decoded, 0
         self._learn_acceptance(record, outcome)
 
     def _learn_acceptance(self, record: _Record, outcome: StepOutcome) -> None:
@@ -311,7 +317,7 @@ class OneDecisionPolicy:
         """How much more a second costs while requests wait for their first token or for a place in the batch."""
         waiting = batch.prefilling + view.admitted_requests + (batch.first_decode if view.draft_before_emit else 0)
         part = no_draft_seconds / (no_draft_seconds + view.waiting_seconds)
-        most = max(self.loads._peak_requests, batch.decoding)
+        most = max(self._peak_requests, batch.decoding)
         joining = min(batch.decoding + batch.prefilling + view.waiting_requests, most) - batch.decoding
         return 1.0 + (self.config.first_token_weight * part * waiting + max(joining, 0)) / batch.decoding
 

@@ -140,19 +140,6 @@ def test_drafts_of_requests_that_have_ended_are_no_shortfall() -> None:
     assert bias.token_shortfall(32, False) == 0.0
 
 
-def test_prefill_of_newly_admitted_requests_is_a_mean_cost_of_drafting_that_decays_without_drafts() -> None:
-    bias = PredictionBias(memory=100.0)
-    bias.learn_drafter_prefill(32, False, 3e-3)
-    assert bias.drafter_prefill_seconds(32, False) < 0.5e-3, "one step counts little"
-    for step_number in range(600):
-        bias.learn_drafter_prefill(32, False, 3e-3 if step_number % 3 == 0 else 0.0)
-    assert bias.drafter_prefill_seconds(32, False) == pytest.approx(0.91e-3, rel=0.05)
-    assert bias.drafter_prefill_seconds(8, False) == 0.0
-    for _ in range(300):
-        step(bias, drafting=False)
-    assert bias.drafter_prefill_seconds(32, False) < 0.1e-3
-
-
 def problem(request_seconds: float = 0.0) -> StepProblem:
     """32 requests at a price of 1000 tokens/s; a step without drafts takes 10 ms."""
     view = make_view(32, max_draft=1)
@@ -187,26 +174,14 @@ def test_deferred_catch_up_is_not_charged_to_the_step() -> None:
 
 
 def test_each_bias_raises_the_gain_that_a_plan_needs() -> None:
-    short, slow, prefill = PredictionBias(), PredictionBias(), PredictionBias()
+    short, slow = PredictionBias(), PredictionBias()
     for _ in range(200):
         step(short, missing=4)
-        slow.learn_drafter_prefill(8, False, 1.0)  # another load
-        prefill.learn_drafter_prefill(32, False, 1e-3)
     alternate(slow, 100, drafting=1.1, no_draft=1.0)
     for bias, needed in (
         (short, 2.0 + short.token_shortfall(32, False)),
         (slow, 2.0 + 12.0 * slow.slow_down(32, False)),
-        (prefill, 2.0 + 1000.0 * prefill.drafter_prefill_seconds(32, False)),
     ):
         assert needed > 2.5
         assert pays(bias, gain=needed + 0.01, seconds=0.012)
         assert not pays(bias, gain=needed - 0.01, seconds=0.012)
-
-
-def test_catching_up_is_not_charged_twice() -> None:
-    """After steps without drafts the requests' own catch-up contains their prompts."""
-    bias = PredictionBias()
-    for _ in range(200):
-        bias.learn_drafter_prefill(32, False, 1e-3)
-    seconds = 0.012 + 0.0128
-    assert pays(bias, gain=5.21, seconds=seconds, request_seconds=1e-4), "3.2 ms of catch-up exceed the mean of 1 ms"

@@ -65,14 +65,13 @@ def test_catching_up_is_spread_over_the_tokens_that_benefit() -> None:
     assert charged.tolist() == pytest.approx([0.01, 0.001, 0.02 / CATCH_UP_HORIZON_TOKENS])
 
 
-def test_amortised_and_deferred_catch_up_add_up() -> None:
+def test_catch_up_that_is_not_charged_is_deferred() -> None:
     problem = a_problem(catch_up=np.array([4e-3, 3e-3, 2e-3, 1e-3]), amortised=np.full(4, 5e-4))
     lengths = np.array([3, 0, 1, 0])
-    assert problem.total_amortised_catch_up(lengths) == pytest.approx(1e-3)
     assert problem.total_deferred_catch_up(lengths) == pytest.approx(5e-3)
     assert problem.full_draft_seconds == pytest.approx(problem.costs.seconds(problem.limits) + 1e-2)
     without = a_problem()
-    assert without.total_amortised_catch_up(lengths) == without.total_deferred_catch_up(lengths) == 0.0
+    assert without.total_deferred_catch_up(lengths) == 0.0
     assert without.full_draft_seconds == without.costs.seconds(without.limits)
 
 

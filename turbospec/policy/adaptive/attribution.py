@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turbospec.interface import BoolArray, FloatArray, IntArray, StepOutcome, StepPlan, StepView
+from turbospec.interface import BoolArray, IntArray, StepOutcome, StepPlan, StepView
 
 
 @dataclass(slots=True)
 class ProbeRecord:
     """The predictions of a probe."""
 
-    acceptance: FloatArray
-    """(rows,) predicted acceptance of each probed request's token."""
     step_seconds: float
     """Predicted duration of the step."""
     verify_seconds: float
@@ -36,7 +34,6 @@ class PlanRecord:
     """(n,) requests past their prompt."""
     prefilling: bool
     """Whether the step had prefill tokens when it was planned."""
-    drafter_always_prefills: bool
     plan: StepPlan | None = None
     """The plan, where its prediction is to be compared with the outcome; None for probes and exploration."""
     drafter_lag_tokens: int = 0
@@ -55,7 +52,6 @@ class PlanRecord:
             class_ids=view.class_ids,
             decoders=view.decoding,
             prefilling=view.prefill_tokens > 0,
-            drafter_always_prefills=view.drafter_always_prefills,
         )
 
     def covers(self, outcome: StepOutcome) -> bool:

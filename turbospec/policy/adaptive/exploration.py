@@ -125,7 +125,7 @@ class Exploration:
             "probe while drafting does not pay",
             probe=True,
         )
-        return plan, ProbeRecord(acceptance[chosen], seconds, jump + each * len(chosen))
+        return plan, ProbeRecord(seconds, jump + each * len(chosen))
 
     def learn(self, record: PlanRecord, outcome: StepOutcome) -> None:
         """Learn from a probe's outcome, or record a step without drafts."""
@@ -139,7 +139,7 @@ class Exploration:
         gain = int(outcome.accepted.sum()) / price
         self._probes.spend(probe_loss_seconds(outcome.draft_seconds + probe.verify_seconds, gain))
         if outcome.drafted.any():
-            self._probes.learn(int((outcome.accepted > 0).sum()), probe.acceptance)
+            self._probes.back_off()
             if outcome.step_seconds < HARDWARE_CHANGED * probe.step_seconds:
                 # A probe has one pass of few rows. Only longer drafts show which of the costs has fallen.
                 self._latency.forget_draft_costs()

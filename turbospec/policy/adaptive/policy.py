@@ -18,7 +18,7 @@ from turbospec.planning.slo import TpotSlo
 from turbospec.planning.step_costs import step_costs
 from turbospec.policy.adaptive.attribution import PlanRecord
 from turbospec.policy.adaptive.exploration import Exploration
-from turbospec.policy.adaptive.pricing import at_own_rate, delays_first_tokens, priced_problem
+from turbospec.policy.adaptive.pricing import delays_first_tokens, priced_problem
 from turbospec.policy.adaptive.server_models import ServerModels
 from turbospec.policy.adaptive.settings import AdaptiveSettings
 from turbospec.runtime.plans_in_flight import PlansInFlight
@@ -92,9 +92,6 @@ class AdaptivePolicy:
         problem = priced_problem(self.models, self.config.first_token_weight, view, batch, record.rows, limits)
         max_seconds = self._max_seconds(view, problem)
         plan = self._drafts(view, problem, drafter, max_seconds)
-        if plan is None and (own := at_own_rate(problem)) is not None:
-            problem = own
-            plan = self._drafts(view, problem, drafter, max_seconds)
         record.price = problem.price
         if plan is None:
             plan = self._probe(view, problem, record, drafter, max_seconds)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from turbospec.interface import FloatArray, IntArray, StepView
@@ -12,12 +10,6 @@ from turbospec.planning.best_rate import best_rate
 from turbospec.planning.problem import Batch, StepProblem, amortise_catch_up
 from turbospec.planning.step_costs import step_costs
 from turbospec.policy.adaptive.server_models import ServerModels
-
-SMALL_BATCH = 8
-"""Largest batch that is planned again at its own best rate where no draft pays at λ."""
-OWN_RATE_MARGIN = 1.1
-"""A batch of two or more requests is planned at its own best rate only if that exceeds its rate without drafts by this
-factor."""
 
 
 def priced_problem(
@@ -46,29 +38,12 @@ def priced_problem(
     if rate is None:
         rate = best_rate(survival(conditional), costs, float(batch.decoding))
     soon = price.rate(batch.decoding, batch.prefilling + view.waiting_requests) or rate
-    urgent = soon * _urgency(first_token_weight, view, batch, float(costs.verify[0]))
+    urgent = soon * _urgency(first_token_weight, view, batch)
     # Without drafts a later step does the drafter's prefill of this step, at a price of `rate` per second instead of
     # `urgent`. Only the difference is charged to drafting.
     prefill = view.drafter_prefill_tokens * latency.catch_up_token_seconds
     costs.draft_start += prefill * max(1.0 - rate / urgent, 0.0)
     return StepProblem(batch, rows, limits, conditional, costs, urgent, rate, catch_up, amortised, prefill)
-
-
-def at_own_rate(problem: StepProblem) -> StepProblem | None:
-    """The problem with λ set to the best rate of its own requests; None if that is not below λ or drafts add little.
-
-    λ is the rate that earlier requests reached at this load, including those with high acceptance. A request with
-    low acceptance finishes soonest at the best rate that it can reach itself. In a large batch the two rates differ by
-    little more than the models' errors.
-    """
-    batch = problem.batch
-    if batch.decoding > SMALL_BATCH:
-        return None
-    own = best_rate(survival(problem.conditional), problem.costs, float(batch.decoding))
-    margin = 1.0 if batch.decoding == 1 else OWN_RATE_MARGIN
-    if not margin * batch.decoding / problem.no_draft_seconds < own < problem.decode_price:
-        return None
-    return replace(problem, price=problem.price * own / problem.decode_price, decode_price=own)
 
 
 def delays_first_tokens(view: StepView, batch: Batch) -> bool:
@@ -79,10 +54,8 @@ def delays_first_tokens(view: StepView, batch: Batch) -> bool:
     return view.prefill_pending or (view.draft_before_emit and batch.first_decode > 0)
 
 
-def _urgency(first_token_weight: float, view: StepView, batch: Batch, no_draft_seconds: float) -> float:
+def _urgency(first_token_weight: float, view: StepView, batch: Batch) -> float:
     """Factor on the decode rate: a second is worth more while first tokens wait for it."""
     # The other queued requests benefit from throughput; the decode rate counts them.
     delayed = batch.prefilling + view.admitted_requests + (batch.first_decode if view.draft_before_emit else 0)
-    # If requests have queued for long, the duration of one step hardly changes their TTFT.
-    part = no_draft_seconds / (no_draft_seconds + view.waiting_seconds)
-    return 1.0 + first_token_weight * part * delayed / batch.decoding
+    return 1.0 + first_token_weight * delayed / batch.decoding

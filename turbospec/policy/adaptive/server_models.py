@@ -61,16 +61,12 @@ class ServerModels:
 
         Prefill of requests that joined after the plan was made, in either model's pass, is not part of the prediction.
         """
-        plan, drafter_ran = record.plan, len(outcome.draft_rows) > 0
-        if plan is None:
+        if record.plan is None:
             return
-        decoding = int(np.count_nonzero(record.decoders))
-        unforeseen = max(outcome.catch_up_tokens - record.drafter_lag_tokens, 0) if drafter_ran else 0
-        if drafter_ran and not record.drafter_always_prefills:
-            seconds = unforeseen * self.latency.catch_up_token_seconds
-            self.bias.learn_drafter_prefill(decoding, record.prefilling, seconds)
-        if record.prefilling == (outcome.prefill_tokens > 0) and unforeseen == 0:
-            self.bias.learn(plan, decoding, decoded, record.prefilling, outcome)
+        unforeseen = len(outcome.draft_rows) > 0 and outcome.catch_up_tokens > record.drafter_lag_tokens
+        if record.prefilling == (outcome.prefill_tokens > 0) and not unforeseen:
+            decoding = int(np.count_nonzero(record.decoders))
+            self.bias.learn(record.plan, decoding, decoded, record.prefilling, outcome)
 
     def _decode_seconds(self, outcome: StepOutcome, requests: int) -> float:
         """Predicted duration of a step without its prefill tokens; 0 where that is not known.

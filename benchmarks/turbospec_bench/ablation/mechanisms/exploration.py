@@ -39,17 +39,10 @@ EXPLORATION = (
         lambda: (Change(Exploration, "probe", returns(None)),),
     ),
     Mechanism(
-        "probe-follow-up",
-        _PROBING,
-        "CUSUM_ALLOWANCE 1.2, CUSUM_LIMIT 4, MIN_SUCCESS_DEVIATION 0.1",
-        "unexpected successes are followed up on credit, and end the back-off; off: they do not",
-        lambda: (Change(probing, "CUSUM_LIMIT", 0.0),),
-    ),
-    Mechanism(
         "probe-back-off",
         _PROBING,
         "max_backoff 8",
-        "probes that bring nothing new become rarer; off: they do not",
+        "probes become rarer after the first ones; off: they do not",
         lambda: (Change(exploration, "ProbeBudget", partial(ProbeBudget, max_backoff=1.0)),),
     ),
     Mechanism(

@@ -9,12 +9,11 @@ import numpy as np
 
 from turbospec.interface import FloatArray
 from turbospec.models import acceptance, latency, logistic, online_regression
-from turbospec.models.acceptance import AcceptanceModel, ChangeDetector
+from turbospec.models.acceptance import AcceptanceModel
 from turbospec.models.latency import LatencyModel
 from turbospec.models.online_regression import OnlineRegression
 from turbospec.runtime.kernels import compiled
 from turbospec_bench.ablation.mechanisms.mechanism import Mechanism
-from turbospec_bench.ablation.mechanisms.planning import returns
 from turbospec_bench.ablation.substitution import Change, with_defaults, with_globals
 
 _REGRESSION, _LATENCY = "models/online_regression.py", "models/latency.py"
@@ -211,13 +210,6 @@ MODELS = (
         "OFFSET_PRIOR_VARIANCE 0.5",
         "acceptance has a term for each draft position; off: none",
         lambda: _hierarchy({"OFFSET_PRIOR_VARIANCE": TINY}, Change(logistic, "OFFSET_PRIOR_VARIANCE", TINY)),
-    ),
-    Mechanism(
-        "acceptance-change",
-        _ACCEPTANCE,
-        "drift 0.35, threshold 16, RETAINED_AFTER_CHANGE 0.05, REQUEST_RETAINED_AFTER_CHANGE 0.5",
-        "an abrupt change of acceptance is detected, and most is forgotten; off: not detected",
-        lambda: (Change(ChangeDetector, "add", returns(False)),),
     ),
     Mechanism(
         "acceptance-memory",

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from turbospec.interface import FloatArray, IntArray, StepView
+from turbospec.interface import FloatArray, IntArray
 from turbospec.models import decode_rate
 from turbospec.models.decode_rate import DecodeRate
 from turbospec.planning import prediction_bias, problem
 from turbospec.planning.exact import DraftPlan, StepCosts
 from turbospec.planning.prediction_bias import PredictionBias
-from turbospec.planning.problem import Batch
 from turbospec.policy.adaptive import config, policy, pricing
 from turbospec.policy.adaptive.server_models import ServerModels
 from turbospec_bench.ablation.mechanisms.mechanism import Mechanism
@@ -34,19 +33,8 @@ def _rate_without(self: DecodeRate, requests: int, joining: int = 0) -> float | 
 _RATE = DecodeRate.rate
 
 
-def _rate_of_all(self: DecodeRate, requests: int, joining: int = 0) -> float | None:
-    """As `DecodeRate.rate`, with joining requests counted beyond the most that decoded at once."""
-    return _RATE(self, requests + joining)
-
-
 def _rate_without_drafts(gains: FloatArray, costs: StepCosts, base_tokens: float, iterations: int = 4) -> float:
     return base_tokens / float(costs.verify[0])
-
-
-def _urgency_of_the_queue(first_token_weight: float, view: StepView, batch: Batch, no_draft_seconds: float) -> float:
-    """As `pricing._urgency`, without the discount where requests have queued for long."""
-    delayed = batch.prefilling + view.admitted_requests + (batch.first_decode if view.draft_before_emit else 0)
-    return 1.0 + first_token_weight * delayed / batch.decoding
 
 
 def _uniform_plan(
@@ -93,46 +81,11 @@ PLANNING = (
         lambda: (Change(DecodeRate, "rate", _rate_without),),
     ),
     Mechanism(
-        "load-to-come-peak",
-        "models/decode_rate.py",
-        "–",
-        "the load to come is at most the most requests that decoded at once; off: no such limit",
-        lambda: (Change(DecodeRate, "rate", _rate_of_all),),
-    ),
-    Mechanism(
         "urgency",
         _PRICING,
         "first_token_weight 8",
         "λ rises while first tokens wait; off: it does not",
         lambda: (Change(pricing, "_urgency", returns(1.0)),),
-    ),
-    Mechanism(
-        "urgency-queue",
-        _PRICING,
-        "–",
-        "urgency falls where requests have queued for long; off: it does not",
-        lambda: (Change(pricing, "_urgency", _urgency_of_the_queue),),
-    ),
-    Mechanism(
-        "own-rate",
-        _PRICING,
-        "SMALL_BATCH 8, OWN_RATE_MARGIN 1.1",
-        "a batch of up to 8 for which no draft pays is planned again at its own best rate; off: not",
-        lambda: (Change(policy, "at_own_rate", returns(None)),),
-    ),
-    Mechanism(
-        "own-rate-margin",
-        _PRICING,
-        "OWN_RATE_MARGIN 1.1",
-        "of two or more requests, only if that rate exceeds the one without drafts by a tenth; off: if it exceeds it",
-        lambda: (Change(pricing, "OWN_RATE_MARGIN", 1.0),),
-    ),
-    Mechanism(
-        "own-rate-size",
-        _PRICING,
-        "SMALL_BATCH 8",
-        "the own rate is for up to 8 requests; off: for one",
-        lambda: (Change(pricing, "SMALL_BATCH", 1),),
     ),
     Mechanism(
         "best-rate",
@@ -189,13 +142,6 @@ PLANNING = (
         "prior_pairs 6, TIME_RATIO_WEIGHT 0.1",
         "of these, the slow-down of steps with drafts beside steps without",
         lambda: (Change(PredictionBias, "slow_down", returns(0.0)),),
-    ),
-    Mechanism(
-        "bias-drafter-prefill",
-        _BIAS,
-        "prior_steps 10",
-        "of these, the drafter's prefill of requests that were admitted after the plan",
-        lambda: (Change(PredictionBias, "drafter_prefill_seconds", returns(0.0)),),
     ),
     Mechanism(
         "bias-stalls",
