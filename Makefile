@@ -34,8 +34,8 @@ venv: $(READY) ## Make .venv with everything in it
 demo: $(READY) ## Speculation off, fixed and adaptive, side by side (a few minutes)
 	$(BIN)/turbospec bench --quick $(ARGS)
 
-test: $(READY) ## Run the tests (ARGS="-k guard" to choose)
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY) ## Run the tests, two files at a time (ARGS="-k guard" to choose)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 fuzz: $(READY) ## Ten minutes of hostile input: command lines, kills, the contract, the vLLM loop (SEED=1)
 	$(BIN)/python -m tests.fuzz.replay --jobs 2

@@ -34,11 +34,6 @@ class DecodeRate:
         self._tokens = [0.0] * LOAD_BUCKETS
         self._request_seconds = [0.0] * LOAD_BUCKETS
         self._steps = [0.0] * LOAD_BUCKETS
-        self._memory = memory
-        self._peak_requests = 0
-        """Most requests that decoded at once within the memory."""
-        self._peak_age = 0
-        """Steps since that peak."""
 
     def add(self, requests: int, tokens: int, seconds: float, steps: int = 1) -> None:
         """Take in decode steps.
@@ -51,9 +46,6 @@ class DecodeRate:
         """
         bucket = load_bucket(requests)
         decay = self._decay**steps
-        self._peak_age += steps
-        if requests >= self._peak_requests or self._peak_age > self._memory:
-            self._peak_requests, self._peak_age = requests, 0
         self._tokens[bucket] = self._tokens[bucket] * decay + tokens
         self._request_seconds[bucket] = self._request_seconds[bucket] * decay + requests * seconds
         self._steps[bucket] = self._steps[bucket] * decay + steps
@@ -63,10 +55,9 @@ class DecodeRate:
 
         Args:
             requests: decoding requests.
-            joining: requests that will decode with them after their prefill. They count as decoding, but only up to
-                the most requests that decoded at once recently.
+            joining: requests that will decode with them after their prefill. They count as decoding.
         """
-        load = max(requests, min(requests + joining, self._peak_requests))
+        load = requests + joining
         bucket = load_bucket(load)
         if self._steps[bucket] < self.MIN_STEPS or not (self._tokens[bucket] > 0.0 < self._request_seconds[bucket]):
             return None

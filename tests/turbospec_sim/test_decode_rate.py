@@ -38,17 +38,14 @@ def test_steps_reported_together_count_as_many() -> None:
     assert together.rate(1) == pytest.approx(after, rel=0.25)
 
 
-def test_requests_in_prefill_count_as_decoding_up_to_the_recent_peak() -> None:
+def test_requests_in_prefill_count_as_decoding() -> None:
     price = DecodeRate()
     for _ in range(50):
         price.add(32, 48, 0.012)
         price.add(8, 16, 0.010)
     assert price.rate(8) == pytest.approx(1600.0)
     assert price.rate(8, joining=24) == price.rate(32) == pytest.approx(4000.0)
-    assert price.rate(8, joining=1000) == pytest.approx(4000.0), "at most the recent peak"
-    for _ in range(1000):
-        price.add(8, 16, 0.010)
-    assert price.rate(8, joining=24) == pytest.approx(1600.0)
+    assert price.rate(8, joining=1000) is None, "a load not seen"
 
 
 def test_loads_are_powers_of_two() -> None:

@@ -22,10 +22,15 @@ def test_one_process_is_this_one() -> None:
     assert list(LocalProcesses(1).map(os.getenv, ["PATH"])) == [(0, os.environ["PATH"])]
 
 
-def test_results_come_as_they_are_finished_and_processes_are_used_again() -> None:
+def test_results_come_as_they_are_finished_and_processes_are_used_again(tmp_path: Path) -> None:
     assert [place for place, _ in LocalProcesses(2).map(time.sleep, [1.0, 0.0])] == [1, 0]
-    first, second = ({pid for _, pid in LocalProcesses(2).map(eval, ["__import__('os').getpid()"] * 9)} for _ in "ab")
-    assert second <= first
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    # Either end waits for the other one, so that both processes have a part, however slowly one starts.
+    parts = [f"(open({pipe!r}, {mode!r}).close(), __import__('os').getpid())[1]" for mode in "rw"]
+    first, second = ({pid for _, pid in LocalProcesses(2).map(eval, parts)} for _ in "ab")
+    assert len(first) == 2
+    assert second == first
     assert os.getpid() not in first
 
 

@@ -128,7 +128,7 @@ def learn(
     between_variance: float,
     memory: float,
     request_memory: float,
-) -> float:
+) -> None:
     """Update all terms by one observation.
 
     Args:
@@ -137,9 +137,6 @@ def learn(
         success: 1 or 0; a probability where the outcome itself was not observed.
         between_variance: the model's `between_request_variance`.
         memory, request_memory: as in `LogisticModel`.
-
-    Returns:
-        The probability of success predicted before the update.
     """
     level, offsets, classes, requests = terms.level, terms.offsets, terms.classes, terms.requests
     class_mean, class_variance = posterior(classes, class_id, CLASS_PRIOR_VARIANCE)
@@ -175,7 +172,6 @@ def learn(
         precision = 1.0 / own_variance + gained
         natural[index, 0] = (mean + weight * own_variance * step) * precision * (1.0 - weight / own_memory)
         natural[index, 1] = (natural[index, 1] + gained) * (1.0 - weight / own_memory)
-    return p
 
 
 @compiled

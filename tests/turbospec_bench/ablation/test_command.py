@@ -36,7 +36,7 @@ def row(case: str, mechanism: str, seed: int, goodput: float, decisions: int = 0
 
 def test_rows_are_simulated_once_and_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results, page = tmp_path / "rows.json", tmp_path / "table.md"
-    arguments = [*SMALL, "--mechanism", "urgency", "--mechanism", "own-rate", "--json", str(results)]
+    arguments = [*SMALL, "--mechanism", "urgency", "--mechanism", "probes", "--json", str(results)]
     assert command.main(arguments) == 0
     first = results.read_text()
     out, err = capsys.readouterr()
@@ -47,7 +47,7 @@ def test_rows_are_simulated_once_and_in_the_table(tmp_path: Path, capsys: pytest
     assert "6 runs, 6 of them done before" in err
     assert results.read_text() == first
     assert again == out
-    assert "| own-rate |" in page.read_text()
+    assert "| probes |" in page.read_text()
     more = [*arguments, "--fixed"]
     command.main(more)
     out, err = capsys.readouterr()

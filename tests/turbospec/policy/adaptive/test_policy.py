@@ -223,8 +223,6 @@ def test_a_first_token_is_worth_more_than_the_next_ones() -> None:
     (decoding, with_prompt), (decoding_dear, with_prompt_dear) = lengths
     assert decoding == decoding_dear > 0
     assert with_prompt > with_prompt_dear == 0
-    queued = replace(prompt, step=100_002, waiting_requests=50, waiting_seconds=20.0)
-    assert policy.plan(queued).draft_lengths.any(), "what has waited for 20 s does not mind a few milliseconds"
 
 
 @pytest.mark.parametrize(("law", "goes_on"), [(GOOD, False), (never_accepted, True)], ids=["good", "never_accepted"])
@@ -329,26 +327,6 @@ def test_a_batch_drafter_of_one_token_is_not_explored_for_ever() -> None:
         outcome = make_outcome(view, plan.draft_lengths, accepted, draft_rows=np.zeros(0, np.int64), draft_seconds=0.0)
         policy.observe(outcome)
     assert not plan.reason.startswith("exploring")
-
-
-@pytest.mark.parametrize("always_prefills", [False, True])
-def test_drafting_is_charged_for_prefill_of_newly_admitted_requests_unless_it_always_runs(
-    always_prefills: bool,
-) -> None:
-    """The drafter's prefill of requests admitted after the plan takes longer here than drafts save."""
-    policy = adaptive(measured_profile())
-    tokens = round(20e-3 / policy.models.latency.catch_up_token_seconds)
-    drafting = 0
-    for step in range(200):
-        view = make_view(8, step=step, max_draft=2, batch_drafter=True, drafter_always_prefills=always_prefills)
-        plan = policy.plan(view)
-        lengths = plan.draft_lengths
-        drafting += step >= 100 and not plan.probe and bool(lengths.any())
-        read = tokens if lengths.any() else 0
-        seconds = 2e-3 + 20e-3 if lengths.any() else 0.0
-        outcome = make_outcome(view, lengths, np.minimum(lengths, 1), catch_up_tokens=read, draft_seconds=seconds)
-        policy.observe(replace(outcome, step_seconds=8e-3 + seconds))
-    assert drafting > 90 if always_prefills else drafting < 20
 
 
 def test_no_plan_with_drafts_breaks_the_tpot_objective() -> None:
