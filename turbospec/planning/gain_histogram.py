@@ -147,22 +147,26 @@ def best_plan(
     seconds = no_draft_seconds(costs)
     best = HistogramPlan(0.0, seconds, 0, 0, 0, 0)
     value = base_tokens / seconds if price < 0.0 else -price * seconds
-    taken, gained, highest = np.zeros(BINS, np.int64), np.zeros(BINS), 0
+    taken, gained, highest = np.zeros(BINS, np.int64), np.zeros(BINS), BINS - 1
+    top = BINS - 1
+    least_price = base_tokens / seconds if price < 0.0 else price
     last = len(costs.slopes) - 1
     first_segment, before_first = 0, 0.0
     while first_segment < last and costs.base_tokens >= VERIFY_KNOTS[first_segment + 1]:
         before_first += costs.slopes[first_segment] * (VERIFY_KNOTS[first_segment + 1] - VERIFY_KNOTS[first_segment])
         first_segment += 1
     for d in range(1, depth + 1):
-        added = 0
-        for place in range(1, BINS):
-            if counts[d - 1, place]:
-                taken[place] += counts[d - 1, place]
-                gained[place] += sums[d - 1, place]
-                added += counts[d - 1, place]
-                highest = max(highest, place)
-        if added == 0:
-            break
+        while top > 0 and counts[d - 1, top] == 0:
+            top -= 1  # gains do not increase along a row
+        if d == 1:
+            highest = top
+        added = 0.0
+        for place in range(1, top + 1):
+            taken[place] += counts[d - 1, place]
+            gained[place] += sums[d - 1, place]
+            added += sums[d - 1, place]
+        if added <= least_price * costs.draft_pass:
+            break  # nor do the sums of positions: no further pass pays for itself
         fixed = costs.floor + costs.piecewise + costs.draft_start + costs.draft_pass * d
         tokens, gain, segment, before = 0, 0.0, first_segment, before_first
         for place in range(highest, 0, -1):

@@ -217,11 +217,12 @@ def decide(
     fill_survival(terms, requests.rows, requests.class_ids, limits, 0.0, first, survival)
     count_gains(survival, depth, counts, sums)
     column_gains, drafting = np.zeros(depth), np.zeros(depth, np.int64)
-    for j in range(depth):
-        column_gains[j] = sums[j].sum()
-    for i in range(n):
-        for j in range(limits[i]):
-            drafting[j] += 1
+    if shape.graphs:
+        for j in range(depth):
+            column_gains[j] = sums[j].sum()
+        for i in range(n):
+            for j in range(limits[i]):
+                drafting[j] += 1
 
     # The price of time.
     decode = step_costs(weights, shape, 0.0)
@@ -464,8 +465,9 @@ def _longer(
     better[:, deepest:] = 0.0
     count_gains(better, depth, counts, sums)
     column_gains, cheaper = np.zeros(depth), np.zeros(n)
-    for j in range(depth):
-        column_gains[j] = sums[j].sum()
+    if shape.graphs:
+        for j in range(depth):
+            column_gains[j] = sums[j].sum()
     for i in range(n):
         cheaper[i] = charged[i] * low[CATCH_UP] / max(weights[CATCH_UP], 1e-12)
     target = np.zeros(n, np.int64)

@@ -6,7 +6,6 @@ What a plan is worth is in `turbospec.planning.objective`, what an experiment is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +17,7 @@ from turbospec.models.step_cost import initial_cost
 from turbospec.planning.gain_histogram import BINS
 from turbospec.planning.slo import TpotSlo
 from turbospec.policy.adaptive.constants import Constants
-from turbospec.policy.adaptive.decision import SERVER, Decision, Measured, Requests, StepFacts, decide, learn
+from turbospec.policy.adaptive.decision import SERVER, Measured, Requests, StepFacts, decide, learn
 from turbospec.policy.adaptive.settings import AdaptiveSettings
 from turbospec.runtime.kernels import unnamed
 from turbospec.runtime.plans_in_flight import PlansInFlight
@@ -28,19 +27,9 @@ SCRATCH_COLUMNS = 3
 """Columns of the scratch space beside those of the K positions."""
 
 
-@dataclass(slots=True)
-class _Record:
-    """A planned step until its outcome arrives."""
-
-    view: StepView
-    rows: IntArray
-    """(n,) rows of the requests' state."""
-    last_step: int
-    """Last step that may reuse the plan."""
-    price: float
-    """λ, tokens/s."""
-    experiment_seconds: float
-    experiment_gain: float
+_Record = tuple[StepView, IntArray, int, float, float, float]
+"""A planned step until its outcome arrives: its view; (n,) rows of the requests' state; the last step that may reuse
+the plan; λ; seconds that an experiment adds to the best plan (0 for none), and tokens that the best plan would gain."""
 
 
 class AdaptivePolicy:
@@ -107,37 +96,28 @@ class AdaptivePolicy:
             self.config.first_token_weight,
             self._constants,
         )
-        decision = Decision(*decided)
-        experiment = decision.experiment_seconds != 0.0
-        valid_steps = self.constants.settled_steps if decision.settled else 1
-        self._records.put(
-            view.step,
-            _Record(
-                view,
-                rows,
-                view.step + valid_steps - 1,
-                decision.price,
-                decision.experiment_seconds,
-                decision.experiment_gain,
-            ),
-        )
+        lengths, padded, settled, tokens, seconds, price, decoding, drafting, extra_seconds, best_gain = decided
+        experiment = extra_seconds != 0.0
+        valid_steps = self.constants.settled_steps if settled else 1
+        self._records.put(view.step, (view, rows, view.step + valid_steps - 1, price, extra_seconds, best_gain))
         return StepPlan(
-            decision.draft_lengths,
-            decision.tokens,
-            decision.seconds,
-            f"{'experiment: ' if experiment else ''}drafts for {decision.drafting} of {decision.decoding} requests at "
-            f"{decision.price:.0f} tok/s",
-            padded_length=decision.padded_length,
+            lengths,
+            tokens,
+            seconds,
+            f"{'experiment: ' if experiment else ''}drafts for {drafting} of {decoding} requests at {int(price)} tok/s",
+            padded_length=padded,
             probe=experiment,
             valid_steps=valid_steps,
         )
 
     def observe(self, outcome: StepOutcome) -> None:
         record = self._records.last(outcome.step)
-        if record is None or outcome.step > record.last_step or len(outcome.drafted) != len(record.rows):
-            return  # the step was planned again for another batch, or its plan was dropped
-        view = record.view
-        drafts = (record.rows, view.class_ids, outcome.drafted, outcome.accepted, outcome.truncated)
+        if record is None:
+            return
+        view, rows, last_step, price, extra_seconds, best_gain = record
+        if outcome.step > last_step or len(outcome.drafted) != len(rows):
+            return  # the step was planned again for another batch
+        drafts = (rows, view.class_ids, outcome.drafted, outcome.accepted, outcome.truncated)
         measured = (
             outcome.step,
             view.size,
@@ -153,9 +133,9 @@ class AdaptivePolicy:
             outcome.reused_plan_steps,
             outcome.reused_plan_tokens,
             outcome.reused_plan_seconds,
-            record.price,
-            record.experiment_seconds,
-            record.experiment_gain,
+            price,
+            extra_seconds,
+            best_gain,
         )
         learn(
             self.cost,
