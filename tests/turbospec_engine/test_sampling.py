@@ -24,7 +24,7 @@ from turbospec.policy.adaptive_verification.policy import (
     VllmAdaptiveVerificationPolicy,
 )
 from turbospec_engine import Engine, SamplingParams
-from turbospec_engine.drafter import draft_model
+from turbospec_engine.drafter import sequential
 
 VOCAB = 8
 PROMPT = [3, 1, 4]
@@ -205,13 +205,13 @@ def test_confidence_of_the_drawn_token_is_caught(
     plans: Any, small: Pair, reference: Callable[[Path], Reference], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were a gate or selection shown the drawn token's own probability, likely tokens would be verified more often."""
-    choose = draft_model._choose
+    choose = sequential._choose
 
     def anticipating(*args: Any) -> Any:
         tokens, _, distributions = choose(*args)
         return tokens, distributions.cpu().numpy()[np.arange(len(tokens)), tokens].astype(float), distributions
 
-    monkeypatch.setattr(draft_model, "_choose", anticipating)
+    monkeypatch.setattr(sequential, "_choose", anticipating)
     params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, temperature=1.0)
     observed = sample(small, params, plans, 3 * SAMPLES)
     assert p_value(observed, exact(reference(small.target), params)) < REJECT
