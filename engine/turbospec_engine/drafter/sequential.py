@@ -12,6 +12,7 @@ from turbospec import DraftGate
 from turbospec.interface import FloatArray, IntArray
 from turbospec_engine.attention import RaggedBatch
 from turbospec_engine.draft import Draft
+from turbospec_engine.hidden_states import HiddenStates
 from turbospec_engine.request import Request
 from turbospec_engine.runner import block_table
 from turbospec_engine.sampler import SamplingBatch, draw
@@ -32,6 +33,7 @@ class SequentialDrafter(ABC):
     """
 
     parallel = False
+    hidden_states: HiddenStates | None = None
     max_model_len: int | None
 
     def __init__(self, *, skipped: int, ordinary_tokens: int, keeps_drafts: bool) -> None:
