@@ -165,7 +165,7 @@ def best_plan(
             taken[place] += counts[d - 1, place]
             gained[place] += sums[d - 1, place]
             added += sums[d - 1, place]
-        if added <= least_price * costs.draft_pass:
+        if d > 1 and added <= least_price * costs.draft_pass:
             break  # nor do the sums of positions: no further pass pays for itself
         fixed = costs.floor + costs.piecewise + costs.draft_start + costs.draft_pass * d
         tokens, gain, segment, before = 0, 0.0, first_segment, before_first
