@@ -224,15 +224,16 @@ def plan_features(x: FloatArray, shape: StepShape, lag_tokens: IntArray, lengths
         tokens, depth = padded_length * shape.requests, padded_length
     batched = shape.decoding + shape.prefill_tokens + tokens
     target_features(x, float(batched), float(shape.context_tokens), float(shape.requests), float(shape.prefill_tokens))
-    x[PIECEWISE] = 1.0 if shape.graphs and tokens and not padded_length else 0.0
+    without_graph = shape.graphs == 2 if tokens == 0 else shape.graphs > 0 and padded_length == 0
+    x[PIECEWISE] = 1.0 if without_graph else 0.0
     if tokens == 0 or (shape.parallel_drafter and shape.first_pass_every_step):
         return
-    passes = 1 if shape.parallel_drafter else depth
+    passes = (1 if shape.parallel_drafter else depth) - shape.first_pass_every_step
     rows = passes * shape.requests if shape.batch_drafter else passes * shape.decoding
     if not shape.batch_drafter and not shape.parallel_drafter:
         rows = drafting
     x[DRAFT] = 0.0 if shape.first_pass_every_step else 1.0
-    x[PASSES] = passes - 1.0 if shape.first_pass_every_step else passes
+    x[PASSES] = passes
     x[ROWS] = rows
     x[DRAFT_CONTEXT] = rows * shape.context_tokens / shape.requests
     x[CATCH_UP] = caught_up
