@@ -27,9 +27,9 @@ def improvement(difference: float, deviation: float) -> float:
     """E[max(d + s·Z, 0)] − max(d, 0) for a standard normal Z."""
     if deviation <= 0.0:
         return 0.0
-    z = difference / deviation
+    z = min(abs(difference) / deviation, 40.0)  # it is the same for -d, and 0 from there on
     density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    return deviation * (density + z * 0.5 * math.erfc(-z / math.sqrt(2))) - max(difference, 0.0)
+    return deviation * (density - z * 0.5 * math.erfc(z / math.sqrt(2)))
 
 
 @compiled
