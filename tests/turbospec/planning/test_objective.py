@@ -1,0 +1,204 @@
+"""The objective's parts: step times by the way of drafting, prompts that join, the price of time, catching up."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turbospec.interface import FloatArray, IntArray, Phase
+from turbospec.models.step_cost import CATCH_UP, DRAFT, PREFILL, PREFILL_TOKENS, SIZE, TOKENS
+from turbospec.planning.gain_histogram import no_draft_seconds, plan_seconds
+from turbospec.planning.objective import (
+    StepShape,
+    catch_up_seconds,
+    charge_catch_up,
+    expected_costs,
+    expected_gain,
+    plan_features,
+    step_costs,
+    sum_up,
+    waiting_factor,
+    with_start,
+)
+
+WAYS = [
+    # parallel drafter, batch drafter, first pass every step
+    (False, False, False),
+    (False, True, False),
+    (False, True, True),
+    (True, False, False),
+    (True, True, False),
+    (True, True, True),
+]
+
+
+class Case(NamedTuple):
+    """A random step, cost weights and a plan."""
+
+    weights: FloatArray
+    shape: StepShape
+    lag: IntArray
+    lengths: IntArray
+    padded_length: int
+
+
+def a_shape(n: int = 4, *, prompts: int = 0, way: tuple[bool, bool, bool] = WAYS[0], graphs: int = 0) -> StepShape:
+    """n requests that decode at 100 tokens of context and may draft 4."""
+    graph_lengths = np.array([[], [0, 4], [4]][graphs], np.int64)
+    ones = np.ones(n, np.int64)
+    return sum_up(ones * Phase.DECODE, 100 * ones, 0 * ones, 4 * ones, prompts, *way, graph_lengths)
+
+
+def random_weights(seed: int) -> FloatArray:
+    """Positive, so that no mistake cancels out."""
+    return np.random.default_rng(seed).uniform(0.5, 2.0, SIZE) * 1e-4
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n, longest = draw(st.integers(1, 40)), draw(st.integers(1, 6))
+    parallel, batch, first_pass = draw(st.sampled_from(WAYS))
+    phase = rng.integers(0, 3, n)
+    phase[0] = Phase.DECODE
+    limits = np.where(phase == Phase.PREFILL, 0, rng.integers(0, longest + 1, n))
+    context, lag = rng.integers(1, 3000, n), rng.integers(0, 50, n) * (not first_pass)
+    graph_lengths = np.array(draw(st.sampled_from([[], [0, 2, 6], [1, 2, 6], [6]])), np.int64)
+    prompts = draw(st.sampled_from([0, 1, 500])) if not len(graph_lengths) else 0
+    shape = sum_up(phase, context, lag, limits, prompts, parallel, batch, first_pass, graph_lengths)
+    lengths = np.minimum(rng.integers(0, longest + 1, n), limits)
+    padded = [0, *(int(length) for length in graph_lengths if length >= lengths.max() and length)]
+    return Case(random_weights(int(rng.integers(1000))), shape, lag, lengths, draw(st.sampled_from(padded)))
+
+
+@settings(max_examples=500, deadline=None)
+@given(cases())
+def test_what_is_planned_with_is_linear_in_the_weights_that_are_learnt(case: Case) -> None:
+    costs = step_costs(case.weights, case.shape, float(case.shape.prefill_tokens))
+    seconds = plan_seconds(costs, case.lengths, case.padded_length)
+    seconds += catch_up_seconds(case.lag * case.weights[CATCH_UP], case.lengths)
+    x = np.full(SIZE, np.nan)
+    plan_features(x, case.shape, case.lag, case.lengths, case.padded_length)
+    assert (x >= 0.0).all()
+    assert x @ case.weights == pytest.approx(seconds, rel=1e-9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases())
+def test_a_step_without_drafts_does_nothing_for_them(case: Case) -> None:
+    x, nothing = np.full(SIZE, np.nan), 0 * case.lengths
+    plan_features(x, case.shape, case.lag, nothing, 0)
+    costs = step_costs(case.weights, case.shape, float(case.shape.prefill_tokens))
+    assert not x[DRAFT:].any()
+    assert x @ case.weights == pytest.approx(no_draft_seconds(costs), rel=1e-9)
+    assert plan_seconds(costs, nothing, case.padded_length) == no_draft_seconds(costs)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_each_way_of_drafting_charges(way: tuple[bool, bool, bool]) -> None:
+    weights = random_weights(1)
+    costs = step_costs(weights, a_shape(8, way=way), 0.0)
+    start, each = weights[DRAFT], weights[DRAFT + 1]
+    row = weights[DRAFT + 2] + 100.0 * weights[DRAFT + 3]
+    whole_pass = each + 8 * row
+    plain = no_draft_seconds(costs)
+
+    def drafting(lengths: list[int]) -> float:
+        verify = weights[TOKENS:PREFILL] @ np.clip(8 + sum(lengths) - 2.0 ** np.arange(14), 0.0, 2.0 ** np.arange(14))
+        verify -= weights[TOKENS:PREFILL] @ np.clip(8 - 2.0 ** np.arange(14), 0.0, 2.0 ** np.arange(14))
+        return float(plan_seconds(costs, np.array(lengths + [0] * (8 - len(lengths))), 0) - plain - verify)
+
+    one, uneven = {
+        (False, False, False): (start + each + row, start + 3 * each + 4 * row),
+        (False, True, False): (start + whole_pass, start + 3 * whole_pass),
+        (False, True, True): (0.0, 2 * whole_pass),
+        (True, False, False): (start + whole_pass, start + whole_pass),
+        (True, True, False): (start + whole_pass, start + whole_pass),
+        (True, True, True): (0.0, 0.0),
+    }[way]
+    assert drafting([1]) == pytest.approx(one, abs=1e-12)
+    assert drafting([3, 1]) == pytest.approx(uneven, abs=1e-12)
+
+
+def test_steps_that_replay_no_full_graph_take_longer() -> None:
+    weights, lengths = random_weights(2), np.array([4, 4, 4, 4])
+    none, some, without = (step_costs(weights, a_shape(graphs=graphs), 0.0) for graphs in (0, 1, 2))
+    longer = weights[PREFILL_TOKENS + 1]
+    assert no_draft_seconds(some) == no_draft_seconds(none)
+    assert no_draft_seconds(without) == pytest.approx(no_draft_seconds(none) + longer)
+    for costs in (some, without):
+        assert plan_seconds(costs, lengths, 4) == pytest.approx(plan_seconds(none, lengths, 0))
+        assert plan_seconds(costs, lengths, 0) == pytest.approx(plan_seconds(none, lengths, 0) + longer)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 999), st.floats(0.0, 1.0), st.sampled_from([0, 1, 2]), st.integers(0, 4), st.booleans())
+def test_where_prompts_may_join_costs_are_the_mean_of_both_steps(
+    seed: int, share: float, graphs: int, length: int, padded: bool
+) -> None:
+    weights, shape = random_weights(seed), a_shape(graphs=graphs)
+    alone, joined = step_costs(weights, shape, 0.0), step_costs(weights, shape, 600.0)
+    mean = expected_costs(alone, joined, share)
+    lengths = np.array([length, 0, length, length // 2])
+    with_padding = 4 if padded and graphs else 0
+    # A step with prompts is never padded, and has no graph to miss: `PREFILL` has what that takes.
+    second = plan_seconds(joined, lengths, 0)
+    second -= joined.piecewise if lengths.any() else joined.no_draft
+    if with_padding and lengths.any():
+        second += joined.draft_pass * (4 - length)  # the drafter runs as often, whoever joins later
+    expected = (1.0 - share) * plan_seconds(alone, lengths, with_padding) + share * second
+    assert plan_seconds(mean, lengths, with_padding) == pytest.approx(expected, rel=1e-9)
+
+
+def test_time_before_drafting_is_taken_by_steps_with_drafts_alone() -> None:
+    costs, lengths = step_costs(random_weights(4), a_shape(), 0.0), np.array([1, 0, 0, 0])
+    later = with_start(costs, 0.25)
+    assert no_draft_seconds(later) == no_draft_seconds(costs)
+    assert plan_seconds(later, lengths, 0) == pytest.approx(plan_seconds(costs, lengths, 0) + 0.25)
+
+
+def test_a_second_is_worth_more_while_first_tokens_wait() -> None:
+    shape = a_shape(4)
+    assert waiting_factor(shape, 8.0, 0.01, 0, 0.0) == 1.0
+    assert waiting_factor(shape, 0.0, 0.01, 3, 0.0) == 1.0
+    assert waiting_factor(shape, 8.0, 0.01, 2, 0.0) == pytest.approx(1.0 + 8.0 * 2 / 4)
+    # A request that has waited 30 ms: the step of 10 ms is a quarter of its wait.
+    assert waiting_factor(shape, 8.0, 0.01, 2, 0.03) == pytest.approx(1.0 + 8.0 * 2 / 4 / 4)
+
+
+def test_the_tokens_that_benefit_share_the_cost_of_catching_up() -> None:
+    charged = np.full(5, np.nan)
+    lag, left = np.array([100, 100, 100, 0, 100]), np.array([64, 1000, 4, 50, 0])
+    charge_catch_up(lag, left, np.array([0.5, 0.5, 0.5, 0.5, 0.0]), 1e-3, 64.0, charged)
+    assert charged == pytest.approx([0.1 * 1.5 / 64, 0.1 * 1.5 / 64, 0.1 * 1.5 / 4, 0.0, 0.1])
+    assert catch_up_seconds(charged, np.array([0, 2, 1, 4, 0])) == pytest.approx(charged[1] + charged[2])
+
+
+def test_the_gain_is_the_survival_of_the_drafted_tokens() -> None:
+    survival = np.array([[0.9, 0.5], [0.8, 0.0]])
+    assert expected_gain(survival, np.array([2, 1])) == pytest.approx(2.2)
+    assert expected_gain(survival, np.array([0, 5])) == pytest.approx(0.8), "padding gains nothing"
+
+
+def test_a_shape_sums_up_the_requests() -> None:
+    phase = np.array([Phase.PREFILL, Phase.FIRST_DECODE, Phase.DECODE, Phase.DECODE])
+    shape = sum_up(
+        phase,
+        np.array([10, 20, 30, 40]),
+        np.array([1, 2, 3, 4]),
+        np.array([0, 1, 5, 3]),
+        90,
+        False,
+        True,
+        False,
+        np.array([0, 3]),
+    )
+    assert (shape.requests, shape.decoding, shape.prefilling, shape.first_decode) == (4, 3, 1, 1)
+    assert (shape.context_tokens, shape.lag_tokens, shape.draft_tokens, shape.depth) == (100, 10, 9, 5)
+    assert (shape.prefill_tokens, shape.batch_drafter, shape.graphs) == (90, True, 1)
+    assert a_shape(graphs=0).graphs == 0
+    assert a_shape(graphs=2).graphs == 2
