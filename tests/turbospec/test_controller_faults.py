@@ -429,20 +429,16 @@ def test_a_selection_does_not_see_a_broken_confidence(confidence: Any) -> None:
     assert (controller.stats.host_faults, controller.stats.guard_trips) == (1, 0)
 
 
-def test_a_confidence_in_float32_compiles_nothing() -> None:
-    from turbospec.planning import gate as planning
+def test_a_gate_sees_one_type_of_confidence_and_rows() -> None:
+    """A compiled gate would be compiled for each type, for seconds."""
+    seen: list[tuple[np.dtype[Any], np.dtype[Any]]] = []
 
-    kernel: Any = planning._advance
-    prices = planning.GatePrices(0.0, 0.0, 0.0)
+    def answer(rows: np.ndarray, confidence: np.ndarray) -> Any:
+        seen.append((rows.dtype, confidence.dtype))
+        return confidence > 0.1, confidence > 0.1
 
-    def plan(view: StepView) -> StepPlan:
-        ones = np.ones(2)
-        gate = planning.SurvivalGate(np.full(13, 0.5), ones, np.full((2, 4), 0.5), np.full(2, 4), prices)
-        return StepPlan(np.array([3, 3]), gate=gate)
-
-    gate = Controller(Scripted(plan)).plan(make_view(2)).gate
+    gate = Controller(Scripted(lambda view: StepPlan(np.array([3, 3]), gate=Gate(answer)))).plan(make_view(2)).gate
     assert gate is not None
     gate.advance(np.arange(2), np.full(2, 0.5))
-    before = len(kernel.signatures)
     gate.advance(np.arange(2, dtype=np.int32), np.full(2, 0.5, np.float32))
-    assert len(kernel.signatures) == before
+    assert seen[0] == seen[1] == (np.dtype(np.int64), np.dtype(np.float64))

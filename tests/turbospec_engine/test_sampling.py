@@ -26,8 +26,6 @@ from tests.turbospec_engine.harness import (
     write_head,
 )
 from turbospec import StepOutcome, StepPlan, StepView
-from turbospec.models.confidence import BIN_CENTRES
-from turbospec.planning.gate import GatePrices, SurvivalGate
 from turbospec.policy.adaptive_verification.policy import (
     BudgetSelection,
     VllmAdaptiveVerificationConfig,
@@ -158,21 +156,23 @@ class GatedPlans(FixedPlans):
 
 
 @dataclass
-class SurvivalGatedPlans(GatedPlans):
-    """With the product's own gate, whose rows share the price of a pass."""
+class MeanGate:
+    """Ends the drafts whose confidence is below the mean of the pass: requests decide for each other."""
 
+    def advance(self, rows: np.ndarray, confidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        keep = confidence >= confidence.mean()
+        return keep, keep
+
+
+@dataclass
+class MeanGatedPlans(GatedPlans):
     def plan(self, view: StepView) -> StepPlan:
         plan = super().plan(view)
-        size, typical = view.size, self.threshold
-        acceptance = np.full((size, view.max_draft), typical)
-        prices = GatePrices(0.2 * typical * size, 0.0, typical)
-        plan.gate = SurvivalGate(BIN_CENTRES, np.ones(size), acceptance, plan.draft_lengths, prices)
+        plan.gate = MeanGate()
         return plan
 
 
-@pytest.mark.parametrize(
-    ("gated", "drafter"), [(GatedPlans, "model"), (SurvivalGatedPlans, "model"), (GatedPlans, "head")]
-)
+@pytest.mark.parametrize(("gated", "drafter"), [(GatedPlans, "model"), (MeanGatedPlans, "model"), (GatedPlans, "head")])
 def test_gate_on_the_maximum_is_lossless(
     gated: type[GatedPlans], drafter: str, small: Pair, reference: Callable[[Path], Reference]
 ) -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.turbospec.planning.steps import all_lengths, gain_of, problems
 from turbospec.interface import FloatArray
-from turbospec_sim.best_rate import best_rate
 from turbospec.planning.exact import StepCosts, plan_draft_lengths
+from turbospec_sim.best_rate import best_rate
 
 
 def test_best_rate_is_the_best_ratio_of_tokens_to_time() -> None:

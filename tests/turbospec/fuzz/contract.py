@@ -47,7 +47,7 @@ HOSTILE = "hostile"
 """Name of the policy that misbehaves."""
 ADAPTIVE_SETTINGS: dict[str, dict[str, Any]] = {
     "adaptive with an SLO": {"tpot_slo_ms": 15.0},
-    "adaptive with short drafts": {"max_draft": 3, "use_confidence": False, "probe_share": 0.2},
+    "adaptive with short drafts": {"max_draft": 3, "probe_share": 0.2},
 }
 HOSTILE_SHARE = 0.1
 """Calls of the hostile policy that go wrong."""

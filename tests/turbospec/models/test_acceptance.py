@@ -7,31 +7,65 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turbospec.models import acceptance
-from turbospec.models.acceptance import MAX_ACCEPTANCE, AcceptanceModel
+from turbospec.interface import BoolArray, FloatArray, IntArray
+from turbospec.models.acceptance import (
+    MAX_ACCEPTANCE,
+    MIN_SURVIVAL,
+    AcceptanceModel,
+    VerifiedDrafts,
+    fill_survival,
+    observe,
+)
 
 ZERO = np.zeros(1, np.int64)
-NOT_DROPPED = np.full(1, np.nan)
 
 
-def rows_of(model: AcceptanceModel, request: int) -> np.ndarray:
+def rows_of(model: AcceptanceModel, request: int) -> IntArray:
     return model.assign_rows(np.array([request]))[0]
 
 
-def class_mean(model: AcceptanceModel, class_id: int = 0) -> np.ndarray:
+def survivals(
+    model: AcceptanceModel, rows: IntArray, classes: IntArray, limits: IntArray, deviations: float = 0.0
+) -> tuple[FloatArray, FloatArray]:
+    """(n, K) S[i,j] and (n,) a[i,1]."""
+    survival, first = np.full((len(rows), model.max_draft), np.nan), np.full(len(rows), np.nan)
+    fill_survival(model.model.terms, rows, classes, limits, deviations, first, survival)
+    return survival, first
+
+
+def survival(model: AcceptanceModel, request: int, depth: int, class_id: int = 0) -> FloatArray:
+    """(K,) S[j] of a request."""
+    return survivals(model, rows_of(model, request), np.array([class_id]), np.array([depth]))[0][0]
+
+
+def class_mean(model: AcceptanceModel, class_id: int = 0) -> FloatArray:
     """a[j] of a new request of this class."""
-    new = rows_of(model, 1_000_000 + class_id)
-    return model.conditional(new, np.array([class_id]), np.array([model.max_draft]))[0]
+    products = survival(model, 1_000_000 + class_id, model.max_draft, class_id)
+    return products / np.r_[1.0, products[:-1]]
 
 
-def feed(model: AcceptanceModel, request: int, drafted: int, accepted: int, *, truncated: bool = False) -> None:
+def learn(
+    model: AcceptanceModel,
+    rows: IntArray,
+    classes: IntArray,
+    drafted: IntArray,
+    accepted: IntArray,
+    truncated: BoolArray,
+    idle_steps: int = 0,
+) -> None:
+    observe(model.model.terms, VerifiedDrafts(rows, classes, drafted, accepted, truncated), model.memory, idle_steps)
+
+
+def feed(
+    model: AcceptanceModel, request: int, drafted: int, accepted: int, *, truncated: bool = False, idle_steps: int = 0
+) -> None:
     rows = rows_of(model, request)
-    model.observe(rows, ZERO, np.array([drafted]), np.array([accepted]), np.array([truncated]), NOT_DROPPED)
+    learn(model, rows, ZERO, np.array([drafted]), np.array([accepted]), np.array([truncated]), idle_steps)
 
 
-def survival(model: AcceptanceModel, request: int, depth: int) -> np.ndarray:
-    conditional = model.conditional(rows_of(model, request), ZERO, np.array([depth]))
-    return acceptance.survival(conditional)[0]
+def evidence(model: AcceptanceModel, rows: IntArray) -> FloatArray:
+    """(n,) precision of what is known about each request."""
+    return model.model.terms.requests[rows, 1].copy()
 
 
 def test_positions_after_the_first_rejection_are_not_observed() -> None:
@@ -50,19 +84,6 @@ def test_a_truncated_acceptance_contains_no_rejection() -> None:
     feed(failed, 1, drafted=5, accepted=2)
     assert cut.model.terms.offsets[0, 2] == 0.0, "position 3 was not observed"
     assert class_mean(cut)[2] > class_mean(failed)[2]
-
-
-def test_a_dropped_token_counts_as_its_predicted_acceptance() -> None:
-    rng = np.random.default_rng(2)
-    model = AcceptanceModel(1, server_memory=4000.0)
-    for step in range(5000):
-        confidence = rng.choice([0.1, 0.9])
-        kept = confidence > 0.5
-        hit = rng.random() < confidence
-        rows = rows_of(model, step)
-        dropped = np.array([np.nan if kept else confidence])
-        model.observe(rows, ZERO, np.array([int(kept)]), np.array([int(kept and hit)]), np.zeros(1, np.bool_), dropped)
-    assert class_mean(model)[0] == pytest.approx(0.5, abs=0.05), "0.9 if dropped tokens were ignored"
 
 
 def test_learns_the_acceptance_of_each_position() -> None:
@@ -113,42 +134,73 @@ def test_survival_never_increases_and_is_0_past_the_limit() -> None:
 
 @st.composite
 def steps(draw: st.DrawFn) -> list[tuple[np.ndarray, ...]]:
-    """Steps of up to 4 requests: ids, classes, drafted, accepted, truncated, dropped acceptance, limits."""
+    """Steps of up to 4 requests: ids, classes, drafted, accepted, truncated, limits."""
     made: list[tuple[np.ndarray, ...]] = []
     for _ in range(draw(st.integers(1, 12))):
         ids = draw(st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True))
         n = len(ids)
         column = st.lists(st.integers(0, 5), min_size=n, max_size=n)
-        drafted, limits = np.array(draw(column)), np.array(draw(column))
+        drafted, limits = np.array(draw(column)), np.minimum(draw(column), 4)
         accepted = np.minimum(np.array(draw(column)), drafted)
         truncated = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
-        chance = st.one_of(st.just(np.nan), st.floats(0.0, 1.0))
-        dropped = np.array(draw(st.lists(chance, min_size=n, max_size=n)))
         classes = np.array(draw(st.lists(st.integers(0, 40), min_size=n, max_size=n)))
-        made.append((np.array(ids), classes, drafted, accepted, truncated, dropped, limits))
+        made.append((np.array(ids), classes, drafted, accepted, truncated, limits))
     return made
 
 
 @settings(max_examples=150, deadline=None)
 @given(steps(), st.integers(0, 400))
-def test_predictions_are_probabilities_and_0_exactly_past_the_limits(
+def test_predictions_are_probabilities_and_0_past_the_limits(
     made: list[tuple[np.ndarray, ...]], idle_steps: int
 ) -> None:
     model = AcceptanceModel(4)  # drafts of 5 are deeper than the model
-    for ids, classes, drafted, accepted, truncated, dropped, limits in made:
+    for ids, classes, drafted, accepted, truncated, limits in made:
         rows, _ = model.assign_rows(ids)
-        conditional = model.conditional(rows, classes, limits)
+        predicted, first = survivals(model, rows, classes, limits)
+        assert (first == predicted[:, 0]).all()
+        before = np.column_stack([np.ones(len(rows)), predicted[:, :-1]])
         within = np.arange(4) < limits[:, None]
-        assert ((conditional > 0.0) == within).all()
-        assert (conditional <= MAX_ACCEPTANCE).all()
-        products = np.cumprod(conditional, axis=1)
-        assert acceptance.survival(conditional) == pytest.approx(products)
-        before = model.evidence(rows)
-        model.observe(rows, classes, drafted, accepted, truncated, dropped, idle_steps)
-        after = model.evidence(rows)
+        assert ((predicted > 0.0) == (within & (before >= MIN_SURVIVAL))).all()
+        assert (predicted <= before * MAX_ACCEPTANCE).all()
+        raised, _ = survivals(model, rows, classes, limits, 1.0)
+        assert (raised >= predicted).all()
+        known = evidence(model, rows)
+        learn(model, rows, classes, drafted, accepted, truncated, idle_steps)
+        after = evidence(model, rows)
         assert np.isfinite(after).all()
-        nothing_seen = (drafted == 0) & np.isnan(dropped)
-        assert (after[nothing_seen] <= before[nothing_seen]).all()
+        assert (after[drafted == 0] <= known[drafted == 0]).all()
+
+
+def test_no_token_is_drafted_after_one_that_hardly_ever_survives() -> None:
+    model = AcceptanceModel(8)
+    for request in range(200):
+        feed(model, request, drafted=1, accepted=request % 20 == 0)
+    row = survival(model, 10_000, 8)
+    last = np.count_nonzero(row) - 1
+    assert 0 < last < 7
+    assert row[last] < MIN_SURVIVAL <= row[last - 1]
+
+
+def test_estimates_are_raised_the_less_the_more_is_known_and_the_more_requests_share_the_mistake() -> None:
+    model = AcceptanceModel(1)
+
+    def raised_by(requests: list[int]) -> float:
+        rows, _ = model.assign_rows(np.array(requests))
+        low, high = (
+            survivals(model, rows, np.zeros(len(rows), np.int64), np.ones(len(rows), np.int64), deviations)[0][0, 0]
+            for deviations in (0.0, 1.0)
+        )
+        return float(np.log(high / (1 - high)) - np.log(low / (1 - low)))
+
+    unknown = raised_by([1])
+    for request in range(2000):
+        feed(model, 10_000 + request, drafted=1, accepted=request % 2)
+    new, many = raised_by([1]), raised_by(list(range(1, 17)))
+    for step in range(60):
+        feed(model, 1, drafted=1, accepted=step % 2)
+    assert unknown > 1.2 * new
+    assert new > 2.0 * many
+    assert new > 1.5 * raised_by([1])
 
 
 @settings(max_examples=60, deadline=None)
@@ -173,32 +225,20 @@ def test_a_request_with_low_acceptance_returns_to_the_mean_while_it_does_not_dra
     assert survival(model, 7, 1)[0] == pytest.approx(class_mean(model)[0], abs=0.05)
 
 
-def test_the_server_level_is_learnt_faster_after_idle_steps() -> None:
-    at_once, later = AcceptanceModel(2), AcceptanceModel(2)
-    for model, idle_steps in ((at_once, 0), (later, 200)):
-        for request in range(100):
-            feed(model, request, drafted=2, accepted=0)
-        for request in range(100, 103):
-            rows = rows_of(model, request)
-            model.observe(rows, ZERO, ZERO + 2, ZERO + 2, ZERO > 0, NOT_DROPPED, idle_steps=idle_steps)
-    assert class_mean(at_once)[0] < 0.3
-    assert class_mean(later)[0] > 1.5 * class_mean(at_once)[0]
-
-
 def test_evidence_decays_over_idle_steps_even_for_the_request_that_drafts_next() -> None:
     model = AcceptanceModel(2, idle_memory=100.0)
     for _ in range(60):
         feed(model, 7, drafted=2, accepted=0)
     rows = rows_of(model, 7)
-    before = model.evidence(rows)[0]
-    model.observe(rows, ZERO, ZERO + 1, ZERO, ZERO > 0, NOT_DROPPED, idle_steps=500)
-    assert model.evidence(rows)[0] < 0.5 * before
+    before = evidence(model, rows)[0]
+    feed(model, 7, drafted=1, accepted=0, idle_steps=500)
+    assert evidence(model, rows)[0] < 0.5 * before
 
 
 def test_classes_are_kept_apart() -> None:
     model = AcceptanceModel(2)
     for request in range(200):
         rows, odd = rows_of(model, request), request % 2
-        model.observe(rows, np.array([odd]), np.array([2]), np.array([2 * odd]), np.array([False]), NOT_DROPPED)
+        learn(model, rows, np.array([odd]), np.array([2]), np.array([2 * odd]), np.array([False]))
     assert class_mean(model, 1)[0] > 0.85
     assert class_mean(model)[0] < 0.2

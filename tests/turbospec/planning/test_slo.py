@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.turbospec.factories import make_view
-from turbospec.interface import Phase
-from turbospec.planning.slo import TpotSlo
+from turbospec.interface import IntArray, Phase, StepView
+from turbospec.planning.slo import TpotSlo, max_seconds
 
 ROWS = np.arange(2)
 
@@ -23,25 +23,29 @@ def a_slo(first_token_at: float = 0.0) -> TpotSlo:
     return slo
 
 
+def longest(slo: TpotSlo, view: StepView, rows: IntArray, no_draft_seconds: float) -> float:
+    return max_seconds(slo.slack(view, rows), no_draft_seconds)
+
+
 def test_the_request_with_the_least_slack_limits_the_step() -> None:
     view = make_view(2, now=0.035, emitted_tokens=np.array([4, 5]))
-    assert a_slo().max_seconds(view, ROWS, no_draft_seconds=0.004) == pytest.approx(0.005)
+    assert longest(a_slo(), view, ROWS, 0.004) == pytest.approx(0.005)
 
 
 def test_a_request_that_misses_the_target_anyway_does_not_limit_the_others() -> None:
     view = make_view(2, now=0.035, emitted_tokens=np.array([2, 5]))
-    assert a_slo().max_seconds(view, ROWS, no_draft_seconds=0.004) == pytest.approx(0.015)
+    assert longest(a_slo(), view, ROWS, 0.004) == pytest.approx(0.015)
 
 
 def test_without_a_request_that_can_meet_the_target_there_is_no_limit() -> None:
-    assert a_slo().max_seconds(make_view(2, now=5.0), ROWS, no_draft_seconds=0.004) == math.inf
+    assert longest(a_slo(), make_view(2, now=5.0), ROWS, 0.004) == math.inf
 
 
 def test_requests_in_prefill_have_no_target_yet() -> None:
     slo = TpotSlo(0.010, capacity=2)
     view = make_view(2, phase=np.full(2, Phase.PREFILL, np.int64), emitted_tokens=np.zeros(2, np.int64))
     slo.record_first_tokens(view, ROWS)
-    assert slo.max_seconds(view, ROWS, no_draft_seconds=0.004) == math.inf
+    assert longest(slo, view, ROWS, 0.004) == math.inf
 
 
 def test_a_reassigned_row_starts_anew() -> None:
@@ -49,7 +53,19 @@ def test_a_reassigned_row_starts_anew() -> None:
     slo.reset(np.array([0]), capacity=4)
     slo.record_first_tokens(make_view(2, now=1.0, emitted_tokens=np.ones(2, np.int64)), ROWS)
     view = make_view(1, now=1.0, emitted_tokens=np.ones(1, np.int64))
-    assert slo.max_seconds(view, np.array([0]), no_draft_seconds=0.004) == pytest.approx(0.010)
+    assert longest(slo, view, np.array([0]), 0.004) == pytest.approx(0.010)
+
+
+def test_without_a_target_there_is_no_limit() -> None:
+    assert max_seconds(np.zeros(0), 0.004) == math.inf
+
+
+def test_more_requests_than_before_keep_what_is_known() -> None:
+    slo = a_slo()
+    slo.reset(np.arange(2, 5), capacity=5)
+    view = make_view(5, now=0.035, emitted_tokens=np.array([4, 5, 1, 1, 1]))
+    slo.record_first_tokens(view, np.arange(5))
+    assert slo.slack(view, np.arange(5)) == pytest.approx([0.005, 0.015, 0.010, 0.010, 0.010])
 
 
 @settings(max_examples=200, deadline=None)
@@ -65,7 +81,7 @@ def test_a_step_of_the_limit_keeps_all_within_the_target_whom_a_step_without_dra
     emitted = np.array([count for _, count in requests])
     slack = 0.010 * emitted - (now - first_tokens)
     assume((np.abs(slack - no_draft_seconds) > 1e-9).all())  # rounding decides there
-    limit = slo.max_seconds(make_view(len(requests), now=now, emitted_tokens=emitted), rows, no_draft_seconds)
+    limit = longest(slo, make_view(len(requests), now=now, emitted_tokens=emitted), rows, no_draft_seconds)
 
     def met(seconds: float) -> np.ndarray:
         """Which requests meet the target after a step in which each emits one token."""

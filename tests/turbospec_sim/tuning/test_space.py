@@ -43,7 +43,6 @@ def test_places_and_values_go_together() -> None:
         ("probe_share", "write field=low:high"),
         ("probe_share=0:0.1:lg", "write field=low:high"),
         ("prob_share=0:0.1", "did you mean `probe_share`?"),
-        ("use_confidence=0:1", "is not a number"),
         ("probe_share=a:b", "bounds are numbers"),
         ("probe_share=0.1:0.05", "must be below"),
         ("probe_share=0:0.1:log", "above 0"),
