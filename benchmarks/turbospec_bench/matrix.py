@@ -25,6 +25,8 @@ PAIRS: Pairings = (
     ("code", "mismatched"),
     ("code", "n-gram"),
 )
+NAMED_PAIRS: Pairings = (("code", "eagle3"),)
+"""Measured only where their drafter is named; the full table lacks them."""
 CONCURRENCIES = (1, 8, 32)
 
 QUICK_MATRIX = (
@@ -38,6 +40,8 @@ FULL_POLICIES = (OFF, *_STATIC, "ema-tiers", "goodput", ADAPTIVE)
 QUICK_POLICIES = (OFF, "static-3", "static-15", "ema-tiers", ADAPTIVE)
 EMIT_AFTER_DRAFT = ("static-15:after_draft", "adaptive:after_draft")
 """Show what drafting before a step's tokens are emitted does to the first token."""
+NOT_IN_TRANSFORMERS = ("n-gram", "eagle3")
+"""Drafters that transformers' assisted generation does not take as a model."""
 TRANSFORMERS_POLICIES = tuple(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", "constant", "heuristic", "confidence"))
 """Assisted generation in transformers, one request at a time."""
 
@@ -59,10 +63,12 @@ def select_configurations(
     concurrencies: Sequence[int],
     rates: Sequence[float] = (),
     pairings: Pairings = PAIRS,
+    named: Pairings = (),
 ) -> tuple[Configuration, ...]:
     """The configurations of a matrix that match; rates replace its concurrencies. An empty choice selects everything.
 
     Where both workloads and drafters are named, all their pairs are selected, also those that the matrix lacks.
+    Pairs of `named` are selected only by their drafter.
 
     Raises:
         UserError: a name is unknown, or a load is out of range.
@@ -75,7 +81,7 @@ def select_configurations(
             if not limits[0] <= load <= limits[1]:
                 raise UserError(f"{name} {str(load)[:20]} is out of range; use {limits[0]:g} to {limits[1]:g}")
     for place, (chosen, what) in enumerate(((workloads, "workload"), (drafters, "drafter"))):
-        known = dict.fromkeys(pair[place] for pair in pairings)
+        known = dict.fromkeys(pair[place] for pair in (*pairings, *named))
         for name in chosen:
             if name not in known:
                 raise UserError(f"no {what} {name!r}; there are {', '.join(known)}")
@@ -84,6 +90,7 @@ def select_configurations(
         pairs = tuple(product(workloads, drafters))
     elif workloads or drafters:
         pairs = tuple(pair for pair in pairings if pair[0] in workloads or pair[1] in drafters)
+        pairs += tuple(pair for pair in named if pair[1] in drafters)
     if rates:
         return tuple(Configuration(*pair, request_rate=rate) for pair, rate in product(pairs, rates))
     return tuple(Configuration(*pair, load) for pair, load in product(pairs, concurrencies or CONCURRENCIES))
@@ -108,7 +115,7 @@ def variants_of(configuration: Configuration, policies: Sequence[str], *, quick:
         names += EMIT_AFTER_DRAFT[:1] if quick else (*EMIT_AFTER_DRAFT, *TRANSFORMERS_POLICIES)
     variants = tuple(dict.fromkeys(Variant.parse(name) for name in names))
     check_names(variants)
-    lone = configuration.concurrency == 1 and configuration.drafter != "n-gram"
+    lone = configuration.concurrency == 1 and configuration.drafter not in NOT_IN_TRANSFORMERS
     return tuple(variant for variant in variants if lone or not variant.is_transformers)
 
 

@@ -19,6 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 
 from turbospec import UserError
 from turbospec.files import read_json
+from turbospec_engine import eagle3_head
+from turbospec_engine.eagle3_head import Eagle3Config
 
 CONFIG_BYTES = 2**20
 """Largest config file."""
@@ -35,7 +37,7 @@ TRIAL = "def f(x): return x"
 
 
 def load_model(
-    role: str, folder: Path, *, dtype: torch.dtype, device: str, attention: str | None = None
+    role: str, folder: Path, *, dtype: torch.dtype, device: str, attention: str | None = None, heads: bool = False
 ) -> PreTrainedModel:
     """A causal language model, in evaluation mode.
 
@@ -45,6 +47,7 @@ def load_model(
         dtype: type of its weights in memory.
         device: where they go.
         attention: name of an implementation that is registered with transformers; None: transformers' own choice.
+        heads: whether the folder may hold an EAGLE-3 head; the model is then an `Eagle3Head`.
 
     Raises:
         UserError: the folder has no such model, or its weights are not those that its config describes: some are
@@ -54,7 +57,10 @@ def load_model(
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     with _one_line(f"{folder}: cannot load the {role}", "name a checkpoint of a causal language model"):
         config = AutoConfig.from_pretrained(folder, **options)
-        if any("eagle" in str(name).lower() for name in config.architectures or ()):
+        eagle = [name for name in config.architectures or () if "eagle" in str(name).lower()]
+        if eagle and heads and eagle[0] in eagle3_head.ARCHITECTURES:
+            config = Eagle3Config.of(config)
+        elif eagle:
             raise UserError(f"{folder}: an EAGLE head, which this engine cannot run as {role}; name a causal model")
         _check_size(role, folder, config)
         loaded: Any = AutoModelForCausalLM.from_pretrained(

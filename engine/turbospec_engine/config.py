@@ -38,7 +38,7 @@ class EngineConfig:
     target: str | Path
     """Checkpoint folder of the target model."""
     drafter: str | Path | None = None
-    """Checkpoint folder of the draft model, "ngram" for prompt look-up, or None for no speculation."""
+    """Checkpoint folder of a draft model or an EAGLE-3 head, "ngram" for prompt look-up, or None for no speculation."""
     device: str = "cpu"
     dtype: str = "float32"
     max_num_seqs: int = 32

@@ -56,9 +56,10 @@ class Engine:
         num_blocks = sizing.num_blocks(config, self.models, self.max_model_len)
         self.allocator = BlockAllocator(num_blocks, config.block_size)
         self.scheduler = Scheduler(self.allocator, config.max_num_seqs, config.max_num_batched_tokens)
-        self.target = ModelRunner(self.models.target, num_blocks, config.block_size)
-        self.target.warm_up()
         self.drafter = drafter or build_drafter(config, self.models, num_blocks)
+        hidden_states = self.drafter.hidden_states if self.drafter else None
+        self.target = ModelRunner(self.models.target, num_blocks, config.block_size, hidden_states)
+        self.target.warm_up()
         self._input = InputProcessor(config, self.models, self.max_request_tokens)
         self._planner = StepPlanner(config, self.scheduler, self.drafter)
         self._requests: dict[str, Request] = {}

@@ -14,6 +14,7 @@ from turbospec import UserError
 from turbospec_engine.attention import ATTENTION
 from turbospec_engine.checkpoint import eos_token_ids, load_model, load_tokenizer
 from turbospec_engine.config import NGRAM, EngineConfig
+from turbospec_engine.eagle3_head import Eagle3Head, check_fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Models:
 
     target: PreTrainedModel
     drafter: PreTrainedModel | None
-    """None without speculation, and for a drafter that is not a model."""
+    """A draft model or an `Eagle3Head`. None without speculation, and for a drafter that is not a model."""
     tokenizer: Any
     """The target's Hugging Face tokenizer."""
     eos_token_ids: frozenset[int]
@@ -33,7 +34,8 @@ class Models:
 
         Raises:
             UserError: a checkpoint is missing, unreadable or incomplete, the device is absent, the target's tokenizer
-                is another model's, or the vocabularies of target and drafter differ.
+                is another model's, the vocabularies of target and drafter differ, or an EAGLE-3 head does not fit the
+                target.
         """
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
@@ -43,9 +45,15 @@ class Models:
         _check_fits("target", config.target, tokenizer, target)
         drafter = None
         if config.drafter is not None and str(config.drafter) != NGRAM:
-            drafter = _load("drafter", config.drafter, config)
-            _check_same_vocabulary(config, tokenizer, load_tokenizer("drafter", Path(config.drafter)))
-            _check_fits("drafter", config.drafter, tokenizer, drafter)
+            drafter = _load("drafter", config.drafter, config, heads=True)
+            head = isinstance(drafter, Eagle3Head)
+            if head:
+                check_fits(drafter, target, config.drafter)
+            # Heads are often published without a tokenizer.
+            if not head or (Path(config.drafter) / "tokenizer.json").exists():
+                _check_same_vocabulary(config, tokenizer, load_tokenizer("drafter", Path(config.drafter)))
+            if not head:
+                _check_fits("drafter", config.drafter, tokenizer, drafter)
         return cls(target, drafter, tokenizer, eos_token_ids("target", Path(config.target), target))
 
     @property
@@ -57,8 +65,10 @@ class Models:
         return self.tokenizer.backend_tokenizer
 
 
-def _load(role: str, folder: str | Path, config: EngineConfig) -> PreTrainedModel:
-    return load_model(role, Path(folder), dtype=config.torch_dtype, device=config.device, attention=ATTENTION)
+def _load(role: str, folder: str | Path, config: EngineConfig, *, heads: bool = False) -> PreTrainedModel:
+    return load_model(
+        role, Path(folder), dtype=config.torch_dtype, device=config.device, attention=ATTENTION, heads=heads
+    )
 
 
 def _check_device(name: str) -> None:

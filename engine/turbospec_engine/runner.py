@@ -12,6 +12,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from turbospec import UserError
 from turbospec.interface import IntArray
 from turbospec_engine.attention import PagedAttention, RaggedBatch
+from turbospec_engine.hidden_states import HiddenStates
 from turbospec_engine.kv_store import KVStore
 from turbospec_engine.request import Request
 
@@ -45,22 +46,34 @@ def block_table(requests: Sequence[Request]) -> IntArray:
     return table
 
 
-class ModelRunner:
-    """One model and its KV cache."""
+def kv_store(model: PreTrainedModel, num_blocks: int, block_size: int) -> KVStore:
+    """A KV cache for a model."""
+    num_layers, num_kv_heads, head_dim = kv_shape(model)
+    return KVStore(
+        num_layers=num_layers,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        dtype=kv_dtype(model),
+        device=model.device,
+    )
 
-    def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int) -> None:
+
+class ModelRunner:
+    """One model and its KV cache.
+
+    Args:
+        hidden_states: receives the hidden states of each pass; None: they are not kept.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, num_blocks: int, block_size: int, hidden_states: HiddenStates | None = None
+    ) -> None:
         self.model = model
         self.device = model.device
-        num_layers, num_kv_heads, head_dim = kv_shape(model)
-        self.store = KVStore(
-            num_layers=num_layers,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            dtype=kv_dtype(model),
-            device=self.device,
-        )
+        self.store = kv_store(model, num_blocks, block_size)
+        self.hidden_states = hidden_states
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -98,11 +111,16 @@ class ModelRunner:
             (positions, vocab) logits in float32.
         """
         positions = torch.from_numpy(batch.positions).to(self.device)
+        paged = PagedAttention(batch, self.store, self.device)
+        kept = self.hidden_states
         output = self.model(
             input_ids=input_ids[None],
             position_ids=positions[None],
             use_cache=False,
             logits_to_keep=torch.from_numpy(logits_at).to(self.device),
-            paged=PagedAttention(batch, self.store, self.device),
+            paged=paged,
+            **({} if kept is None else {"output_hidden_states": list(kept.layers)}),
         )
+        if kept is not None:
+            kept.write(paged.slots, output.hidden_states)
         return output.logits[0].float()

@@ -8,6 +8,7 @@ import torch
 
 from turbospec import UserError
 from turbospec_engine.config import EngineConfig
+from turbospec_engine.eagle3_head import Eagle3Head
 from turbospec_engine.limits import check_integer
 from turbospec_engine.models import Models
 from turbospec_engine.runner import kv_bytes_per_token
@@ -48,8 +49,7 @@ def num_blocks(config: EngineConfig, models: Models, longest: int) -> int:
     Raises:
         UserError: they are larger than the device's memory.
     """
-    loaded = [models.target] + ([models.drafter] if models.drafter is not None else [])
-    block_bytes = sum(kv_bytes_per_token(model) for model in loaded) * config.block_size
+    block_bytes = _bytes_per_token(models) * config.block_size
     blocks = config.num_blocks
     if blocks is None:
         per_request = -(-longest // config.block_size)
@@ -60,6 +60,16 @@ def num_blocks(config: EngineConfig, models: Models, longest: int) -> int:
             "lower max_model_len or num_blocks"
         )
     return blocks
+
+
+def _bytes_per_token(models: Models) -> int:
+    """Bytes of one token in the KV caches of target and drafter, and of the hidden states kept for the drafter."""
+    size = kv_bytes_per_token(models.target)
+    if models.drafter is not None:
+        size += kv_bytes_per_token(models.drafter)
+    if isinstance(models.drafter, Eagle3Head):
+        size += models.drafter.fc.in_features * models.target.dtype.itemsize
+    return size
 
 
 def _memory_bytes(device: torch.device) -> int:

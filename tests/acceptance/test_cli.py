@@ -106,6 +106,14 @@ def test_generate_reads_stdin_and_the_policy_does_not_change_the_text(tmp_path: 
     assert figures["acceptance"] == drafted["acceptance"]
 
 
+def test_an_eagle_head_drafts_and_does_not_change_the_text() -> None:
+    common = ("--max-tokens", 24, "--dtype", "float32", "--json", "--drafter", "models/eagle3")
+    off, static = (turbospec("generate", PROMPT, *common, "--policy", policy) for policy in ("off", "static-3"))
+    plain, drafted = json.loads(off.stdout), json.loads(static.stdout)
+    assert plain["text"] == drafted["text"]
+    assert drafted["accepted_length"] > 1.5
+
+
 def test_a_prompt_lookup_drafter_needs_no_checkpoint() -> None:
     done = turbospec("generate", "a b c d a b c d a b c", "--drafter", "ngram", "--max-tokens", 8, "--json")
     assert json.loads(done.stdout)["output_tokens"] == 8
@@ -131,7 +139,12 @@ def test_bad_input_ends_with_code_2_and_without_a_traceback() -> None:
         pytest.param(["--profile", "none.json"], ("none.json", "turbospec profile"), id="no profile"),
         pytest.param(["--trace", "."], ("this is a folder",), id="trace onto a folder"),
         pytest.param(["--device", "abacus"], ("abacus", "cpu"), id="no such device"),
-        pytest.param(["--drafter", "models/eagle3"], ("models/eagle3", "EAGLE"), id="an EAGLE head"),
+        pytest.param(["--target", "models/eagle3"], ("models/eagle3", "EAGLE"), id="an EAGLE head"),
+        pytest.param(
+            ["--target", "models/drafter", "--drafter", "models/eagle3"],
+            ("models/eagle3", "width 256, not 192"),
+            id="an EAGLE head of another target",
+        ),
         pytest.param(["--seed", "-1"], ("seed",), id="negative seed"),
         pytest.param(["--seed", "1" + "0" * 20], ("seed",), id="huge seed"),
         pytest.param(["--top-k", "-1"], ("top_k",), id="negative top-k"),

@@ -52,7 +52,7 @@ def outputs_of(drafter: str, controller: Policy, prompts: list[list[int]]) -> li
     return [output.token_ids for output in outputs]
 
 
-@pytest.mark.parametrize("drafter", ["drafter", "ngram"])
+@pytest.mark.parametrize("drafter", ["drafter", "eagle3", "ngram"])
 def test_random_plans(drafter: str, prompts: list[list[int]], reference: Reference) -> None:
     plans = RandomPlans(longest=15)
     outputs = outputs_of(drafter, plans, prompts)

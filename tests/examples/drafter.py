@@ -17,6 +17,7 @@ class LastOccurrence:
 
     parallel = True  # one pass proposes all positions
     max_model_len = None  # reads contexts of any length
+    hidden_states = None  # reads tokens, not the target's hidden states
 
     def lag_tokens(self, request: Request) -> int:
         return 0  # keeps no KV cache

@@ -4,7 +4,7 @@ import pytest
 
 from turbospec import UserError
 from turbospec_bench.configuration import Configuration
-from turbospec_bench.matrix import QUICK_MATRIX, select_configurations, variants_of
+from turbospec_bench.matrix import NAMED_PAIRS, QUICK_MATRIX, select_configurations, variants_of
 from turbospec_bench.variant import Variant
 
 
@@ -28,6 +28,24 @@ def test_selection() -> None:
     assert [configuration.name for configuration in select_configurations(["code"], ["good"], [], [2.5])] == [
         "code/good/r2.5"
     ]
+
+
+def test_a_pair_that_the_table_lacks_is_selected_by_its_drafter_alone() -> None:
+    def selected(workloads: list[str], drafters: list[str]) -> list[str]:
+        chosen = select_configurations(workloads, drafters, [1], [], named=NAMED_PAIRS)
+        return [configuration.name for configuration in chosen]
+
+    assert selected([], ["eagle3"]) == ["code/eagle3/c1"]
+    assert selected(["prose"], ["eagle3"]) == ["prose/eagle3/c1"]
+    assert "code/eagle3/c1" not in selected(["code"], []) + selected([], [])
+
+
+def test_transformers_does_not_take_an_eagle_head() -> None:
+    configuration = Configuration("code", "eagle3", 1)
+    assert variants_of(configuration, ["transformers-off", "static-3"], quick=False) == (
+        Variant("off"),
+        Variant("static-3"),
+    )
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

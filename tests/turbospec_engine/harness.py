@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
@@ -22,6 +24,7 @@ from transformers import (
 
 from turbospec import StepOutcome, StepPlan, StepView
 from turbospec_engine import Engine, EngineConfig
+from turbospec_engine.eagle3_head import Eagle3Config, Eagle3Head
 
 DEVICE = os.environ.get("TURBOSPEC_TEST_DEVICE", "cpu")
 NEAR_TIE = 1e-4
@@ -66,6 +69,21 @@ def perturbed(model: Any, amount: float) -> Any:
         for weight in model.parameters():
             weight += amount * weight.std() * torch.randn(weight.shape, generator=noise)
     return model
+
+
+def write_head(folder: Path, target: LlamaConfig, drafted: Sequence[int], seed: int, **fields: Any) -> None:
+    """A random EAGLE-3 head for a target with at least two layers; `drafted` is the draft vocabulary."""
+    torch.manual_seed(seed)
+    layers = {"eagle_aux_hidden_state_layer_ids": [1, 0]}
+    described = {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": len(drafted)}
+    config = target.to_dict() | described | {"tie_word_embeddings": False, "eagle_config": layers} | fields
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    head = Eagle3Head(Eagle3Config.of(LlamaConfig.from_dict(config)))
+    weights = head.state_dict()
+    weights["d2t"] = torch.tensor(drafted) - torch.arange(len(drafted))
+    weights["t2d"][torch.tensor(drafted)] = True
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a text for a number": (lambda f: change_config(f, num_hidden_layers="two"), "."),
     "no context": (lambda f: change_config(f, num_attention_heads=0), "."),
     "another kind of model": (lambda f: change_config(f, model_type="vit"), "cannot load"),
-    "an EAGLE head": (lambda f: change_config(f, architectures=["LlamaForCausalLMEagle3"]), "EAGLE head"),
+    "an EAGLE head": (lambda f: change_config(f, architectures=["EagleLlamaForCausalLM"]), "EAGLE head"),
     "code of its own": (code_of_its_own, "cannot load"),
     "an output that never ends": (lambda f: change_config(f, "generation_config.json", eos_token_id=9999), "9999"),
     "weights cut short": (lambda f: cut(f / WEIGHTS), "cannot load"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,16 @@ from scipy.stats import chisquare
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from tests.turbospec_engine.harness import DEVICE, FixedPlans, Pair, RandomPlans, Reference, build, perturbed
+from tests.turbospec_engine.harness import (
+    DEVICE,
+    FixedPlans,
+    Pair,
+    RandomPlans,
+    Reference,
+    build,
+    perturbed,
+    write_head,
+)
 from turbospec import StepOutcome, StepPlan, StepView
 from turbospec.models.confidence import BIN_CENTRES
 from turbospec.planning.gate import GatePrices, SurvivalGate
@@ -24,9 +34,11 @@ from turbospec.policy.adaptive_verification.policy import (
     VllmAdaptiveVerificationPolicy,
 )
 from turbospec_engine import Engine, SamplingParams
-from turbospec_engine.drafter import draft_model
+from turbospec_engine.drafter import sequential
 
 VOCAB = 8
+DRAFTED = (0, 2, 3, 5, 6)
+"""Draft vocabulary of the head."""
 PROMPT = [3, 1, 4]
 LENGTH = 3
 SAMPLES = 4000
@@ -42,6 +54,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     model.lm_head.weight.data *= 0.3
     model.save_pretrained(folder / "target")
     perturbed(model, 0.4).save_pretrained(folder / "drafter")
+    write_head(folder / "head", model.config, DRAFTED, seed=6, initializer_range=0.05)
     for role in ("target", "drafter"):
         PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder / role)
     return Pair(folder / "target", folder / "drafter")
@@ -77,6 +90,10 @@ def exact(target: Reference, params: SamplingParams) -> np.ndarray:
     return joint
 
 
+def drafter_of(pair: Pair, kind: str) -> str | Path:
+    return {"model": pair.drafter, "head": pair.target.parent / "head", "ngram": "ngram"}[kind]
+
+
 def sample(pair: Pair, params: SamplingParams, controller: Any, count: int = SAMPLES, **config: Any) -> np.ndarray:
     """(VOCAB ** LENGTH,) how often the engine gave every output."""
     settings = {"max_num_seqs": 128, "max_num_batched_tokens": 512, "max_model_len": 32, "max_draft": 4}
@@ -107,14 +124,14 @@ PARAMS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "drafter"), [*((name, "model") for name in PARAMS), ("temperature", "ngram"), ("top-p", "ngram")]
+    ("name", "drafter"),
+    [*product(PARAMS, ("model", "head")), ("temperature", "ngram"), ("top-p", "ngram")],
 )
 def test_distribution_unchanged(name: str, drafter: str, small: Pair, reference: Callable[[Path], Reference]) -> None:
     params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, **PARAMS[name])
     plans = RandomPlans(longest=4)
-    config = {"drafter": "ngram"} if drafter == "ngram" else {}
-    observed = sample(small, params, plans, **config)
-    if drafter == "model":
+    observed = sample(small, params, plans, drafter=drafter_of(small, drafter))
+    if drafter != "ngram":
         drafted = sum(int(outcome.drafted.sum()) for outcome in plans.outcomes)
         accepted = sum(int(outcome.accepted.sum()) for outcome in plans.outcomes)
         assert 0.1 * drafted < accepted < 0.95 * drafted
@@ -153,16 +170,19 @@ class SurvivalGatedPlans(GatedPlans):
         return plan
 
 
-@pytest.mark.parametrize("gated", [GatedPlans, SurvivalGatedPlans])
+@pytest.mark.parametrize(
+    ("gated", "drafter"), [(GatedPlans, "model"), (SurvivalGatedPlans, "model"), (GatedPlans, "head")]
+)
 def test_gate_on_the_maximum_is_lossless(
-    gated: type[GatedPlans], small: Pair, reference: Callable[[Path], Reference]
+    gated: type[GatedPlans], drafter: str, small: Pair, reference: Callable[[Path], Reference]
 ) -> None:
     params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, temperature=1.0)
     seen = FixedPlans(longest=2)
-    sample(small, params, seen, count=200)
+    config = {"drafter": drafter_of(small, drafter)}
+    sample(small, params, seen, count=200, **config)
     typical = np.nanmedian(np.concatenate([o.confidence.ravel() for o in seen.outcomes if o.confidence is not None]))
     plans = gated(longest=2, threshold=float(typical))
-    observed = sample(small, params, plans)
+    observed = sample(small, params, plans, **config)
     proposed = sum(int(outcome.proposed.sum()) for outcome in plans.outcomes)
     drafted = sum(int(outcome.drafted.sum()) for outcome in plans.outcomes)
     assert 0.1 * proposed < drafted < 0.9 * proposed, "the gate must have closed now and then"
@@ -205,13 +225,13 @@ def test_confidence_of_the_drawn_token_is_caught(
     plans: Any, small: Pair, reference: Callable[[Path], Reference], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were a gate or selection shown the drawn token's own probability, likely tokens would be verified more often."""
-    choose = draft_model._choose
+    choose = sequential._choose
 
     def anticipating(*args: Any) -> Any:
         tokens, _, distributions = choose(*args)
         return tokens, distributions.cpu().numpy()[np.arange(len(tokens)), tokens].astype(float), distributions
 
-    monkeypatch.setattr(draft_model, "_choose", anticipating)
+    monkeypatch.setattr(sequential, "_choose", anticipating)
     params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, temperature=1.0)
     observed = sample(small, params, plans, 3 * SAMPLES)
     assert p_value(observed, exact(reference(small.target), params)) < REJECT

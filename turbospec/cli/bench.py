@@ -68,7 +68,7 @@ TIMED_POLICIES = ("static-3", "ema-tiers", "goodput", "adaptive")
 def bench(
     context: typer.Context,
     workload: Annotated[list[str] | None, typer.Option(help="code, prose, mixed or shift; repeat for several.")] = None,
-    drafter: Annotated[list[str] | None, typer.Option(help="good, weak, mismatched or n-gram.")] = None,
+    drafter: Annotated[list[str] | None, typer.Option(help="good, weak, mismatched, n-gram or eagle3.")] = None,
     concurrency: Annotated[list[int] | None, typer.Option(help="Requests in flight.")] = None,
     request_rate: Annotated[
         list[float] | None, typer.Option(help="Poisson arrivals per second, in place of a fixed concurrency.")
@@ -119,7 +119,7 @@ def bench(
         return
     # Imports what the report needs: a missing package is reported before minutes of measuring.
     import turbospec_bench.reports.benchmark  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    from turbospec_bench.matrix import QUICK_MATRIX, select_configurations, variants_of
+    from turbospec_bench.matrix import NAMED_PAIRS, QUICK_MATRIX, select_configurations, variants_of
     from turbospec_bench.results import Results
     from turbospec_bench.rounds import MAX_REPEATS, DisturbanceCheck
     from turbospec_bench.targets import judge
@@ -129,7 +129,9 @@ def bench(
     configurations = (
         QUICK_MATRIX
         if quick
-        else select_configurations(workload or (), drafter or (), concurrency or (), request_rate or ())
+        else select_configurations(
+            workload or (), drafter or (), concurrency or (), request_rate or (), named=NAMED_PAIRS
+        )
     )
     plan = [(configuration, variants_of(configuration, policy or (), quick=quick)) for configuration in configurations]
     policies = {

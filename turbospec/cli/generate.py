@@ -32,7 +32,9 @@ MAX_STDIN_BYTES = 16 * 2**20
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to continue; - reads it from stdin.")],
     target: Annotated[Path, typer.Option(help="Checkpoint folder of the target model.")] = Path("models/target"),
-    drafter: Annotated[str, typer.Option(help='Checkpoint folder of the draft model, or "ngram".')] = "models/drafter",
+    drafter: Annotated[
+        str, typer.Option(help='Checkpoint folder of a draft model or EAGLE-3 head, or "ngram".')
+    ] = "models/drafter",
     policy: Annotated[str, typer.Option(help="Name of a shipped policy, or a policy file.")] = "adaptive",
     max_tokens: Annotated[int, typer.Option(help="Most output tokens.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,

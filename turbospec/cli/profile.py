@@ -26,7 +26,9 @@ PLOT_FORMATS = (".svg", ".png", ".pdf")
 
 def profile(
     target: Annotated[Path, typer.Option(help="Checkpoint folder of the target model.")] = Path("models/target"),
-    drafter: Annotated[str, typer.Option(help='Checkpoint folder of the draft model, or "ngram".')] = "models/drafter",
+    drafter: Annotated[
+        str, typer.Option(help='Checkpoint folder of a draft model or EAGLE-3 head, or "ngram".')
+    ] = "models/drafter",
     device: Annotated[str, typer.Option(help="Where the models run: cpu or cuda.")] = "cpu",
     dtype: Dtype = DEFAULT_DTYPE,
     temperature: Annotated[float, typer.Option(help="Temperature of the measured requests; 0 is greedy.")] = 0.0,

@@ -4,10 +4,9 @@
 
 S[i,j] is the survival of a draft token, T the duration of the step. The other two are:
 
-* **The price of time**, λ = r · (1 + f · ρ · waiting / n), in tokens/s. r is the best rate that the step's
-  own requests can reach, max (n + gain) / E[T − P·∂T/∂P], over the numbers P of prompt tokens in the server's steps:
-  prompts have to be computed whatever is drafted, so their marginal time is no price of drafting. `waiting` requests
-  get their first token only after this step; each counts as f requests that decode (`first_token_weight`). A step of T₀
+* **The price of time**, λ = r · (1 + f · ρ · waiting / n), in tokens/s. r is the best rate that the step's own requests
+  can reach without prompts, max (n + gain) / T: prompts have to be computed whatever is drafted. `waiting` requests get
+  their first token only after this step; each counts as f requests that decode (`first_token_weight`). A step of T₀
   seconds is the part ρ = T₀ / (T₀ + w) of their wait, of which w seconds have passed.
 * **The price of catching up**, c_i = κ · lag_i · (1 + a[i,1]) / min(tokens left, H): κ seconds per token of drafter KV
   lag, of which a step is charged its share of the tokens that benefit.
@@ -36,11 +35,8 @@ from turbospec.models.step_cost import (
     TOKENS,
     target_features,
 )
-from turbospec.planning.gain_histogram import LinearCosts, curve_seconds, no_draft_seconds
+from turbospec.planning.gain_histogram import LinearCosts, curve_seconds
 from turbospec.runtime.kernels import compiled
-
-LEAST_DECODE_SHARE = 0.2
-"""Share of a step's time without drafts that is left of it at least without its prompt tokens."""
 
 PREFILL_PHASE, FIRST_DECODE_PHASE = Phase.PREFILL.value, Phase.FIRST_DECODE.value
 
@@ -141,25 +137,6 @@ def slope_at(costs: LinearCosts) -> float:
     while segment < len(costs.slopes) - 1 and costs.base_tokens >= VERIFY_KNOTS[segment + 1]:
         segment += 1
     return costs.slopes[segment]
-
-
-@compiled
-def without_prompts(
-    weights: FloatArray, costs: LinearCosts, prefill_tokens: float, least_seconds: float
-) -> LinearCosts:
-    """The costs of a step with so many prompt tokens, less the marginal time of these, but `least_seconds` at least."""
-    marginal = weights[PREFILL] + prefill_tokens * (slope_at(costs) + weights[PREFILL_TOKENS])
-    marginal = min(marginal, no_draft_seconds(costs) - least_seconds)
-    return LinearCosts(
-        costs.slopes,
-        costs.floor - marginal,
-        costs.base_tokens,
-        costs.no_draft,
-        costs.piecewise,
-        costs.draft_start,
-        costs.draft_pass,
-        costs.draft_token,
-    )
 
 
 @compiled

@@ -16,8 +16,8 @@ from turbospec_bench.variant import Emit
 from turbospec_engine import EngineConfig, Models
 from turbospec_engine.config import NGRAM
 
-DRAFTERS = {"good": "drafter", "weak": "drafter-weak", "mismatched": "drafter-mismatched"}
-"""Folder of each drafter that is a model."""
+DRAFTERS = {"good": "drafter", "weak": "drafter-weak", "mismatched": "drafter-mismatched", "eagle3": "eagle3"}
+"""Folder of each drafter that has weights."""
 MAX_MODEL_LEN = 384
 POISSON_MAX_SEQS = 32
 """Batch slots under Poisson arrivals, which set no limit."""

@@ -24,6 +24,7 @@ from typing import Protocol
 from turbospec import DraftGate
 from turbospec.interface import FloatArray, IntArray
 from turbospec_engine.draft import Draft
+from turbospec_engine.hidden_states import HiddenStates
 from turbospec_engine.request import Request
 
 
@@ -38,6 +39,15 @@ class Drafter(Protocol):
     @property
     def max_model_len(self) -> int | None:
         """Longest context in tokens, drafts included, that the drafter can process; None: no limit."""
+        ...
+
+    @property
+    def hidden_states(self) -> HiddenStates | None:
+        """Where the target's passes store the hidden states that the drafter reads, of layers that it chooses.
+
+        None, and nothing is stored, where it reads tokens only. While a request drafts, they are stored for all of its
+        tokens but the newest, which the target has not computed.
+        """
         ...
 
     def lag_tokens(self, request: Request) -> int:

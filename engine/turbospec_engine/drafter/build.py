@@ -6,7 +6,9 @@ from turbospec import UserError
 from turbospec_engine.config import NGRAM, EngineConfig
 from turbospec_engine.drafter.base import Drafter
 from turbospec_engine.drafter.draft_model import DraftModel
+from turbospec_engine.drafter.eagle3 import Eagle3Drafter
 from turbospec_engine.drafter.ngram import NGramDrafter
+from turbospec_engine.eagle3_head import Eagle3Head
 from turbospec_engine.models import Models
 
 
@@ -22,4 +24,12 @@ def build_drafter(config: EngineConfig, models: Models, num_blocks: int) -> Draf
         return NGramDrafter()
     if models.drafter is None:
         raise UserError(f"drafter={str(config.drafter)!r}, but the models have no draft model; load them with it")
+    if isinstance(models.drafter, Eagle3Head):
+        return Eagle3Drafter(
+            models.drafter,
+            models.target,
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            max_draft=config.max_draft,
+        )
     return DraftModel(models.drafter, num_blocks, config.block_size, models.vocab_size)

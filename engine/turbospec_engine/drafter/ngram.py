@@ -21,6 +21,7 @@ class NGramDrafter:
 
     parallel = True
     max_model_len = None
+    hidden_states = None
 
     def __init__(self, max_ngram: int = 4, min_ngram: int = 2) -> None:
         self.max_ngram = max_ngram

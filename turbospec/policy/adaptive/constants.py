@@ -11,8 +11,8 @@ class Constants(NamedTuple):
     drift: float = 0.002
     """q: relative drift of step costs per step, a standard deviation, where errors have no common sign."""
     mean_weight: float = 0.01
-    """Weight of the newest step in the running means of prompt tokens per step."""
-    catch_up_tokens: float = 64.0
+    """Weight of the newest step in the running means of the prompts that join a step after its plan was made."""
+    catch_up_tokens: float = 128.0
     """H: most tokens over which the cost of catching up a drafter KV lag is spread."""
     horizon: float = 100.0
     """Steps over which what an experiment shows is worth something."""

@@ -43,7 +43,6 @@ from turbospec.planning.gain_histogram import (
     spread_fixed_costs,
 )
 from turbospec.planning.objective import (
-    LEAST_DECODE_SHARE,
     StepShape,
     catch_up_seconds,
     charge_catch_up,
@@ -53,7 +52,6 @@ from turbospec.planning.objective import (
     step_costs,
     sum_up,
     waiting_factor,
-    without_prompts,
 )
 from turbospec.planning.slo import max_seconds
 from turbospec.policy.adaptive.constants import Constants
@@ -61,8 +59,6 @@ from turbospec.runtime.kernels import compiled
 
 SERVER = np.dtype(
     [
-        ("prefill_share", np.float64),
-        ("prefill_tokens", np.float64),
         ("unforeseen_share", np.float64),
         ("unforeseen_tokens", np.float64),
         ("budget", np.float64),
@@ -76,10 +72,6 @@ SERVER = np.dtype(
 class Server(Protocol):
     """State of the policy beside its models, one record of `SERVER`."""
 
-    prefill_share: float
-    """Share of steps with prompt tokens."""
-    prefill_tokens: float
-    """Mean prompt tokens of a step."""
     unforeseen_share: float
     """Share of steps that requests join after the plan was made."""
     unforeseen_tokens: float
@@ -226,11 +218,6 @@ def decide(
 
     # The price of time.
     decode = step_costs(weights, shape, 0.0)
-    if server.prefill_share > 0.0:
-        prompts = server.prefill_tokens / server.prefill_share
-        least = LEAST_DECODE_SHARE * no_draft_seconds(decode)
-        busy = without_prompts(weights, step_costs(weights, shape, prompts), prompts, least)
-        decode = expected_costs(decode, busy, server.prefill_share)
     rate, _ = best_plan(counts, sums, depth, decode, -1.0, base, math.inf)
     if len(graph_lengths):
         padded_rate, _ = best_padded(column_gains, drafting, n, decode, -1.0, base, math.inf, 0.0, graph_lengths)
@@ -597,10 +584,7 @@ def learn(
             x[PASSES], x[ROWS], x[DRAFT_CONTEXT] = passes, rows, measured.draft_context_tokens
             x[CATCH_UP] = measured.catch_up_tokens
         learn_step(cost, x, seconds, measured.draft_seconds, constants.drift)
-    prefill, weight = measured.prefill_tokens, constants.mean_weight
-    server.prefill_share += weight * ((prefill > 0) - server.prefill_share)
-    server.prefill_tokens += weight * (prefill - server.prefill_tokens)
-    unforeseen = max(prefill - measured.planned_prefill_tokens, 0)
+    weight, unforeseen = constants.mean_weight, max(measured.prefill_tokens - measured.planned_prefill_tokens, 0)
     server.unforeseen_share += weight * ((unforeseen > 0) - server.unforeseen_share)
     server.unforeseen_tokens += weight * (unforeseen - server.unforeseen_tokens)
     drafted = passes > 0 or drafts.drafted.any()

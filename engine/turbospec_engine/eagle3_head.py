@@ -1,0 +1,173 @@
+"""EAGLE-3 heads: the model, and whether it fits a target.
+
+A head is one decoder layer (Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
+Training-Time Test", 2025). At position t it reads hidden states of the target there and the embedding of token t + 1,
+and predicts token t + 2, out of a draft vocabulary. For further tokens its own hidden state takes the place of the
+target's. The names of weights and config fields are those that vLLM loads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, PreTrainedModel
+from transformers.models.llama.modeling_llama import (
+    LlamaAttention,
+    LlamaMLP,
+    LlamaPreTrainedModel,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+)
+
+from turbospec import UserError
+from turbospec_engine.attention import PagedAttention
+
+ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
+"""What a config calls a head of this kind."""
+VARIANTS: dict[str, object] = {
+    "norm_before_residual": False,
+    "norm_before_fc": False,
+    "fc_norm": False,
+    "norm_output": False,
+    "logit_scale": 1.0,
+}
+"""Config fields that change what a head computes, and the values that are implemented."""
+DEFAULT_LAYERS = 3
+"""Number of the target's layers that a head reads if its config does not name them."""
+
+
+class Eagle3Config(LlamaConfig):
+    """A head's config; a class of its own, for which transformers' Auto classes make an `Eagle3Head`."""
+
+    model_type = "turbospec_eagle3"
+    target_layers: Any = None
+    """Layers of the target whose hidden states the head reads; None: a choice by the target's number of layers."""
+
+    @classmethod
+    def of(cls, config: PretrainedConfig) -> Eagle3Config:
+        """A head's config from what `AutoConfig` reads.
+
+        Raises:
+            ValueError: it describes a head that this module does not compute.
+        """
+        fields = config.to_dict()
+        options = fields | (fields.get("eagle_config") or {})
+        if not isinstance(config, LlamaConfig) or config.num_hidden_layers != 1:
+            raise ValueError("an EAGLE-3 head other than one Llama layer, which this engine does not run")
+        for name, implemented in VARIANTS.items():
+            if options.get(name) not in (None, implemented):
+                raise ValueError(f"an EAGLE-3 head with {name} = {options[name]}, which this engine does not run")
+        layers = options.get("eagle_aux_hidden_state_layer_ids")
+        named = isinstance(layers, list) and bool(layers) and all(type(layer) is int for layer in layers)
+        if layers is not None and not named:
+            raise ValueError(f"eagle_aux_hidden_state_layer_ids = {layers} is no list of layers")
+        head = cast("Eagle3Config", cls.from_dict(fields))
+        head.target_layers = layers
+        return head
+
+
+class Eagle3Layer(nn.Module):
+    """The decoder layer. Its attention reads the embedding and the hidden state, each normalised, side by side."""
+
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__()
+        self.input_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.hidden_norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.self_attn = LlamaAttention(config, layer_idx=0)
+        for name in ("q_proj", "k_proj", "v_proj"):
+            usual: nn.Linear = getattr(self.self_attn, name)
+            wide = nn.Linear(2 * config.hidden_size, usual.out_features, bias=usual.bias is not None)
+            setattr(self.self_attn, name, wide)
+        self.mlp = LlamaMLP(config)
+
+    def forward(self, embedded: torch.Tensor, hidden: torch.Tensor, **attention: Any) -> torch.Tensor:
+        both = torch.cat([self.input_layernorm(embedded), self.hidden_norm(hidden)], dim=-1)
+        hidden = hidden + self.self_attn(both, **attention)[0]
+        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+
+class Eagle3Head(LlamaPreTrainedModel):
+    """The head. It has no embedding of its own: it reads the target's."""
+
+    config_class = Eagle3Config  # pyright: ignore[reportAssignmentType]
+    config: Eagle3Config  # pyright: ignore[reportIncompatibleVariableOverride]
+    d2t: torch.Tensor
+    """(draft vocabulary,) the target's id of each token, less its id in the draft vocabulary."""
+    t2d: torch.Tensor
+    """(vocabulary of the target,) whether the head predicts a token."""
+
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__(config)
+        width, layers = config.hidden_size, len(config.target_layers or range(DEFAULT_LAYERS))
+        vocabulary: int = getattr(config, "draft_vocab_size", None) or config.vocab_size
+        self.fc = nn.Linear(layers * width, width, bias=False)
+        self.midlayer = Eagle3Layer(config)
+        self.norm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
+        self.lm_head = nn.Linear(width, vocabulary, bias=False)
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+        self.register_buffer("d2t", torch.zeros(vocabulary, dtype=torch.long))
+        self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
+        self.post_init()
+
+    def target_layers(self, num_layers: int) -> tuple[int, ...]:
+        """The layers that the head reads of a target with `num_layers` layers; by default vLLM's choice."""
+        return tuple(self.config.target_layers or (2, num_layers // 2, num_layers - 3))
+
+    @property
+    def token_ids(self) -> torch.Tensor:
+        """(draft vocabulary,) the target's id of each token that the head predicts."""
+        return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
+
+    def forward(
+        self, embedded: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
+    ) -> torch.Tensor:
+        """One pass over ragged rows.
+
+        Args:
+            embedded: (tokens, width) embeddings of the tokens that follow each position.
+            hidden: (tokens, width) what `fc` makes of the target's hidden states, or earlier results.
+            positions: (tokens,).
+            paged: the rows.
+
+        Returns:
+            (tokens, width) hidden states, for `logits` and for the next pass.
+        """
+        rotation = self.rotary_emb(hidden[None], positions[None])
+        return self.midlayer(
+            embedded[None], hidden[None], position_embeddings=rotation, attention_mask=None, paged=paged
+        )[0]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(tokens, vocabulary of the target) logits in float32, -inf outside the draft vocabulary."""
+        own = self.lm_head(self.norm(hidden)).float()
+        logits = own.new_full((len(own), self.config.vocab_size), -torch.inf)
+        logits[:, self.token_ids] = own
+        return logits
+
+
+AutoModelForCausalLM.register(Eagle3Config, Eagle3Head)
+
+
+def check_fits(head: Eagle3Head, target: PreTrainedModel, folder: object) -> None:
+    """Check that a head can read a target's hidden states and predict its tokens.
+
+    Raises:
+        UserError: their sizes differ, or the head's maps between the vocabularies contradict each other.
+    """
+    config = target.config.get_text_config()
+    mend = "use a head trained for this target"
+    for name, what in (("hidden_size", "width"), ("vocab_size", "vocabulary")):
+        ours, theirs = getattr(head.config, name), getattr(config, name)
+        if ours != theirs:
+            raise UserError(f"{folder}: the EAGLE-3 head is for a target of {what} {ours}, not {theirs}; {mend}")
+    layers = head.target_layers(config.num_hidden_layers)
+    if min(layers) < 0 or max(layers) >= config.num_hidden_layers:
+        raise UserError(
+            f"{folder}: the EAGLE-3 head reads the layers {', '.join(map(str, layers))}, but the target has "
+            f"{config.num_hidden_layers}; {mend}"
+        )
+    if not torch.equal(head.token_ids.sort().values, head.t2d.nonzero().flatten()):
+        raise UserError(f"{folder}: d2t and t2d of the EAGLE-3 head name different tokens; use another checkpoint")
