@@ -5,7 +5,7 @@ from __future__ import annotations
 from turbospec_bench.ablation.mechanisms.mechanism import Mechanism
 
 NEVER = 1e12
-"""Steps that no run has."""
+"""More steps than any run has."""
 
 NOTHING = Mechanism("nothing", "`adaptive` as it is")
 _ALL = (
@@ -15,9 +15,8 @@ _ALL = (
         {"drift": 0.0},
     ),
     Mechanism(
-        "prompts-in-price",
-        "running means of prompt tokens per step: in λ, and for requests that join after the plan was made. "
-        "Without: the means stay 0",
+        "joining-prompts",
+        "plans expect the prompts of requests that join the step later. Without: they do not",
         {"mean_weight": 0.0},
     ),
     Mechanism(
