@@ -140,6 +140,21 @@ def slope_at(costs: LinearCosts) -> float:
 
 
 @compiled
+def with_start(costs: LinearCosts, seconds: float) -> LinearCosts:
+    """The costs with so many seconds more in every step that drafts."""
+    return LinearCosts(
+        costs.slopes,
+        costs.floor,
+        costs.base_tokens,
+        costs.no_draft,
+        costs.piecewise,
+        costs.draft_start + seconds,
+        costs.draft_pass,
+        costs.draft_token,
+    )
+
+
+@compiled
 def expected_costs(without: LinearCosts, with_prompts: LinearCosts, share: float) -> LinearCosts:
     """The mean of the costs of two steps, of which the second, with prompts, has this share.
 

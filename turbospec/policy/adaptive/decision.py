@@ -52,6 +52,7 @@ from turbospec.planning.objective import (
     step_costs,
     sum_up,
     waiting_factor,
+    with_start,
 )
 from turbospec.planning.slo import max_seconds
 from turbospec.policy.adaptive.constants import Constants
@@ -103,6 +104,8 @@ class StepFacts(NamedTuple):
 
     step: int
     prefill_tokens: int
+    drafter_prefill_tokens: int
+    """0 where the drafter prefills every prompt, whether or not the step drafts."""
     admitted_requests: int
     waiting_seconds: float
     draft_before_emit: bool
@@ -198,6 +201,7 @@ def decide(
         unforeseen = server.unforeseen_tokens / server.unforeseen_share
         joined = step_costs(weights, shape, facts.prefill_tokens + unforeseen)
         costs = expected_costs(costs, joined, server.unforeseen_share)
+    costs = with_start(costs, weights[CATCH_UP] * facts.drafter_prefill_tokens)
     plain_seconds = no_draft_seconds(costs)
     waiting = shape.prefilling + facts.admitted_requests + (shape.first_decode if facts.draft_before_emit else 0)
     if depth == 0:

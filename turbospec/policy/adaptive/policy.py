@@ -75,6 +75,7 @@ class AdaptivePolicy:
         facts = (
             view.step,
             view.prefill_tokens,
+            0 if view.drafter_always_prefills else view.drafter_prefill_tokens,
             view.admitted_requests,
             view.waiting_seconds,
             view.draft_before_emit,
