@@ -13,7 +13,7 @@ class RequestSlots:
     """Maps request ids to rows ("slots") of arrays that the owner keeps.
 
     Engines do not report the end of a request, and an absent request (preempted, for example) may come back. Slots are
-    therefore reclaimed only when the table is full, least recently seen requests first. If all slots belong to
+    therefore reclaimed only when the table is full, least recently seen requests first. If most slots belong to
     requests of the current step, the capacity doubles.
 
     Args:
@@ -69,11 +69,11 @@ class RequestSlots:
         """Free at least `needed` slots: those of requests not in this step, then new ones."""
         idle = [(self._last_seen[slot], request_id, slot) for request_id, slot in self._slot_of.items()]
         idle = sorted(entry for entry in idle if entry[0] < self._clock)
-        # Half of the idle slots at a time, so that sorting is rare.
+        # Half of the idle slots at a time, and more slots where few are idle, so that sorting is rare.
         for _, request_id, slot in idle[: max(len(idle) // 2, needed)]:
             del self._slot_of[request_id]
             self._free.append(slot)
-        while len(self._free) < needed:
+        while len(self._free) < max(needed, self.capacity // 8):
             self._free.extend(range(2 * self.capacity - 1, self.capacity - 1, -1))
             self._last_seen = np.concatenate([self._last_seen, np.zeros(self.capacity, np.int64)])
             self.capacity *= 2

@@ -17,7 +17,9 @@ from turbospec.models.step_cost import initial_cost
 from turbospec.planning.gain_histogram import BINS
 from turbospec.planning.slo import TpotSlo
 from turbospec.policy.adaptive.constants import Constants
-from turbospec.policy.adaptive.decision import SERVER, Measured, Requests, StepFacts, decide, learn
+from turbospec.policy.adaptive.decision import SERVER, StepFacts, decide
+from turbospec.policy.adaptive.experiments import Requests
+from turbospec.policy.adaptive.learning import Measured, learn
 from turbospec.policy.adaptive.settings import AdaptiveSettings
 from turbospec.runtime.kernels import unnamed
 from turbospec.runtime.plans_in_flight import PlansInFlight

@@ -1,0 +1,106 @@
+"""What `adaptive` learns from a step, compiled: budget of experiments, step cost, prompts, acceptance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from turbospec.interface import IntArray
+from turbospec.models.acceptance import Memory, VerifiedDrafts
+from turbospec.models.acceptance import observe as observe_drafts
+from turbospec.models.logistic import LEVEL_PRIOR_VARIANCE, Terms
+from turbospec.models.step_cost import (
+    CATCH_UP,
+    DRAFT,
+    DRAFT_CONTEXT,
+    PASSES,
+    PIECEWISE,
+    ROWS,
+    SIZE,
+    StepCost,
+    learn_step,
+    target_features,
+)
+from turbospec.policy.adaptive.constants import Constants
+from turbospec.policy.adaptive.decision import Server
+from turbospec.runtime.kernels import compiled
+
+
+class Measured(NamedTuple):
+    """Scalars of an outcome, and what the plan knew."""
+
+    step: int
+    requests: int
+    tokens_batched: int
+    context_tokens: int
+    prefill_tokens: int
+    planned_prefill_tokens: int
+    piecewise: bool
+    draft_context_tokens: int
+    catch_up_tokens: int
+    draft_seconds: float
+    step_seconds: float
+    reused_plan_steps: int
+    reused_plan_tokens: int
+    reused_plan_seconds: float
+    price: float
+    experiment_seconds: float
+    experiment_gain: float
+
+
+@compiled
+def learn(
+    cost_state: Sequence[StepCost],
+    server_state: Sequence[Server],
+    terms: Terms,
+    drafts: VerifiedDrafts,
+    draft_rows: IntArray,
+    measured: Measured,
+    memory: Memory,
+    probe_share: float,
+    constants: Constants,
+) -> None:
+    """Learn from one outcome: budget, step cost, running means, acceptance."""
+    measured, constants, terms = Measured(*measured), Constants(*constants), Terms(*terms)
+    drafts, memory = VerifiedDrafts(*drafts), Memory(*memory)
+    cost, server = cost_state[0], server_state[0]
+    seconds = measured.step_seconds
+    if server.budget_limit == 0.0 and measured.prefill_tokens == 0:
+        server.budget_limit = server.budget = constants.budget_steps * seconds
+    if measured.experiment_seconds != 0.0:
+        gained = drafts.accepted.sum() - measured.experiment_gain
+        lost = measured.experiment_seconds - gained / measured.price
+        server.budget -= max(lost, 0.1 * abs(measured.experiment_seconds))
+    server.budget += probe_share * (seconds + measured.reused_plan_seconds)
+    server.budget = min(server.budget, server.budget_limit)
+    passes = len(draft_rows)
+    if seconds > 0.0:
+        x = np.zeros(SIZE)
+        context, requests = float(measured.context_tokens), float(measured.requests)
+        if measured.reused_plan_steps:
+            tokens = measured.reused_plan_tokens / measured.reused_plan_steps
+            target_features(x, tokens, context, requests, 0.0)
+            learn_step(cost, x, max(measured.reused_plan_seconds / measured.reused_plan_steps, 1e-9), 0.0, 0.0)
+        target_features(x, float(measured.tokens_batched), context, requests, float(measured.prefill_tokens))
+        x[PIECEWISE] = 1.0 if measured.piecewise else 0.0
+        if passes:
+            rows = float(draft_rows.sum())
+            x[DRAFT] = 1.0
+            x[PASSES], x[ROWS], x[DRAFT_CONTEXT] = passes, rows, measured.draft_context_tokens
+            x[CATCH_UP] = measured.catch_up_tokens
+        learn_step(cost, x, seconds, measured.draft_seconds, constants.drift)
+    weight, unforeseen = constants.mean_weight, max(measured.prefill_tokens - measured.planned_prefill_tokens, 0)
+    server.unforeseen_share += weight * ((unforeseen > 0) - server.unforeseen_share)
+    server.unforeseen_tokens += weight * (unforeseen - server.unforeseen_tokens)
+    drafted = passes > 0 or drafts.drafted.any()
+    if not drafted:
+        idle = 1 + measured.reused_plan_steps
+        terms.level[1] = min(terms.level[1] * math.exp(idle / constants.idle_steps), LEVEL_PRIOR_VARIANCE)
+        return
+    idle = max(measured.step - server.drafted_at - 1, 0)
+    terms.level[0] *= math.exp(-idle / constants.idle_level_steps)
+    observe_drafts(terms, drafts, memory, idle)
+    server.drafted_at = measured.step
