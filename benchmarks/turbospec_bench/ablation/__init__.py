@@ -1,7 +1,7 @@
 """Ablation of `adaptive`: `python -m turbospec_bench.ablation` switches off one mechanism at a time and simulates.
 
-Mechanisms are switched off from outside, by replacing functions, methods and constants of the product for the duration
-of a run. The product has no options for it.
+Mechanisms are switched off by values of the policy's constants, or of its settings, for the duration of a run. The
+product has no options for the constants.
 """
 
 from turbospec_bench.ablation.cases import Case, changing_cases, shipped_cases, synthetic_cases

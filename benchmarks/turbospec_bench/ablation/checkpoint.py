@@ -16,7 +16,7 @@ from turbospec.files.results_file import save
 
 PARTS = ("policy", "planning", "models", "exploration", "runtime", "controller.py", "interface.py")
 """Of `turbospec`, what simulated rows depend on."""
-OWN_PARTS = ("mechanisms", "cases.py", "profiles.py", "runs.py", "substitution.py")
+OWN_PARTS = ("mechanisms", "cases.py", "profiles.py", "runs.py")
 """Of this package, the same."""
 SECONDS_BETWEEN_SAVES = 20.0
 Key = tuple[str, str, int]

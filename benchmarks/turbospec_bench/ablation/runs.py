@@ -16,7 +16,7 @@ from turbospec.controller import GuardConfig
 from turbospec.interface import Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
 from turbospec.observability.trace import read_trace
-from turbospec.policy import find_policy, read_policy
+from turbospec.policy.config import PolicyConfig
 from turbospec.policy.static import StaticPolicy
 from turbospec_bench.ablation.cases import AnyCase, Case, RecordedCase
 from turbospec_bench.ablation.mechanisms import MECHANISMS, NOTHING
@@ -116,9 +116,8 @@ def _simulated(case: Case, mechanism: str, seed: int) -> Row:
     if mechanism.startswith(FIXED):
         figures, trips = _serve(state, StaticPolicy(int(mechanism.removeprefix(FIXED))), steps)
     else:
-        with _off(mechanism):
-            policy = read_policy(find_policy("adaptive")).build(_profile(case), 0)
-            figures, trips = _serve(state, policy, steps)
+        with _off(mechanism) as config:
+            figures, trips = _serve(state, config.build(_profile(case), 0), steps)
     rates = {part: tokens / seconds if seconds else math.nan for part, (tokens, seconds) in steps.parts.items()}
     closed = scenario.workload.concurrency is not None and scenario.slo is None
     goodput = judged(state, figures, scenario.slo)["token_goodput"]
@@ -133,8 +132,8 @@ def _simulated(case: Case, mechanism: str, seed: int) -> Row:
 
 
 def _replayed(case: RecordedCase, mechanism: str) -> Row:
-    with _off(mechanism):
-        pessimistic, _ = _replay(case.path).rows("adaptive", read_policy(find_policy("adaptive")))
+    with _off(mechanism) as config:
+        pessimistic, _ = _replay(case.path).rows("adaptive", config)
     figures = {name: pessimistic[name] for name in FIGURES}
     return {
         "token_goodput": pessimistic["output_throughput"],
@@ -150,7 +149,7 @@ def _replay(path: Path) -> Replay:
     return Replay(list(read_trace(path)))
 
 
-def _off(mechanism: str) -> AbstractContextManager[None]:
+def _off(mechanism: str) -> AbstractContextManager[PolicyConfig]:
     return (NOTHING if mechanism == NOTHING.name else MECHANISMS[mechanism]).off()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from turbospec_bench.ablation.cases import AnyCase
-from turbospec_bench.ablation.mechanisms import MECHANISMS, NOTHING
+from turbospec_bench.ablation.mechanisms import MECHANISMS, NOTHING, Mechanism
 from turbospec_bench.ablation.runs import FIRST_STEPS, FIXED, SETTLED_STEP
 from turbospec_sim.replications import half_width
 
@@ -121,9 +121,14 @@ def table(rows: Sequence[Row], cases: Sequence[AnyCase]) -> list[list[str]]:
 
 
 def descriptions() -> list[list[str]]:
-    """Head and lines: each mechanism with its file and constants."""
-    head = ["mechanism", "file", "constants", "what it does, and what is done without it"]
-    return [head, *([each.name, f"`{each.file}`", each.constants, each.does] for each in MECHANISMS.values())]
+    """Head and lines: each mechanism with the constants and settings that switch it off."""
+    head = ["mechanism", "off with", "what it does, and what is done without it"]
+    return [head, *([each.name, _values(each), each.does] for each in MECHANISMS.values())]
+
+
+def _values(mechanism: Mechanism) -> str:
+    changed = {**mechanism.constants, **mechanism.settings}
+    return ", ".join(f"`{name}` = {value:g}" for name, value in changed.items())
 
 
 def best_fixed(rows: Sequence[Row], figure: str = GOODPUT) -> list[list[str]]:

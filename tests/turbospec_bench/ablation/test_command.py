@@ -36,7 +36,7 @@ def row(case: str, mechanism: str, seed: int, goodput: float, decisions: int = 0
 
 def test_rows_are_simulated_once_and_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results, page = tmp_path / "rows.json", tmp_path / "table.md"
-    arguments = [*SMALL, "--mechanism", "urgency", "--mechanism", "probes", "--json", str(results)]
+    arguments = [*SMALL, "--mechanism", "drift", "--mechanism", "experiments", "--json", str(results)]
     assert command.main(arguments) == 0
     first = results.read_text()
     out, err = capsys.readouterr()
@@ -47,7 +47,7 @@ def test_rows_are_simulated_once_and_in_the_table(tmp_path: Path, capsys: pytest
     assert "6 runs, 6 of them done before" in err
     assert results.read_text() == first
     assert again == out
-    assert "| probes |" in page.read_text()
+    assert "| experiments | `horizon` = 0 |" in page.read_text()
     more = [*arguments, "--fixed"]
     command.main(more)
     out, err = capsys.readouterr()
@@ -58,14 +58,14 @@ def test_rows_are_simulated_once_and_in_the_table(tmp_path: Path, capsys: pytest
 def test_effects_are_confirmed_by_further_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = tmp_path / "rows.json"
     arguments = ["--shorter", "20", "--only", "gpu-8b 8 good none", "--seeds", "1", "--json", str(results)]
-    named = ["--mechanism", "unequal-lengths", "--mechanism", "load-to-come"]
-    command.main([*arguments, *named, "--mechanism", "comparison-steps", "--confirm", "2"])
+    named = ["--mechanism", "drift", "--mechanism", "catch-up-spread"]
+    command.main([*arguments, *named, "--mechanism", "first-token-price", "--confirm", "2"])
     rows = {(row["mechanism"], row["seed"]): row["token_goodput"] for row in json.loads(results.read_text())["rows"]}
-    for name in ("unequal-lengths", "load-to-come", "comparison-steps"):
+    for name in ("drift", "catch-up-spread", "first-token-price"):
         differs = abs(math.log(rows[name, 0] / rows["nothing", 0])) >= 0.006
         assert ((name, 2) in rows) == differs
-    assert ("load-to-come", 2) not in rows
-    assert ("comparison-steps", 2) in rows
+    assert ("drift", 2) not in rows
+    assert ("catch-up-spread", 2) in rows
 
 
 def test_rows_of_other_settings_are_not_used(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_rows_of_other_settings_are_not_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--mechanism", "urgencie"], "--mechanism urgencie: no such mechanism; did you mean `urgency`?"),
+        (["--mechanism", "experimentz"], "--mechanism experimentz: no such mechanism; did you mean `experiments`?"),
         (["--only", "rush-houR*"], "--only rush-houR*: no such case or group; known: changes, cpu"),
         (["--shorter", "0.5"], "--shorter: a factor from 1 to 1000"),
     ],
@@ -126,7 +126,7 @@ def test_a_recorded_run_is_replayed(tmp_path: Path) -> None:
     made = next(synthetic_cases(20.0, concurrencies=(1,), profiles=("none",))).scenario
     with DecisionTrace(path) as trace:
         simulate(Run("s", made, "static-3", None, 0), listeners=(trace,))
-    whole, without = (run_case(RecordedCase(path), name, 0) for name in ("nothing", "first-exploration"))
+    whole, without = (run_case(RecordedCase(path), name, 0) for name in ("nothing", "experiments"))
     assert whole["token_goodput"] > 0.0
     assert without["decisions"] != whole["decisions"]
     assert fixed_lengths(RecordedCase(path)) == []

@@ -7,15 +7,16 @@ import pytest
 
 from tests.turbospec_bench.ablation.showcases import case, showcases
 from tests.turbospec_sim.scenarios import scenario
-from turbospec.models import latency
-from turbospec.models.latency import LatencyModel
-from turbospec.policy.adaptive import policy
+from turbospec.policy import find_policy, read_policy
+from turbospec.policy.adaptive.policy import AdaptivePolicy
 from turbospec_bench.ablation.cases import Case
 from turbospec_bench.ablation.mechanisms import MECHANISMS, NOTHING
 from turbospec_bench.ablation.runs import Row, run_case
 from turbospec_sim.run import Run, simulate
 
 CASES = {each.name: each for each in showcases()}
+CONSTANTS = AdaptivePolicy.constants
+PLAIN = read_policy(find_policy("adaptive"))
 
 
 @cache
@@ -41,16 +42,25 @@ def test_nothing_switched_off_is_the_plain_policy() -> None:
 
 def test_afterwards_everything_is_as_before() -> None:
     before = whole("few")
-    functions = vars(latency)["_learn_step"], vars(LatencyModel)["learn"], policy.DRAFTING_STEPS
-    for mechanism in ("adaptive-forgetting", "online-costs", "plan-reuse"):
-        with MECHANISMS[mechanism].off():
-            assert (vars(latency)["_learn_step"], vars(LatencyModel)["learn"], policy.DRAFTING_STEPS) != functions
-    assert (vars(latency)["_learn_step"], vars(LatencyModel)["learn"], policy.DRAFTING_STEPS) == functions
+    for mechanism in MECHANISMS.values():
+        with mechanism.off() as config:
+            changed = (AdaptivePolicy.constants, config.model_dump())
+        assert changed != (CONSTANTS, PLAIN.model_dump())
+        assert AdaptivePolicy.constants == CONSTANTS
     assert run_case(CASES["few"], NOTHING.name, 0) == before
 
 
+def test_settings_are_switched_off_as_constants_are() -> None:
+    with MECHANISMS["first-token-price"].off() as config:
+        assert config.model_dump() == PLAIN.model_dump() | {"first_token_weight": 0.0}
+        assert AdaptivePolicy.constants == CONSTANTS
+    with MECHANISMS["drift"].off() as config:
+        assert config.model_dump() == PLAIN.model_dump()
+        assert AdaptivePolicy.constants == CONSTANTS._replace(drift=0.0)
+
+
 def test_a_row_is_a_function_of_its_arguments() -> None:
-    for mechanism in (NOTHING.name, "probes", "fixed-2"):
+    for mechanism in (NOTHING.name, "experiments", "fixed-2"):
         rows = [run_case(CASES["few, wrong profile"], mechanism, 1) for _ in range(2)]
         assert repr(rows[0]) == repr(rows[1])
     assert run_case(CASES["few"], "fixed-2", 0)["decisions"] != run_case(CASES["few"], "fixed-3", 0)["decisions"]

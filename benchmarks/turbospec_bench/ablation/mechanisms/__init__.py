@@ -1,4 +1,4 @@
 from turbospec_bench.ablation.mechanisms.mechanism import Mechanism
+from turbospec_bench.ablation.mechanisms.registry import MECHANISMS, NOTHING
 
-NOTHING = Mechanism("nothing", "`adaptive` as it is", {})
-MECHANISMS = {}
+__all__ = ["MECHANISMS", "NOTHING", "Mechanism"]

@@ -1,0 +1,64 @@
+"""The mechanisms of `adaptive` that an ablation switches off."""
+
+from __future__ import annotations
+
+from turbospec_bench.ablation.mechanisms.mechanism import Mechanism
+
+NEVER = 1e12
+"""More steps than any run has."""
+
+NOTHING = Mechanism("nothing", "`adaptive` as it is")
+_ALL = (
+    Mechanism(
+        "drift",
+        "the step costs become less certain with every step. Without: only where errors have a common sign",
+        {"drift": 0.0},
+    ),
+    Mechanism(
+        "joining-prompts",
+        "plans expect the prompts of requests that join the step later. Without: they do not",
+        {"mean_weight": 0.0},
+    ),
+    Mechanism(
+        "catch-up-spread",
+        "a step is charged a share of the time to catch up a drafter KV lag. Without: all of it",
+        {"catch_up_tokens": 1.0},
+    ),
+    Mechanism(
+        "experiments",
+        "steps that run another plan than the best one, in order to learn. Without: none",
+        {"horizon": 0.0},
+    ),
+    Mechanism(
+        "acceptance-experiments",
+        "what an experiment shows about acceptance is worth something. Without: only what it shows about step times",
+        {"outcome_variance": 0.0},
+    ),
+    Mechanism(
+        "idle-uncertainty",
+        "acceptance becomes less certain in steps without drafts. Without: it does not",
+        {"idle_steps": NEVER},
+    ),
+    Mechanism(
+        "idle-level",
+        "the level of acceptance returns to its prior in steps without drafts. Without: it stays",
+        {"idle_level_steps": NEVER},
+    ),
+    Mechanism(
+        "plan-reuse",
+        "a plan without drafts is reused where no draft would pay with better estimates either. Without: every step "
+        "is planned",
+        {"settled_steps": 1},
+    ),
+    Mechanism(
+        "pause",
+        "steps until an experiment is considered again. Without: considered in every step",
+        {"pause_steps": 1},
+    ),
+    Mechanism(
+        "first-token-price",
+        "λ is raised while first tokens wait for the step. Without: it is not",
+        settings={"first_token_weight": 0.0},
+    ),
+)
+MECHANISMS = {each.name: each for each in _ALL}
