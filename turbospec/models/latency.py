@@ -1,4 +1,4 @@
-"""Step time: fitted offline from a profile, corrected online, and usable without any profile.
+"""Step time, fitted offline to a profile: where `turbospec.models.step_cost` starts from.
 
     T = host + draft + verify
 
@@ -10,8 +10,7 @@
 * draft: affine in the passes, their rows, the KV they read and the tokens of drafter KV lag caught up.
 * host: affine in the requests.
 
-Offline each part is a non-negative least squares fit of relative errors; online each part is corrected after every step
-(`online_regression`).
+Each part is a non-negative least squares fit of relative errors.
 """
 
 from __future__ import annotations

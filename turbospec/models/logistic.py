@@ -185,3 +185,21 @@ def learn_between_request_variance(terms: Terms, row: int, between_variance: flo
     sums = terms.between_request
     sums[0] = sums[0] * BETWEEN_REQUEST_DECAY + weight * (mean * mean + variance)
     sums[1] = sums[1] * BETWEEN_REQUEST_DECAY + weight
+
+
+@compiled
+def discount_shared(terms: Terms, factor: float) -> None:
+    """Multiply the weight of the evidence about the level, the offsets and the classes by `factor`."""
+    _discount(terms.level[:1], terms.level[1:], LEVEL_PRIOR_VARIANCE, factor)
+    _discount(terms.offsets[0], terms.offsets[1], OFFSET_PRIOR_VARIANCE, factor)
+    for row in range(len(terms.classes)):
+        terms.classes[row, 0] *= factor
+        terms.classes[row, 1] *= factor
+
+
+@compiled
+def _discount(mean: FloatArray, variance: FloatArray, prior_variance: float, factor: float) -> None:
+    for i in range(len(mean)):
+        precision = 1.0 / prior_variance + factor * max(1.0 / variance[i] - 1.0 / prior_variance, 0.0)
+        mean[i] *= factor / (variance[i] * precision)
+        variance[i] = 1.0 / precision

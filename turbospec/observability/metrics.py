@@ -99,8 +99,11 @@ class StepMetrics(Collector):
             "turbospec_predicted_seconds": ("Predicted duration of all predicted steps.", self._predicted_seconds),
             "turbospec_predicted_step_tokens": ("Tokens that predicted steps emitted.", self._predicted_step_tokens),
             "turbospec_predicted_step_seconds": ("Measured duration of predicted steps.", self._predicted_step_seconds),
-            "turbospec_probe_steps": ("Probes: steps that draft to learn acceptance, not to pay.", self._probe_steps),
-            "turbospec_probe_seconds": ("Time in drafter passes of probes.", self._probe_seconds),
+            "turbospec_probe_steps": (
+                "Experiments: steps that run another plan than the best one, to learn.",
+                self._probe_steps,
+            ),
+            "turbospec_probe_seconds": ("Time in drafter passes of experiments.", self._probe_seconds),
             "turbospec_decision_seconds": ("Time spent planning and updating models.", stats.decision_seconds),
             "turbospec_guard_trips": ("Policy faults; each falls back to K = 0 or the guard's K.", stats.guard_trips),
             "turbospec_host_faults": ("Views and outcomes of the engine that were refused.", stats.host_faults),

@@ -24,9 +24,7 @@ class Constants(NamedTuple):
     """Standard deviations by which estimates are better in the plan that an experiment is made for."""
     outcome_variance: float = 0.2
     """p · (1 − p) of a typical draft token."""
-    idle_steps: float = 100.0
-    """Steps without drafts in which the uncertainty about the drafter grows by a factor e."""
-    idle_level_steps: float = 1000.0
-    """Steps without drafts in which the level of acceptance returns to its prior by a factor e."""
+    idle_steps: float = 300.0
+    """Steps without drafts in which what is known about the drafter's acceptance decays by a factor e."""
     settled_steps: int = 8
     """Steps that may run on a plan without drafts, where none would pay even if all estimates were better."""

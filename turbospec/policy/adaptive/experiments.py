@@ -97,16 +97,16 @@ def _cheaper_drafting(
     low, base = weights.copy(), step.costs
     for i in range(DRAFT, SIZE):
         low[i] = max(weights[i] - deviations * math.sqrt(max(covariance[i, i], 0.0)), 0.0)
-    drafting = step_costs(low, step.shape, 0.0)
+    now, then = step_costs(weights, step.shape, 0.0), step_costs(low, step.shape, 0.0)
     costs = LinearCosts(
         base.slopes,
         base.floor,
         base.base_tokens,
         base.no_draft,
         base.piecewise,
-        drafting.draft_start,
-        drafting.draft_pass,
-        drafting.draft_token,
+        base.draft_start + then.draft_start - now.draft_start,
+        base.draft_pass + then.draft_pass - now.draft_pass,
+        base.draft_token + then.draft_token - now.draft_token,
     )
     return costs, step.charged * (low[CATCH_UP] / max(weights[CATCH_UP], 1e-12))
 

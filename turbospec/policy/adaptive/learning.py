@@ -11,7 +11,7 @@ import numpy as np
 from turbospec.interface import IntArray
 from turbospec.models.acceptance import Memory, VerifiedDrafts
 from turbospec.models.acceptance import observe as observe_drafts
-from turbospec.models.logistic import LEVEL_PRIOR_VARIANCE, Terms
+from turbospec.models.logistic import Terms, discount_shared
 from turbospec.models.step_cost import (
     CATCH_UP,
     DRAFT,
@@ -39,6 +39,7 @@ class Measured(NamedTuple):
     prefill_tokens: int
     planned_prefill_tokens: int
     piecewise: bool
+    first_pass_every_step: bool
     draft_context_tokens: int
     catch_up_tokens: int
     draft_seconds: float
@@ -75,7 +76,8 @@ def learn(
         lost = measured.experiment_seconds - gained / measured.price
         server.budget -= max(lost, 0.1 * abs(measured.experiment_seconds))
     server.budget += probe_share * (seconds + measured.reused_plan_seconds)
-    server.budget = min(server.budget, server.budget_limit)
+    # A step that took much longer than predicted must not end experiments for good.
+    server.budget = min(max(server.budget, -server.budget_limit), server.budget_limit)
     passes = len(draft_rows)
     if seconds > 0.0:
         x = np.zeros(SIZE)
@@ -88,7 +90,7 @@ def learn(
         x[PIECEWISE] = 1.0 if measured.piecewise else 0.0
         if passes:
             rows = float(draft_rows.sum())
-            x[DRAFT] = 1.0
+            x[DRAFT] = 0.0 if measured.first_pass_every_step else 1.0
             x[PASSES], x[ROWS], x[DRAFT_CONTEXT] = passes, rows, measured.draft_context_tokens
             x[CATCH_UP] = measured.catch_up_tokens
         learn_step(cost, x, seconds, measured.draft_seconds, constants.drift)
@@ -98,9 +100,8 @@ def learn(
     drafted = passes > 0 or drafts.drafted.any()
     if not drafted:
         idle = 1 + measured.reused_plan_steps
-        terms.level[1] = min(terms.level[1] * math.exp(idle / constants.idle_steps), LEVEL_PRIOR_VARIANCE)
+        discount_shared(terms, math.exp(-idle / constants.idle_steps))
         return
     idle = max(measured.step - server.drafted_at - 1, 0)
-    terms.level[0] *= math.exp(-idle / constants.idle_level_steps)
     observe_drafts(terms, drafts, memory, idle)
     server.drafted_at = measured.step

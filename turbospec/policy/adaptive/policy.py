@@ -48,7 +48,8 @@ class AdaptivePolicy:
         self.config = config
         self.cost = initial_cost(latency)
         self.server: Any = np.zeros(1, SERVER)
-        self.server["considered_at"] = self.server["drafted_at"] = -1
+        self.server["considered_at"] = -self.constants.pause_steps
+        self.server["drafted_at"] = -1
         self.slo: TpotSlo | None = None
         self._records = PlansInFlight[_Record]()
         self._constants = unnamed(self.constants)
@@ -129,6 +130,7 @@ class AdaptivePolicy:
             outcome.prefill_tokens,
             view.prefill_tokens,
             outcome.piecewise,
+            view.first_pass_every_step,
             outcome.draft_context_tokens,
             outcome.catch_up_tokens,
             outcome.draft_seconds,

@@ -36,13 +36,8 @@ _ALL = (
     ),
     Mechanism(
         "idle-uncertainty",
-        "acceptance becomes less certain in steps without drafts. Without: it does not",
+        "what is known about acceptance decays in steps without drafts. Without: it does not",
         {"idle_steps": NEVER},
-    ),
-    Mechanism(
-        "idle-level",
-        "the level of acceptance returns to its prior in steps without drafts. Without: it stays",
-        {"idle_level_steps": NEVER},
     ),
     Mechanism(
         "plan-reuse",
