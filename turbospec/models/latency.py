@@ -63,8 +63,7 @@ def step_features(tokens: float, context_tokens: float, prefill_tokens: float, p
 class LatencyModel:
     """Predicts the parts of a step's time, in seconds.
 
-    Without a profile it starts from a guess, and the first steps set the scale; `calibrated` says whether enough steps
-    have been measured to plan with. `fit` builds a model from a profile.
+    A new model is a guess. `fit` builds one from a profile.
     """
 
     def __init__(self) -> None:

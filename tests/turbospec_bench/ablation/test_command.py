@@ -65,7 +65,7 @@ def test_effects_are_confirmed_by_further_seeds(tmp_path: Path, capsys: pytest.C
         differs = abs(math.log(rows[name, 0] / rows["nothing", 0])) >= 0.006
         assert ((name, 2) in rows) == differs
     assert ("drift", 2) not in rows
-    assert ("catch-up-spread", 2) in rows
+    assert ("first-token-price", 2) in rows
 
 
 def test_rows_of_other_settings_are_not_used(tmp_path: Path) -> None:

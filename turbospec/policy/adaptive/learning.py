@@ -100,7 +100,8 @@ def learn(
     drafted = passes > 0 or drafts.drafted.any()
     if not drafted:
         idle = 1 + measured.reused_plan_steps
-        discount_shared(terms, math.exp(-idle / constants.idle_steps))
+        if probe_share > 0.0:  # without experiments nothing would correct what is forgotten
+            discount_shared(terms, math.exp(-idle / constants.idle_steps))
         return
     idle = max(measured.step - server.drafted_at - 1, 0)
     observe_drafts(terms, drafts, memory, idle)

@@ -136,7 +136,7 @@ def test_drafting_comes_back_when_the_drafter_does() -> None:
     server, policy = SyntheticEngine(concurrency=8), adaptive()
     before, during, after = (server.serve(policy, law, 48, seed=3) for law in (GOOD, never_accepted, GOOD))
     assert during.mean_draft_length < 0.3
-    assert after.mean_draft_length > 0.55 * before.mean_draft_length
+    assert after.mean_draft_length > 0.5 * before.mean_draft_length
     assert after.tokens_per_second > 0.85 * before.tokens_per_second
 
 
