@@ -14,7 +14,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 import typer
@@ -80,6 +80,11 @@ def split_of(source: str) -> Split:
     return "heldout" if draw < HELD_OUT_PER_MILLE else "train"
 
 
+def is_read(path: PurePath) -> bool:
+    """Whether the corpus may hold a file, by its path inside a source; what it may not hold is never trained on."""
+    return path.suffix == ".py" and not SKIPPED_PARTS.intersection(path.parts)
+
+
 def read_code(path: Path) -> str | None:
     """Text of a Python file, or ``None`` when it is a table, generated, unreadable or out of size."""
     if not MIN_FILE_BYTES <= path.stat().st_size <= MAX_FILE_BYTES:
@@ -133,7 +138,7 @@ def files_of(source: Source) -> list[tuple[str, Path]]:
     named = [
         (f"{source.name}:{path.relative_to(root).as_posix()}", path)
         for path in root.rglob("*.py")
-        if not SKIPPED_PARTS.intersection(path.relative_to(root).parts)
+        if is_read(path.relative_to(root))
     ]
     return sorted(named, key=lambda pair: hashlib.sha256(pair[0].encode()).hexdigest())
 

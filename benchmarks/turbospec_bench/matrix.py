@@ -8,6 +8,7 @@ from itertools import product
 from turbospec.errors import UserError
 from turbospec_bench.configuration import Configuration
 from turbospec_bench.policy_names import ADAPTIVE, OFF, STATIC_PREFIX
+from turbospec_bench.texts import ANSWERED_KINDS
 from turbospec_bench.variant import TRANSFORMERS_PREFIX, Variant, check_names
 
 Pairings = Sequence[tuple[str, str]]
@@ -25,8 +26,8 @@ PAIRS: Pairings = (
     ("code", "mismatched"),
     ("code", "n-gram"),
 )
-NAMED_PAIRS: Pairings = (("code", "eagle3"),)
-"""Measured only where their drafter is named; the full table lacks them."""
+NAMED_PAIRS: Pairings = (("code", "eagle3"), *product(ANSWERED_KINDS, ("good", "n-gram")))
+"""Measured only where their name that the full table lacks is chosen."""
 CONCURRENCIES = (1, 8, 32)
 
 QUICK_MATRIX = (
@@ -41,7 +42,7 @@ QUICK_POLICIES = (OFF, "static-3", "static-15", "ema-tiers", ADAPTIVE)
 EMIT_AFTER_DRAFT = ("static-15:after_draft", "adaptive:after_draft")
 """Show what drafting before a step's tokens are emitted does to the first token."""
 NOT_IN_TRANSFORMERS = ("n-gram", "eagle3")
-"""Drafters that transformers' assisted generation does not take as a model."""
+"""Drafters that transformers' assisted generation does not take as a model. Nor does it force an answer."""
 TRANSFORMERS_POLICIES = tuple(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", "constant", "heuristic", "confidence"))
 """Assisted generation in transformers, one request at a time."""
 
@@ -68,7 +69,7 @@ def select_configurations(
     """The configurations of a matrix that match; rates replace its concurrencies. An empty choice selects everything.
 
     Where both workloads and drafters are named, all their pairs are selected, also those that the matrix lacks.
-    Pairs of `named` are selected only by their drafter.
+    A pair of `named` is selected only by its workload or drafter that the other pairings lack.
 
     Raises:
         UserError: a name is unknown, or a load is out of range.
@@ -90,7 +91,8 @@ def select_configurations(
         pairs = tuple(product(workloads, drafters))
     elif workloads or drafters:
         pairs = tuple(pair for pair in pairings if pair[0] in workloads or pair[1] in drafters)
-        pairs += tuple(pair for pair in named if pair[1] in drafters)
+        usual = {name for pair in pairings for name in pair}
+        pairs += tuple(pair for pair in named if not usual.issuperset({*workloads, *drafters} & {*pair}))
     if rates:
         return tuple(Configuration(*pair, request_rate=rate) for pair, rate in product(pairs, rates))
     return tuple(Configuration(*pair, load) for pair, load in product(pairs, concurrencies or CONCURRENCIES))
@@ -115,7 +117,8 @@ def variants_of(configuration: Configuration, policies: Sequence[str], *, quick:
         names += EMIT_AFTER_DRAFT[:1] if quick else (*EMIT_AFTER_DRAFT, *TRANSFORMERS_POLICIES)
     variants = tuple(dict.fromkeys(Variant.parse(name) for name in names))
     check_names(variants)
-    lone = configuration.concurrency == 1 and configuration.drafter not in NOT_IN_TRANSFORMERS
+    forced = configuration.workload in ANSWERED_KINDS
+    lone = configuration.concurrency == 1 and configuration.drafter not in NOT_IN_TRANSFORMERS and not forced
     return tuple(variant for variant in variants if lone or not variant.is_transformers)
 
 

@@ -12,11 +12,15 @@ from turbospec.files.reading import parse_json, read_text
 from turbospec_bench.configuration import Configuration
 
 TEXT_KINDS = ("code", "prose")
-"""Stems of the workload files in a folder."""
+"""Stems of the workload files whose beginnings are prompts."""
+ANSWERED_KINDS = ("edit", "records")
+"""Stems of the workload files with whole prompts and their right answers, and the workloads of these names."""
 MEND = "every line must be a JSON object with a `text`"
 
 PROMPT_TOKENS = (48, 200)
 """Shortest and longest prompt, tokens."""
+ANSWERED_PROMPT_TOKENS = 280
+"""Longest prompt that has an answer, tokens; of a longer one the end is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +48,34 @@ def read_texts(path: Path) -> Sequence[str]:
     Raises:
         UserError: the file cannot be read or has no records.
     """
+    return [text for (text,) in _read(path, ("text",), MEND)]
+
+
+def read_answered(path: Path) -> Sequence[tuple[str, str]]:
+    """Prompt and answer of the records of a workload file.
+
+    Raises:
+        UserError: the file cannot be read or has no records.
+    """
+    return [(text, answer) for text, answer in _read(path, ("text", "answer"), f"{MEND} and an `answer`")]
+
+
+def _read(path: Path, keys: Sequence[str], mend: str) -> Sequence[Sequence[str]]:
     content = read_text(path, "workload file", hint="name its folder with --workloads")
-    texts = [_text(path, number, line) for number, line in enumerate(content.split("\n"), start=1) if line.strip()]
-    if not texts:
-        raise UserError(f"{path}: no records; {MEND}")
-    return texts
+    lines = enumerate(content.split("\n"), start=1)
+    records = [_record(f"{path}:{number}", line, keys, mend) for number, line in lines if line.strip()]
+    if not records:
+        raise UserError(f"{path}: no records; {mend}")
+    return records
 
 
-def _text(path: Path, number: int, line: str) -> str:
+def _record(place: str, line: str, keys: Sequence[str], mend: str) -> Sequence[str]:
     try:
         record = parse_json(line)
     except ValueError as error:
-        raise UserError(f"{path}:{number}: not a record ({error}); {MEND}") from error
-    text = cast("dict[str, Any]", record).get("text") if isinstance(record, dict) else None
-    if not isinstance(text, str) or not text.strip():
-        raise UserError(f"{path}:{number}: not a record (it has no text); {MEND}")
-    return text
+        raise UserError(f"{place}: not a record ({error}); {mend}") from error
+    values = cast("dict[str, Any]", record) if isinstance(record, dict) else {}
+    for key in keys:
+        if not isinstance(value := values.get(key), str) or not value.strip():
+            raise UserError(f"{place}: not a record (it has no {key}); {mend}")
+    return [values[key] for key in keys]

@@ -99,6 +99,7 @@ class InputProcessor:
 
     def _check_params(self, params: SamplingParams) -> None:
         self._check_vocabulary("allowed_token_ids", params.allowed_token_ids or ())
+        self._check_vocabulary("forced_token_ids", params.forced_token_ids or ())
         if params.max_draft is not None and params.max_draft > self._config.max_draft:
             raise UserError(
                 f"max_draft={params.max_draft} is above the engine's {self._config.max_draft}; lower it, or build the "

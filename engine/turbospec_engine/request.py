@@ -43,6 +43,8 @@ class SamplingParams:
     ignore_eos: bool = False
     allowed_token_ids: tuple[int, ...] | None = None
     """The only tokens that may be emitted. The drafter does not know of them: fewer drafts are accepted, losslessly."""
+    forced_token_ids: tuple[int, ...] | None = None
+    """The output's first tokens, in order, as where structured output leaves one answer. Drafters do not know them."""
     max_draft: int | None = None
     """Largest draft length of this request; 0 never drafts for it, None: the engine's own limit."""
     service_class: str = "default"

@@ -118,6 +118,10 @@ def verify(
     for row, request in enumerate(requests):
         if request.allowed is not None:
             logits[starts[row] : starts[row] + lengths[row]] += request.allowed
+        if request.params.forced_token_ids is not None:
+            emitted = request.num_tokens - request.num_prompt_tokens
+            forced = request.params.forced_token_ids[emitted : emitted + int(lengths[row])]
+            _force(logits[starts[row] : starts[row] + len(forced)], forced)
 
     accepts = np.zeros(draft.tokens.shape, np.bool_)
     final = np.zeros(len(requests), np.int64)
@@ -157,6 +161,12 @@ def verify(
         after[at] = torch.where(empty, after[at], residual)
     final[drawn] = draw(after, final_draws[drawn]).cpu().numpy()
     return accepted, final
+
+
+def _force(logits: torch.Tensor, tokens: Sequence[int]) -> None:
+    """Leave one possible token in each of the (m, vocab) logits, in place."""
+    logits.fill_(-torch.inf)
+    logits[torch.arange(len(tokens), device=logits.device), torch.tensor(tokens, device=logits.device).long()] = 0.0
 
 
 def _run_length(accepts: BoolArray) -> IntArray:

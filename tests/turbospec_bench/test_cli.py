@@ -14,6 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from tests.turbospec_bench.tiny import write_workloads
 from turbospec import UserError
 from turbospec.cli import bench
 from turbospec.cli.bench import app
@@ -125,6 +126,21 @@ def test_poisson_arrivals_with_the_ngram_drafter(arguments: list[str], tmp_path:
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
     assert {row["request_rate"] for row in rows} == {200}
     assert {row["concurrency"] for row in rows} == {None}
+
+
+def test_a_workload_with_answers(arguments: list[str], tmp_path: Path) -> None:
+    write_workloads(tmp_path / "texts")
+    repeated = " ".join(f"name{number} = {number}" for number in range(30))
+    (tmp_path / "texts" / "edit.jsonl").write_text(json.dumps({"text": repeated[:250], "answer": repeated[:100]}))
+    selection = ["--workload", "edit", "--concurrency", "1", "--rounds", "1", "--workloads", "texts"]
+
+    assert invoke(*arguments, *selection, "--policy", "static-3", "--json", "out.json").exit_code == 0
+
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert [(row["drafter"], row["policy"]) for row in rows] == [
+        (drafter, policy) for drafter in ("good", "n-gram") for policy in ("off", "static-3")
+    ]
+    assert rows[-1]["acceptance_rate"] > 0.6  # of look-ups, as the answer is in the prompt
 
 
 def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
@@ -286,6 +302,7 @@ def test_torch_is_not_loaded_before_its_threads_are_chosen() -> None:
         (["--quick", "--workload", "code"], "--quick has configurations of its own"),
         (["--resume", "absent.json"], "absent.json: no such results file"),
         (["--workloads", "absent"], "code.jsonl: no such workload file"),
+        (["--workload", "edit"], "edit.jsonl: no such workload file"),
         (["--models", "absent"], "no target checkpoint"),
         (["--traces", "taken"], "taken: no file can be written there"),
         (["--json", "folder"], "folder: this is a folder"),

@@ -40,12 +40,28 @@ def test_a_pair_that_the_table_lacks_is_selected_by_its_drafter_alone() -> None:
     assert "code/eagle3/c1" not in selected(["code"], []) + selected([], [])
 
 
+def test_a_pair_that_the_table_lacks_is_selected_by_its_workload_alone() -> None:
+    def selected(workloads: list[str], drafters: list[str]) -> list[str]:
+        chosen = select_configurations(workloads, drafters, [1], [], named=NAMED_PAIRS)
+        return [configuration.name for configuration in chosen]
+
+    assert selected(["edit"], []) == ["edit/good/c1", "edit/n-gram/c1"]
+    assert selected(["records", "prose"], []) == ["prose/good/c1", "records/good/c1", "records/n-gram/c1"]
+    assert selected(["records"], ["weak"]) == ["records/weak/c1"]
+    assert selected([], ["n-gram"]) == ["code/n-gram/c1"]
+
+
 def test_transformers_does_not_take_an_eagle_head() -> None:
     configuration = Configuration("code", "eagle3", 1)
     assert variants_of(configuration, ["transformers-off", "static-3"], quick=False) == (
         Variant("off"),
         Variant("static-3"),
     )
+
+
+def test_transformers_is_not_compared_where_answers_are_forced() -> None:
+    variants = variants_of(Configuration("edit", "good", 1), ["transformers-off", "static-3"], quick=False)
+    assert variants == (Variant("off"), Variant("static-3"))
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

@@ -128,6 +128,21 @@ def test_allowed_tokens_bind_the_target_alone(llama: Pair) -> None:
     assert sum(int(outcome.drafted.sum()) for outcome in plans.outcomes) > 0
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_forced_tokens_are_the_output_under_any_drafts(temperature: float, llama: Pair) -> None:
+    forced = (11, 12, 13, 11, 12, 13, 11, 12, 13, 14)
+    for drafter in (None, "ngram"):
+        plans = FixedPlans(longest=4)
+        engine = Engine(llama.config() if drafter is None else llama.config(drafter=drafter), plans)
+        params = SamplingParams(
+            max_tokens=20, forced_token_ids=forced, ignore_eos=True, temperature=temperature, allowed_token_ids=(7, 8)
+        )
+        output = engine.generate([[4, 5, 6]], params)[0]
+        assert output.token_ids[:10] == forced
+        assert set(output.token_ids[10:]) <= {7, 8}
+        assert sum(int(outcome.drafted.sum()) for outcome in plans.outcomes) > 0
+
+
 def test_a_requests_own_draft_limit(llama: Pair) -> None:
     plans = FixedPlans(longest=4)
     engine = Engine(llama.config(), plans)
@@ -205,6 +220,7 @@ def refused(message: str) -> None:
         ([1] * 256, {}, "shorten"),
         ([100_000], {}, "outside"),
         ([1], {"allowed_token_ids": (100_000,)}, "outside"),
+        ([1], {"forced_token_ids": (100_000,)}, "outside"),
         ([1], {"max_draft": 7}, "above the engine's 6"),
     ],
 )

@@ -38,7 +38,7 @@ from turbospec_bench.other_processes import (
     other_cores_now,
     threads_from_environment,
 )
-from turbospec_bench.texts import TEXT_KINDS, Shape
+from turbospec_bench.texts import ANSWERED_KINDS, TEXT_KINDS, Shape
 from turbospec_bench.trace_folder import TraceFolder
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ TIMED_POLICIES = ("static-3", "ema-tiers", "goodput", "adaptive")
 @app.callback(invoke_without_command=True)
 def bench(
     context: typer.Context,
-    workload: Annotated[list[str] | None, typer.Option(help="code, prose, mixed or shift; repeat for several.")] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="code, prose, mixed, shift, edit or records; repeat for several.")
+    ] = None,
     drafter: Annotated[list[str] | None, typer.Option(help="good, weak, mismatched, n-gram or eagle3.")] = None,
     concurrency: Annotated[list[int] | None, typer.Option(help="Requests in flight.")] = None,
     request_rate: Annotated[
@@ -143,7 +145,8 @@ def bench(
     rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
     given = None if profile is None else Profile.load(profile)
     resumed = None if resume is None else Results.load(resume)
-    texts = [workloads / f"{kind}.jsonl" for kind in TEXT_KINDS]
+    answered = [kind for kind in ANSWERED_KINDS if any(kind == each.workload for each in configurations)]
+    texts = [workloads / f"{kind}.jsonl" for kind in (*TEXT_KINDS, *answered)]
     outputs = Outputs.check(json, report, pictures, traces, resumed, (profile, *policies, *texts))
     folder = None if traces is None else TraceFolder(traces)
     _say_cost(plan, rounds, resumed)
@@ -160,7 +163,7 @@ def bench(
         from turbospec_bench.embedded.workloads import USUAL_SAMPLING
 
         pairs = Pairs(models, device, dtype, threads)
-        source = pairs.source(workloads, seed)
+        source = pairs.source(workloads, seed, answered)
         meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": pairs.threads_in_use}
         meta["omp_wait_policy"] = os.environ.get("OMP_WAIT_POLICY", "")
         compared = ("seed", "device", "dtype", "threads", "omp_wait_policy")

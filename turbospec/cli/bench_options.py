@@ -11,7 +11,7 @@ from turbospec.cli.options import MAX_SEED
 
 Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Draws the requests and the order of policies.")]
 Models = Annotated[Path, typer.Option(help="Folder of the target and its drafters.")]
-Workloads = Annotated[Path, typer.Option(help="Folder of code.jsonl and prose.jsonl.")]
+Workloads = Annotated[Path, typer.Option(help="Folder of code.jsonl, prose.jsonl and the other workload files.")]
 Json = Annotated[
     Path | None,
     typer.Option(help="Results file, written after every configuration; under runs/ when absent."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,15 +67,18 @@ class Pairs:
             self._models[configuration.drafter] = Models.load(self.engine_config(configuration))
         return self._models[configuration.drafter]
 
-    def source(self, workloads: Path, seed: int) -> RequestSource:
+    def source(self, workloads: Path, seed: int, answered: Collection[str] = ()) -> RequestSource:
         """Requests from a folder of held-out text, in the target's tokens.
+
+        Args:
+            answered: workloads with answers that are drawn too.
 
         Raises:
             UserError: the target or a workload file is missing or unreadable.
         """
         settings = EngineConfig(self.folder / TARGET, device=self.device, dtype=self.dtype, num_threads=self.threads)
         target = Models.load(settings)
-        return RequestSource(workloads, target.tokenizer, target.vocab_size, seed)
+        return RequestSource(workloads, target.tokenizer, target.vocab_size, seed, answered)
 
     def hugging_face(self, configuration: Configuration) -> HuggingFacePair:
         """The same pair, loaded for transformers' `generate`; only for a drafter that is a model."""

@@ -1,7 +1,8 @@
 """The requests of a round, drawn by seed from held-out text.
 
-Every request is the beginning of a held-out record. Output is sampled (at temperature 0 small models fall into loops,
-which raises acceptance), with `ignore_eos` and a fixed number of tokens, so that all policies do the same work.
+Every request has `ignore_eos` and a fixed number of tokens, so that all policies do the same work. Requests of the
+first four workloads are beginnings of held-out records. Output is sampled (at temperature 0 small models fall into
+loops, which raises acceptance).
 
 `code`, `prose`  requests of one kind of text.
 `mixed`          a third code, a third prose, a third requests whose drafts never match, in shuffled order. The last
@@ -9,11 +10,15 @@ which raises acceptance), with `ignore_eos` and a fixed number of tokens, so tha
                  allowed tokens in real servers. Neither the drafter nor the controller knows of the restriction.
 `shift`          thirds in order: code, unpredictable text, code. The unpredictable text is words of prose records
                  in random order, continued at a temperature at which the next token is nearly a matter of chance.
+`edit`, `records`  a held-out record's whole prompt, greedy. The output is the record's answer, forced token by token as
+                 by structured output with one possible answer: small models cannot repeat a prompt for long. Neither
+                 the drafter nor the controller knows the answer.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -21,7 +26,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from turbospec_bench.configuration import Configuration
-from turbospec_bench.texts import PROMPT_TOKENS, TEXT_KINDS, Shape, read_texts
+from turbospec_bench.texts import ANSWERED_PROMPT_TOKENS, PROMPT_TOKENS, TEXT_KINDS, Shape, read_answered, read_texts
 from turbospec_engine.request import SamplingParams
 
 Kind = Literal["code", "prose", "restricted", "unpredictable"]
@@ -57,12 +62,18 @@ class Load:
 class RequestSource:
     """Draws loads from `code.jsonl` and `prose.jsonl`.
 
+    Args:
+        answered: stems of the files with answers that are drawn from too; no other is read.
+
     Raises:
         UserError: a file is missing or is not what it should be.
     """
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, vocab_size: int, seed: int) -> None:
+    def __init__(
+        self, folder: Path, tokenizer: Tokenizer, vocab_size: int, seed: int, answered: Collection[str] = ()
+    ) -> None:
         self._texts = {kind: read_texts(folder / f"{kind}.jsonl") for kind in TEXT_KINDS}
+        self._answered = {kind: read_answered(folder / f"{kind}.jsonl") for kind in answered}
         self._tokenizer = tokenizer
         self._allowed = tuple(range(vocab_size // 2, vocab_size))
         self._seed = seed
@@ -72,8 +83,7 @@ class RequestSource:
         configuration."""
         rng = np.random.default_rng((self._seed, zlib.crc32(configuration.name.encode()), number))
         shape = Shape.of(configuration)
-        kinds = _kinds(configuration.workload, shape.requests, rng)
-        requests = tuple(self._request(kind, shape, rng) for kind in kinds)
+        requests = self._requests(configuration.workload, shape, rng)
         if configuration.request_rate is None:
             return Load(requests, max_in_flight=configuration.concurrency)
         gaps = rng.exponential(1 / configuration.request_rate, len(requests))
@@ -83,12 +93,25 @@ class RequestSource:
         """Tokens of some code records, concatenated, for measuring step times."""
         return self._tokenizer.encode("\n".join(self._texts["code"][:PROFILED_TEXTS]), add_special_tokens=False)
 
+    def _requests(self, workload: str, shape: Shape, rng: np.random.Generator) -> tuple[BenchRequest, ...]:
+        if workload in self._answered:
+            records = self._answered[workload]
+            chosen = (records[int(rng.integers(len(records)))] for _ in range(shape.requests))
+            return tuple(self._answered_request(*record, shape, rng) for record in chosen)
+        return tuple(self._request(kind, shape, rng) for kind in _kinds(workload, shape.requests, rng))
+
+    def _answered_request(self, text: str, answer: str, shape: Shape, rng: np.random.Generator) -> BenchRequest:
+        prompt = self._tokenizer.encode(text, add_special_tokens=False)[-ANSWERED_PROMPT_TOKENS:]
+        forced = self._tokenizer.encode(answer, add_special_tokens=False)[: _output_tokens(shape, rng)]
+        params = SamplingParams(max_tokens=len(forced), forced_token_ids=tuple(forced), ignore_eos=True)
+        return BenchRequest(tuple(prompt), params)
+
     def _request(self, kind: Kind, shape: Shape, rng: np.random.Generator) -> BenchRequest:
         text = self._text(kind, rng)
         least, most = PROMPT_TOKENS
         prompt = self._tokenizer.encode(text, add_special_tokens=False)[: int(rng.integers(least, most + 1))]
         params = SamplingParams(
-            max_tokens=int(rng.integers(shape.output_tokens * 3 // 4, shape.output_tokens * 5 // 4 + 1)),
+            max_tokens=_output_tokens(shape, rng),
             temperature=UNPREDICTABLE_TEMPERATURE if kind == "unpredictable" else TEMPERATURE,
             top_p=1.0 if kind == "unpredictable" else TOP_P,
             seed=int(rng.integers(2**31)),
@@ -103,6 +126,10 @@ class RequestSource:
         if kind == "unpredictable":
             return " ".join(rng.permutation(text.split()))
         return text
+
+
+def _output_tokens(shape: Shape, rng: np.random.Generator) -> int:
+    return int(rng.integers(shape.output_tokens * 3 // 4, shape.output_tokens * 5 // 4 + 1))
 
 
 def _kinds(workload: str, count: int, rng: np.random.Generator) -> list[Kind]:

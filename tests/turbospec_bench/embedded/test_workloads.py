@@ -8,7 +8,7 @@ import pytest
 from turbospec import UserError
 from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.workloads import RequestSource
-from turbospec_bench.texts import PROMPT_TOKENS, Shape
+from turbospec_bench.texts import ANSWERED_KINDS, ANSWERED_PROMPT_TOKENS, PROMPT_TOKENS, Shape
 
 VOCABULARY = 64
 
@@ -64,6 +64,27 @@ def test_shift_goes_to_other_text_and_comes_back(folder: Path) -> None:
     third = len(load.requests) // 3
 
     assert unpredictable == [False] * third + [True] * third + [False] * third
+
+
+@pytest.mark.parametrize("workload", ANSWERED_KINDS)
+def test_requests_with_answers_are_forced_to_give_them(folder: Path, workload: str) -> None:
+    text, answer = "0123456789" * 40, "abcdefghij" * 30
+    (folder / f"{workload}.jsonl").write_text(json.dumps({"text": text, "answer": answer}))
+    drawn = RequestSource(folder, CharacterTokenizer(), VOCABULARY, 0, [workload])
+    load = drawn.draw(Configuration(workload, "good", 1), 0)
+
+    encode = CharacterTokenizer().encode
+    assert len({request.params.max_tokens for request in load.requests}) > 1
+    for request in load.requests:
+        assert list(request.prompt) == encode(text)[-ANSWERED_PROMPT_TOKENS:]
+        assert request.params.greedy
+        assert request.params.forced_token_ids == tuple(encode(answer)[: request.params.max_tokens])
+
+
+def test_a_record_without_an_answer_is_named(folder: Path) -> None:
+    (folder / "edit.jsonl").write_text('{"text": "a"}')
+    with pytest.raises(UserError, match=r"edit\.jsonl:1: not a record \(it has no answer\); .* an `answer`"):
+        RequestSource(folder, CharacterTokenizer(), VOCABULARY, 0, ["edit"])
 
 
 def test_poisson_arrivals_rise_at_about_the_rate(folder: Path) -> None:
