@@ -37,7 +37,8 @@ class OraclePolicy:
             return nothing
         state = self._state
         conditional = _conditional(state.view_slots, view.draft_limits, view.max_draft, *state.arrays)
-        gains, costs = np.cumprod(conditional, axis=1), self._costs(view, decoding)
+        gains: FloatArray = np.cumprod(conditional, axis=1, dtype=np.float64)
+        costs = self._costs(view, decoding)
         catch_up = view.drafter_lag_tokens * state.times.catch_up_token
         # The cost of catching up, spread over all tokens that the request can still emit.
         charged = catch_up * (1.0 + conditional[:, 0]) / np.maximum(view.tokens_left, 1)
