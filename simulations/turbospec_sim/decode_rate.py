@@ -1,15 +1,13 @@
 """The price of time λ, in tokens/s: the long-run decode rate of the server, by load.
 
 In average-reward control a step is worth its tokens minus λ times its duration, where λ is the long-run reward rate of
-the best policy. For a server, "long-run" needs four decisions:
+the best policy. For a server, "long-run" needs three decisions:
 
 * Prefill work has to be done whatever is drafted, so λ is the rate of decoding alone, without the time that prefill
   adds to a step.
 * A half-empty batch does not fill up sooner if its steps are faster, so λ depends on the load. It is kept for each
   power of two of decoding requests, as tokens/s per request, which varies slowly within such a bucket.
-* Requests that are in prefill, or queued for it, will soon decode with the others, and every second spent now delays
-  them. While a batch fills up, λ is therefore that of the larger batch.
-* For a load not seen before, the step's own best rate is used (`turbospec.planning.best_rate.best_rate`). λ converges
+* For a load not seen before, the step's own best rate is used (`turbospec_sim.best_rate.best_rate`). λ converges
   to it where all steps are alike.
 """
 

@@ -51,4 +51,5 @@ def learnt_seconds(
             moved += covariance[i, j] * tried[j]
         own += tried[i] * moved
         both += (target[i] - best[i]) * moved
-    return abs(both) / np.sqrt(own + noise_seconds * noise_seconds)
+    # Rounding may leave φᵀPφ a little below 0.
+    return abs(both) / np.sqrt(max(own, 0.0) + noise_seconds * noise_seconds)

@@ -116,7 +116,7 @@ def fill_survival(
         rows: (n,) rows of the per-request state.
         class_ids: (n,) service classes.
         limits: (n,) draft limits.
-        deviations: how many; those of n requests are averaged.
+        deviations: standard deviations; the requests' own part of the variance is divided by n.
         first: (n,) a[i,1].
         survival: (n, K) S[i,j]; 0 past a limit, and where it has fallen below `MIN_SURVIVAL`.
     """

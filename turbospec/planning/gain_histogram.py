@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turbospec.interface import FloatArray, IntArray
+from turbospec.interface import MIN_STEP_SECONDS, FloatArray, IntArray
 from turbospec.models.latency import VERIFY_KNOTS
 from turbospec.runtime.kernels import compiled
 
@@ -79,7 +79,7 @@ def curve_seconds(slopes: FloatArray, tokens: int) -> float:
 @compiled
 def no_draft_seconds(costs: LinearCosts) -> float:
     """Duration of the step without drafts."""
-    return costs.floor + costs.no_draft + curve_seconds(costs.slopes, costs.base_tokens)
+    return max(costs.floor + costs.no_draft + curve_seconds(costs.slopes, costs.base_tokens), MIN_STEP_SECONDS)
 
 
 @compiled

@@ -31,12 +31,14 @@ class TpotSlo:
     def record_first_tokens(self, view: StepView, rows: IntArray) -> None:
         """Record whose first token has been emitted; to be called every step.
 
+        A request that had emitted tokens before it was first seen is taken to have met the target until then.
+
         Args:
             view: the step.
             rows: (n,) rows of the view's requests.
         """
-        decoding = rows[view.decoding]
-        self._first_token_at[decoding[np.isnan(self._first_token_at[decoding])]] = view.now
+        new = view.decoding & np.isnan(self._first_token_at[rows])
+        self._first_token_at[rows[new]] = view.now - self.seconds * (view.emitted_tokens[new] - 1)
 
     def slack(self, view: StepView, rows: IntArray) -> FloatArray:
         """Longest step after which each request meets the target, even if no draft token is accepted.

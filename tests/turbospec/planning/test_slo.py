@@ -68,6 +68,13 @@ def test_more_requests_than_before_keep_what_is_known() -> None:
     assert slo.slack(view, np.arange(5)) == pytest.approx([0.005, 0.015, 0.010, 0.010, 0.010])
 
 
+def test_a_request_seen_late_is_taken_to_have_met_the_target_until_then() -> None:
+    slo = TpotSlo(0.010, capacity=1)
+    view = make_view(1, now=5.0, emitted_tokens=np.array([50]))
+    slo.record_first_tokens(view, np.array([0]))
+    assert slo.slack(view, np.array([0])) == pytest.approx(0.010)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.0, 0.5), st.integers(1, 60)), min_size=1, max_size=6), st.floats(0.001, 0.02))
 def test_a_step_of_the_limit_keeps_all_within_the_target_whom_a_step_without_drafts_keeps(
@@ -77,7 +84,9 @@ def test_a_step_of_the_limit_keeps_all_within_the_target_whom_a_step_without_dra
     first_tokens = np.array([at for at, _ in requests])
     for row in np.argsort(first_tokens):
         phase = np.where(first_tokens <= first_tokens[row], Phase.DECODE, Phase.PREFILL).astype(np.int64)
-        slo.record_first_tokens(make_view(len(requests), now=float(first_tokens[row]), phase=phase), rows)
+        emitted_once = np.ones(len(requests), np.int64)
+        view = make_view(len(requests), now=float(first_tokens[row]), phase=phase, emitted_tokens=emitted_once)
+        slo.record_first_tokens(view, rows)
     emitted = np.array([count for _, count in requests])
     slack = 0.010 * emitted - (now - first_tokens)
     assume((np.abs(slack - no_draft_seconds) > 1e-9).all())  # rounding decides there

@@ -11,20 +11,20 @@ class Constants(NamedTuple):
     drift: float = 0.002
     """q: relative drift of step costs per step, a standard deviation, where errors have no common sign."""
     mean_weight: float = 0.01
-    """Weight of the newest step in the running means of the prompts that join a step after its plan was made."""
+    """Weight of the newest step in running means: prompts that join a step after its plan was made, budget limit."""
     catch_up_tokens: float = 128.0
     """H: most tokens over which the cost of catching up a drafter KV lag is spread."""
     horizon: float = 100.0
     """Steps over which what an experiment shows is worth something."""
     budget_steps: float = 3.0
-    """Steps whose duration is the budget of experiments at the start, and its upper limit later."""
+    """Steps whose duration is the budget of experiments at the start, and its limit later."""
     pause_steps: int = 4
     """Steps after an experiment was found not to be worth its loss until one is considered again."""
     deviations: float = 1.0
     """Standard deviations by which estimates are better in the plan that an experiment is made for."""
     outcome_variance: float = 0.2
     """p · (1 − p) of a typical draft token."""
-    idle_steps: float = 300.0
+    idle_steps: float = 200.0
     """Steps without drafts in which what is known about the drafter's acceptance decays by a factor e."""
     settled_steps: int = 8
     """Steps that may run on a plan without drafts, where none would pay even if all estimates were better."""

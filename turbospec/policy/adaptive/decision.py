@@ -51,7 +51,7 @@ class Server(Protocol):
     budget: float
     """Seconds that experiments may lose."""
     budget_limit: float
-    """Largest budget; 0 before the first step."""
+    """Largest budget; 0 before the first measured step without prompts."""
     considered_at: int
     """Last step in which no experiment was worth its loss."""
     drafted_at: int
@@ -185,9 +185,9 @@ def decide(
     more = more_drafts(weights, cost.covariance, cost.noise[0], terms, requests, step, better, server.budget, constants)
     if more.worth > tried.worth:
         tried = more
-    if tried.worth <= 0.0:
+    if not tried.worth > 0.0:
         server.considered_at = facts.step
-        settled = number == 0 and factor == 1.0 and more.worth < 0.0
+        settled = number == 0 and more.worth < 0.0
         return Decision(lengths, padded, settled, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0)
     chosen, padded = tried.draft_lengths, tried.padded_length
     tokens = base + expected_gain(survival, chosen)

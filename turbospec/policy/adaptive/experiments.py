@@ -61,7 +61,7 @@ class Experiment(NamedTuple):
     draft_lengths: IntArray
     padded_length: int
     worth: float
-    """In tokens; 0 where it costs more than it shows, -1 where no draft would pay with better estimates either."""
+    """In tokens; 0 where it costs more than it shows, -1 where better estimates would add no draft."""
 
 
 @compiled

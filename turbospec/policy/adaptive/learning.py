@@ -69,8 +69,11 @@ def learn(
     drafts, memory = VerifiedDrafts(*drafts), Memory(*memory)
     cost, server = cost_state[0], server_state[0]
     seconds = measured.step_seconds
-    if server.budget_limit == 0.0 and measured.prefill_tokens == 0:
-        server.budget_limit = server.budget = constants.budget_steps * seconds
+    if seconds > 0.0 and measured.prefill_tokens == 0:
+        limit = constants.budget_steps * seconds
+        if server.budget_limit == 0.0:
+            server.budget_limit = server.budget = limit
+        server.budget_limit += constants.mean_weight * (limit - server.budget_limit)
     if measured.experiment_seconds != 0.0:
         gained = drafts.accepted.sum() - measured.experiment_gain
         lost = measured.experiment_seconds - gained / measured.price

@@ -1,7 +1,7 @@
 """`adaptive`: chooses K for each request of a step, from learnt acceptance, learnt step times and a price of time λ.
 
 What a plan is worth is in `turbospec.planning.objective`, what an experiment is worth in
-`turbospec.exploration.knowledge_gradient`; `decision` has one call that decides, and one that learns.
+`turbospec.exploration.knowledge_gradient`; `decision` has the call that decides, `learning` the one that learns.
 """
 
 from __future__ import annotations
