@@ -220,7 +220,7 @@ def test_a_first_token_is_worth_more_than_the_next_ones() -> None:
 def test_a_plan_without_drafts_is_kept_for_some_steps_only_where_no_draft_would_pay() -> None:
     longest: list[int] = []
     for law in (GOOD, never_accepted):
-        served = serve(adaptive(), law, 8)
+        served = serve(adaptive(), law, 32)
         kept = [step.plan for step in served.steps if step.plan.valid_steps > 1]
         assert not any(plan.draft_lengths.any() for plan in kept)
         longest.append(max((plan.valid_steps for plan in kept), default=1))
