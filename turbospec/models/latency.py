@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from turbospec.interface import FloatArray, StepOutcome
+from turbospec.interface import FloatArray
 from turbospec.models.non_negative import non_negative_fit
 from turbospec.models.online_regression import OnlineRegression
 from turbospec.models.profile import LatencySample
@@ -131,11 +131,11 @@ def _requests(sample: LatencySample) -> int:
     return sample.draft_rows[0] if sample.draft_rows else max(1, sample.tokens_batched - sample.prefill_tokens)
 
 
-def _pass_features(step: LatencySample | StepOutcome) -> FloatArray:
+def _pass_features(step: LatencySample) -> FloatArray:
     return step_features(float(step.tokens_batched), float(step.context_tokens), float(step.prefill_tokens), 0.0)
 
 
-def draft_features(step: LatencySample | StepOutcome) -> FloatArray:
+def draft_features(step: LatencySample) -> FloatArray:
     """(5,) features of a step's drafting: 1, passes, rows, KV tokens read, tokens caught up."""
     rows = step.draft_rows
     return np.array([1.0, len(rows), sum(rows), step.draft_context_tokens, step.catch_up_tokens], np.float64)

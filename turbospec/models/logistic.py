@@ -1,15 +1,15 @@
-"""A hierarchical logistic model that learns online. Both acceptance models are built on it.
+"""A hierarchical logistic model that learns online. The acceptance model is built on it.
 
-The log-odds of a success at feature f (a draft position, or a bin of confidence), for request i of class c, are a sum
+The log-odds of a success at feature f (a draft position), for request i of class c, are a sum
 
     x = prior[f] + level + offset[f] + class[c] + request[i]
 
 whose terms are independent Gaussians, updated by an extended Kalman filter with diagonal covariance: with p = σ(x),
 w = p(1 − p) and V the sum of the terms' variances, the mean of a term of variance P moves by P·(success − p) / (1 +
 w·V) and its variance falls by P²·w / (1 + w·V) (the update of Glicko ratings; Glickman, Applied Statistics 48, 1999).
-The terms are fitted jointly for a reason: deep positions, and bins of high confidence, are mostly observed on easy
-requests. The joint fit attributes their successes to the requests' own terms and not to the position or the bin. An
-observation moves the shared terms the less, the more is known about its request.
+The terms are fitted jointly for a reason: deep positions are mostly observed on easy requests. The joint fit attributes
+their successes to the requests' own terms and not to the position. An observation moves the shared terms the less, the
+more is known about its request.
 
 Old observations are discounted, so that the model follows changing traffic. The between-request variance (the prior
 variance of the requests' terms) is learnt too. Predictions account for the uncertainty V of x by MacKay's
@@ -134,7 +134,7 @@ def learn(
     Args:
         terms: the state, updated in place.
         class_id, row, feature: whose observation it is, and of what.
-        success: 1 or 0; a probability where the outcome itself was not observed.
+        success: 1 or 0.
         between_variance: the model's `between_request_variance`.
         memory, request_memory: as in `LogisticModel`.
     """

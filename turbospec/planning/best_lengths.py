@@ -37,7 +37,7 @@ class Gains(NamedTuple):
     sums: FloatArray
     """(at least depth, BINS) the histogram; overwritten by planning."""
     column_gains: FloatArray
-    """(depth,) Σ_i S[i,j]; empty without graphs."""
+    """(depth,) Σ_i S[i,j], survivals below 1 / BINS left out; empty without graphs."""
     drafting: IntArray
     """(depth,) requests that can draft so many tokens; empty without graphs."""
     graph_lengths: IntArray

@@ -77,6 +77,15 @@ def curve_seconds(slopes: FloatArray, tokens: int) -> float:
 
 
 @compiled
+def segment_of(tokens: int, segments: int) -> int:
+    """The segment of the verify curve in which one more token lies."""
+    segment = 0
+    while segment < segments - 1 and tokens >= VERIFY_KNOTS[segment + 1]:
+        segment += 1
+    return segment
+
+
+@compiled
 def no_draft_seconds(costs: LinearCosts) -> float:
     """Duration of the step without drafts."""
     return max(costs.floor + costs.no_draft + curve_seconds(costs.slopes, costs.base_tokens), MIN_STEP_SECONDS)
@@ -151,10 +160,8 @@ def best_plan(
     top = BINS - 1
     least_price = base_tokens / seconds if price < 0.0 else price
     last = len(costs.slopes) - 1
-    first_segment, before_first = 0, 0.0
-    while first_segment < last and costs.base_tokens >= VERIFY_KNOTS[first_segment + 1]:
-        before_first += costs.slopes[first_segment] * (VERIFY_KNOTS[first_segment + 1] - VERIFY_KNOTS[first_segment])
-        first_segment += 1
+    first_segment = segment_of(costs.base_tokens, last + 1)
+    before_first = curve_seconds(costs.slopes, int(VERIFY_KNOTS[first_segment]))
     for d in range(1, depth + 1):
         while top > 0 and counts[d - 1, top] == 0:
             top -= 1  # gains do not increase along a row

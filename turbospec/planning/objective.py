@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from turbospec.interface import PREFILL as PREFILL_PHASE
 from turbospec.interface import FloatArray, IntArray, Phase
-from turbospec.models.latency import VERIFY_KNOTS
 from turbospec.models.step_cost import (
     CATCH_UP,
     CONTEXT,
@@ -35,10 +35,10 @@ from turbospec.models.step_cost import (
     TOKENS,
     target_features,
 )
-from turbospec.planning.gain_histogram import LinearCosts, curve_seconds
+from turbospec.planning.gain_histogram import LinearCosts, curve_seconds, segment_of
 from turbospec.runtime.kernels import compiled
 
-PREFILL_PHASE, FIRST_DECODE_PHASE = Phase.PREFILL.value, Phase.FIRST_DECODE.value
+FIRST_DECODE_PHASE = Phase.FIRST_DECODE.value
 
 
 class StepShape(NamedTuple):
@@ -133,10 +133,7 @@ def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> 
 @compiled
 def slope_at(costs: LinearCosts) -> float:
     """Seconds of one more token in the target's pass, from the base tokens on."""
-    segment = 0
-    while segment < len(costs.slopes) - 1 and costs.base_tokens >= VERIFY_KNOTS[segment + 1]:
-        segment += 1
-    return costs.slopes[segment]
+    return costs.slopes[segment_of(costs.base_tokens, len(costs.slopes))]
 
 
 @compiled

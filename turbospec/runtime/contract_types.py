@@ -1,6 +1,6 @@
 """Converts a host's values to the types of the contract, for hosts that use others: int32, float32, numpy scalars.
 
-The slow way of `turbospec.runtime.host_checks`. It also says which field has the wrong type.
+The slow way of `turbospec.runtime.view_check` and `outcome_check`. It also says which field has the wrong type.
 """
 
 from __future__ import annotations

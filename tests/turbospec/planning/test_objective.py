@@ -149,7 +149,7 @@ def test_where_prompts_may_join_costs_are_the_mean_of_both_steps(
     second = plan_seconds(joined, lengths, 0)
     second -= joined.piecewise if lengths.any() else joined.no_draft
     if with_padding and lengths.any():
-        second += joined.draft_pass * (4 - length)  # the drafter runs as often, whoever joins later
+        second += joined.draft_pass * (4 - length)  # requests that join add no drafter pass
     expected = (1.0 - share) * plan_seconds(alone, lengths, with_padding) + share * second
     assert plan_seconds(mean, lengths, with_padding) == pytest.approx(expected, rel=1e-9)
 

@@ -155,8 +155,7 @@ def decide(
     fill_survival(terms, requests.rows, requests.class_ids, limits, 0.0, first, survival)
     gains = counted(survival, work[1, :n, :depth], counts, sums, limits, graph_lengths)
     rate = best_rate(gains, step_costs(weights, shape, 0.0), base)
-    factor = waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
-    price = rate * factor
+    price = rate * waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
 
     charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], constants.catch_up_tokens, charged)
     lag_seconds[:] = lag * weights[CATCH_UP]

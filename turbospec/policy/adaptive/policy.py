@@ -51,7 +51,6 @@ class AdaptivePolicy:
         self.server["considered_at"] = -self.constants.pause_steps
         self.server["drafted_at"] = -1
         self.slo: TpotSlo | None = None
-        self._records = PlansInFlight[_Record]()
         self._constants = unnamed(self.constants)
         self._graph_lengths: tuple[int, ...] = ()
         self._graph_array = np.zeros(0, np.int64)
