@@ -7,8 +7,10 @@ from turbospec.errors import UserError
 from turbospec.interface import (
     DraftGate,
     DraftSelection,
+    LookupView,
     Phase,
     Policy,
+    Source,
     StepOutcome,
     StepPlan,
     StepView,
@@ -17,8 +19,10 @@ from turbospec.interface import (
 __all__ = [
     "DraftGate",
     "DraftSelection",
+    "LookupView",
     "Phase",
     "Policy",
+    "Source",
     "StepOutcome",
     "StepPlan",
     "StepView",

@@ -50,8 +50,29 @@ class Phase(IntEnum):
     DECODE = 2
 
 
+class Source(IntEnum):
+    """What drafts for a request in a step."""
+
+    DRAFTER = 0
+    """The engine's drafter: a model or a head with passes of its own; the only source of most engines."""
+    LOOKUP = 1
+    """A look-up of what followed the request's last tokens in earlier text. Its drafts need no pass."""
+
+
 PREFILL = Phase.PREFILL.value
 """To compare arrays with: numpy takes four times as long with a member of an enumeration."""
+
+
+@dataclass(slots=True, frozen=True)
+class LookupView:
+    """What an engine's look-up found before the step is planned. Arrays have shape (n,), in the order of the view."""
+
+    lengths: IntArray
+    """Tokens that it found for each request, 0 to `StepView.max_draft`, within all limits of `draft_limits` except
+    those of the drafter. 0 in prefill."""
+    scores: FloatArray
+    """How good the match is, 0 or more: tokens that match, or the accepted length that the look-up expects. Only its
+    order of magnitude is used, and always of the same look-up."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,6 +130,9 @@ class StepView:
     """Draft lengths, 0 included, with a full CUDA graph: it is replayed if every request verifies exactly that many
     draft tokens. Any other mix of lengths runs in dearer piecewise graphs. Empty where the mix makes no difference, as
     in steps with prefill and in engines without graphs."""
+    lookup: LookupView | None = None
+    """What the look-up found; None in engines without a look-up beside the drafter. An engine whose only source is a
+    look-up describes it as a parallel drafter, in the fields above."""
 
     @property
     def size(self) -> int:
@@ -184,7 +208,8 @@ class StepPlan:
     """The controller's decision for one step."""
 
     draft_lengths: IntArray
-    """(n,) tokens to draft for each row of the view, 0 to its draft limit. If all are 0, no drafter pass runs."""
+    """(n,) tokens to draft for each row of the view, 0 to its draft limit. If none are of the drafter, no drafter pass
+    runs."""
     predicted_tokens: float = float("nan")
     """Expected tokens that the step emits, 0 or more; NaN where the policy does not predict."""
     predicted_seconds: float = float("nan")
@@ -206,6 +231,9 @@ class StepPlan:
     valid_steps: int = 1
     """Steps that may run on the plan, its own included, as long as the batch stays alike: 1 to `MAX_VALID_STEPS`. The
     rules are in `turbospec.runtime.plan_reuse`; an engine may call `plan` again sooner."""
+    sources: IntArray | None = None
+    """(n,) `Source` of each draft; None: the drafter makes all of them. A draft of the look-up is bounded by
+    `LookupView.lengths`, not by the draft limit."""
 
     @classmethod
     def same_length(cls, view: StepView, length: int, reason: str) -> StepPlan:
@@ -275,6 +303,8 @@ class StepOutcome:
     """Requests queued when the outcome was reported."""
     failures: int = 0
     """Requests that failed in this step."""
+    sources: IntArray | None = None
+    """(n,) `Source` that made each draft; None: the drafter made all of them."""
 
 
 class Policy(Protocol):

@@ -16,8 +16,10 @@ EXPORTS = {
     "turbospec": [
         "DraftGate",
         "DraftSelection",
+        "LookupView",
         "Phase",
         "Policy",
+        "Source",
         "StepOutcome",
         "StepPlan",
         "StepView",

@@ -20,7 +20,16 @@ from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 from turbospec.errors import UserError
 from turbospec.files.reading import MAX_INTEGER, read_lines
 from turbospec.files.writing import check_outputs
-from turbospec.interface import MAX_COUNT, MAX_DRAFT_LENGTH, MAX_REQUESTS, Phase, StepOutcome, StepPlan, StepView
+from turbospec.interface import (
+    MAX_COUNT,
+    MAX_DRAFT_LENGTH,
+    MAX_REQUESTS,
+    Phase,
+    Source,
+    StepOutcome,
+    StepPlan,
+    StepView,
+)
 from turbospec.observability.rotating_file import RotatingFile
 
 log = logging.getLogger("turbospec")
@@ -93,6 +102,12 @@ class TraceStep:
     """No-draft steps since the previous line that reused its plan. The oldest traces lack these three fields."""
     reused_plan_tokens: Annotated[Count, _renamed("reused_plan_tokens", "unplanned_tokens")] = 0
     reused_plan_seconds: Annotated[Seconds, _renamed("reused_plan_seconds", "unplanned_seconds")] = 0.0
+    sources: (
+        Annotated[list[Annotated[int, Field(ge=min(Source), le=max(Source))]], Field(max_length=MAX_REQUESTS)] | None
+    ) = None
+    """Who made each draft, as in the outcome. Traces of engines with one source have none of the last three fields."""
+    lookup_lengths: DraftLengths | None = None
+    lookup_scores: Annotated[list[Number], Field(max_length=MAX_REQUESTS)] | None = None
 
     def __post_init__(self) -> None:
         rows = (
@@ -100,6 +115,7 @@ class TraceStep:
             self.drafter_lag_tokens, self.draft_limits, self.planned, self.proposed, self.drafted, self.accepted,
             self.emitted, self.truncated,
         )  # fmt: skip
+        rows += tuple(row for row in (self.sources, self.lookup_lengths, self.lookup_scores) if row is not None)
         if any(len(row) != len(self.request_ids) for row in rows):
             raise ValueError("arrays of different lengths")
         if any(accepted > drafted for accepted, drafted in zip(self.accepted, self.drafted, strict=True)):
@@ -148,6 +164,9 @@ class TraceStep:
             reused_plan_steps=outcome.reused_plan_steps,
             reused_plan_tokens=outcome.reused_plan_tokens,
             reused_plan_seconds=_rounded(outcome.reused_plan_seconds),
+            sources=None if outcome.sources is None else outcome.sources.tolist(),
+            lookup_lengths=None if view.lookup is None else view.lookup.lengths.tolist(),
+            lookup_scores=None if view.lookup is None else view.lookup.scores.tolist(),
         )
 
 

@@ -13,9 +13,18 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from turbospec.interface import MAX_DRAFT_LENGTH, MAX_REQUESTS, BoolArray, FloatArray, IntArray, StepOutcome, StepView
+from turbospec.interface import (
+    MAX_DRAFT_LENGTH,
+    MAX_REQUESTS,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    LookupView,
+    StepOutcome,
+    StepView,
+)
 
-Struct = TypeVar("Struct", StepView, StepOutcome)
+Struct = TypeVar("Struct", StepView, LookupView, StepOutcome)
 Value = TypeVar("Value")
 
 
@@ -28,7 +37,7 @@ def with_contract_types(struct: object, kind: type[Struct]) -> Struct:
 
     Args:
         struct: has the attributes of `kind`.
-        kind: `StepView` or `StepOutcome`.
+        kind: `StepView`, `LookupView` or `StepOutcome`.
 
     Raises:
         HostFault: a field is missing, or has a type that does not hold such values.
@@ -114,11 +123,24 @@ def draft_lengths(value: Any) -> tuple[int, ...]:
     return lengths
 
 
+def optional_integers(value: Any) -> IntArray | None:
+    """a one-dimensional array of integers, or None"""
+    return None if value is None else integers(value)
+
+
+def optional_lookup(value: Any) -> LookupView | None:
+    """a LookupView, or None"""
+    return None if value is None else with_contract_types(value, LookupView)
+
+
 CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "int": integer,
     "float": seconds,
     "bool": flag,
     "IntArray": integers,
+    "IntArray | None": optional_integers,
+    "FloatArray": floats,
+    "LookupView | None": optional_lookup,
     "BoolArray": flags,
     "FloatArray | None": optional_table,
     "tuple[int, ...]": draft_lengths,

@@ -13,6 +13,7 @@ from turbospec.interface import (
     BoolArray,
     FloatArray,
     IntArray,
+    Source,
     StepOutcome,
     StepView,
 )
@@ -34,10 +35,13 @@ FAULTS = (
     f"draft_rows has more than {MAX_DRAFT_LENGTH + 1} passes, or one not between 0 and {MAX_REQUESTS} rows",
     "confidence has fewer columns than the longest draft, or is not between 0 and 1 at a proposed position",
     "request_ids is not the view's",
+    "sources has another length than the view, or a value that is no Source",
     "a field cannot be used",
 )
 """What is wrong with an outcome, by the result of `_fault`."""
 OTHER_REQUESTS = FAULTS.index("request_ids is not the view's")
+OTHER_SOURCES = OTHER_REQUESTS + 1
+LAST_SOURCE = max(Source).value
 NO_CONFIDENCE: FloatArray = np.zeros((0, 0))
 MAX_CONFIDENCE = 1.001
 """A probability of 1, computed from logits in float32 or less, may be slightly larger."""
@@ -101,6 +105,12 @@ def checked_outcome(outcome: StepOutcome, view: StepView, *, is_converted: bool 
                     outcome.step_seconds,
                     outcome.reused_plan_seconds,
                 )
+                if (
+                    fault == VALID
+                    and outcome.sources is not None
+                    and not _are_sources(outcome.sources, len(request_ids))
+                ):
+                    fault = OTHER_SOURCES
     except Exception:  # a field of another type may raise anything when it is used
         fault = UNUSUAL
     if fault == VALID:
@@ -114,6 +124,7 @@ def compile_check() -> None:
     """Compile the check, or load it from the cache, so that the first step does not wait for it."""
     one, flags = np.zeros(1, np.int64), np.zeros(1, np.bool_)
     compile_for(_are_equal, one, one)
+    compile_for(_are_sources, one, 1)
     compile_for(_outcome_fault, *[one] * 4, flags, one, NO_CONFIDENCE, False, 1, *[0] * 4, *[0.0] * 4)
 
 
@@ -125,6 +136,14 @@ def _are_equal(left: IntArray, right: IntArray) -> bool:
     for i in range(len(left)):
         differences |= left[i] ^ right[i]
     return differences == 0
+
+
+@compiled
+def _are_sources(sources: IntArray, n: int) -> bool:
+    bits = 0
+    for source in sources:
+        bits |= source | (LAST_SOURCE - source)
+    return len(sources) == n and bits >= 0
 
 
 @compiled

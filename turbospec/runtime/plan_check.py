@@ -8,19 +8,22 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from turbospec.interface import MAX_COUNT, MAX_VALID_STEPS, IntArray, StepPlan, StepView
+from turbospec.interface import MAX_COUNT, MAX_VALID_STEPS, IntArray, Source, StepPlan, StepView
 from turbospec.runtime.kernels import compile_for, compiled
 
 FAULTS = (
     "",
     "draft_lengths has another length than the view",
-    "draft_lengths must lie between 0 and the view's draft_limits",
+    "draft_lengths must lie between 0 and the view's draft_limits, or the look-up's lengths where it is the source",
     "draft_lengths must not exceed padded_length",
     "the policy changed the view's draft_limits",
     f"valid_steps is not between 1 and {MAX_VALID_STEPS}",
     f"predicted_tokens or predicted_seconds is neither NaN nor between 0 and {MAX_COUNT}",
+    "sources has another length than the view",
+    "sources has a value that is no Source",
 )
 """What is wrong with a plan, by the result of `_plan_fault`."""
+DRAFTER, LOOKUP = Source.DRAFTER.value, Source.LOOKUP.value
 MAX_REASON_CHARACTERS = 400
 
 
@@ -34,7 +37,8 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
     Args:
         plan: what the policy returned.
         view: that it was asked to plan; the policy may have changed its arrays.
-        limits: (n,) a copy of the view's draft limits from before the policy saw it. It becomes the array of the plan.
+        limits: (n,) a copy of the view's draft limits from before the policy saw it. It becomes the array of a plan
+            without sources.
 
     Raises:
         PlanFault: it is no plan for the view.
@@ -56,19 +60,31 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
         probe, reason = _flag("probe", probe), _one_line(reason)
     if padded and padded not in view.graph_lengths:
         raise PlanFault(f"padded_length is {padded}, not one of the view's {view.graph_lengths}")
+    after, sources = view.draft_limits, plan.sources
+    if sources is not None:
+        if view.lookup is None:
+            raise PlanFault("sources is given, but the view has no lookup")
+        sources = _integers("sources", sources)
+        limits = limits.copy()
+        fault = _sources_fault(sources, view.lookup.lengths, after, limits)
+        if fault:
+            raise PlanFault(FAULTS[fault])
+        after = limits
     try:
-        fault = _plan_fault(lengths, limits, view.draft_limits, padded, valid_steps, tokens, seconds)
+        fault = _plan_fault(lengths, limits, after, padded, valid_steps, tokens, seconds)
     except Exception:  # another type than the contract's
-        lengths = _integers(lengths)
-        fault = _plan_fault(lengths, limits, view.draft_limits, padded, valid_steps, tokens, seconds)
+        lengths = _integers("draft_lengths", lengths)
+        fault = _plan_fault(lengths, limits, after, padded, valid_steps, tokens, seconds)
     if fault:
         raise PlanFault(FAULTS[fault])
-    return StepPlan(limits, tokens, seconds, reason, plan.gate, padded, probe, plan.selection, valid_steps)
+    return StepPlan(limits, tokens, seconds, reason, plan.gate, padded, probe, plan.selection, valid_steps, sources)
 
 
 def compile_check() -> None:
     """Compile the check, or load it from the cache, so that the first step does not wait for it."""
-    compile_for(_plan_fault, *[np.zeros(1, np.int64)] * 3, 0, 1, 0.0, 0.0)
+    one = np.zeros(1, np.int64)
+    compile_for(_plan_fault, one, one, one, 0, 1, 0.0, 0.0)
+    compile_for(_sources_fault, one, one, one, one)
 
 
 def _integer(name: str, value: object) -> int:
@@ -90,10 +106,10 @@ def _flag(name: str, value: object) -> bool:
     return bool(cast(bool, value))
 
 
-def _integers(value: object) -> IntArray:
+def _integers(name: str, value: object) -> IntArray:
     array: NDArray[Any] = np.asarray(value)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise PlanFault(f"draft_lengths is {array.dtype} of shape {array.shape}, not integers of one dimension")
+        raise PlanFault(f"{name} is {array.dtype} of shape {array.shape}, not integers of one dimension")
     return np.array(array, np.int64)
 
 
@@ -102,6 +118,24 @@ def _one_line(reason: object) -> str:
         raise PlanFault(f"reason is a {type(reason).__name__}, not text")
     line = " ".join(reason[:MAX_REASON_CHARACTERS].split())
     return line.encode("utf-8", "backslashreplace").decode()  # a lone surrogate could not be written to a trace
+
+
+@compiled
+def _sources_fault(sources: IntArray, lookup_lengths: IntArray, limits_after: IntArray, limits: IntArray) -> int:
+    """Check a plan's sources, and replace the limits of the drafts that the look-up makes."""
+    n = len(limits)
+    if len(sources) != n:
+        return 7
+    if len(limits_after) != n or len(lookup_lengths) != n:
+        return 4
+    for i in range(n):
+        if limits_after[i] != limits[i]:
+            return 4
+        if sources[i] == LOOKUP:
+            limits[i] = lookup_lengths[i]
+        elif sources[i] != DRAFTER:
+            return 8
+    return 0
 
 
 @compiled

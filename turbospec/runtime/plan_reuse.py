@@ -7,7 +7,7 @@ ends sooner.
 There are two ways to reuse a plan:
 
 * The engine calls `plan` and `observe` in every step. `Controller` then returns the last plan
-  (`plan_again`): the same requests must decode, and no prefill may be pending.
+  (`plan_again`): the same requests must decode, no prefill may be pending, and a look-up must have found nothing.
 * The engine runs no-draft steps without calling `plan`, and reports their sums (`StepOutcome.reused_plan_steps`). A
   `RunningPlan` says whether the next step may run in this way too. A quarter of the requests may join or leave: if
   drafting does not pay for a batch, it does not pay for one of nearly its size, least of all while first tokens wait.
@@ -42,6 +42,8 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
         return None
     if plan.padded_length and plan.padded_length not in view.graph_lengths:
         return None
+    if view.lookup is not None and view.lookup.lengths.any():
+        return None  # what a look-up finds differs from step to step
     lengths = np.minimum(plan.draft_lengths, view.draft_limits)
     gate = None if plan.gate is None else plan.gate.for_next_step(lengths)
     return replace(plan, draft_lengths=lengths, gate=gate, reason="plan reused")

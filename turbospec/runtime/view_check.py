@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from turbospec.interface import MAX_COUNT, MAX_DRAFT_LENGTH, MAX_REQUESTS, IntArray, Phase, StepView
+from turbospec.interface import (
+    MAX_COUNT,
+    MAX_DRAFT_LENGTH,
+    MAX_REQUESTS,
+    FloatArray,
+    IntArray,
+    LookupView,
+    Phase,
+    StepView,
+)
 from turbospec.runtime.contract_types import HostFault, with_contract_types
 from turbospec.runtime.kernels import compile_for, compiled
 
@@ -28,6 +37,9 @@ FAULTS = (
     "draft_limits is not between 0 and max_draft",
     "draft_limits is not 0 in prefill",
     "request_ids has duplicates",
+    "lookup has arrays of another length than the view",
+    "lookup.lengths is not between 0 and max_draft, or not 0 in prefill",
+    f"lookup.scores is not between 0 and {MAX_COUNT}",
     "a field cannot be used",
 )
 """What is wrong with a view, by the result of `_view_fault`."""
@@ -77,6 +89,11 @@ def checked_view(view: StepView, *, is_converted: bool = False) -> StepView:
                 view.now,
                 view.waiting_seconds,
             )
+            lookup = view.lookup
+            if lookup is not None and fault == VALID:
+                fault = UNUSUAL
+                if type(lookup) is LookupView:
+                    fault = _lookup_fault(lookup.lengths, lookup.scores, view.phase, view.max_draft)
     except Exception:  # a field of another type may raise anything when it is used
         fault = UNUSUAL
     if fault == VALID:
@@ -88,7 +105,9 @@ def checked_view(view: StepView, *, is_converted: bool = False) -> StepView:
 
 def compile_check() -> None:
     """Compile the check, or load it from the cache, so that the first step does not wait for it."""
-    compile_for(_view_fault, *[np.zeros(1, np.int64)] * 8, *[0] * 3, 0.0, 0.0)
+    one = np.zeros(1, np.int64)
+    compile_for(_view_fault, *[one] * 8, *[0] * 3, 0.0, 0.0)
+    compile_for(_lookup_fault, one, np.zeros(1), one, 0)
 
 
 def _are_draft_lengths(lengths: tuple[int, ...]) -> bool:
@@ -150,6 +169,22 @@ def _view_fault(
     if drafting_in_prefill < 0:
         return 11
     return 0 if _all_differ(request_ids) else 12
+
+
+@compiled
+def _lookup_fault(lengths: IntArray, scores: FloatArray, phase: IntArray, max_draft: int) -> int:
+    n = len(phase)
+    if len(lengths) != n or len(scores) != n:
+        return 13
+    found = 0
+    for i in range(n):
+        found |= lengths[i] | (max_draft - lengths[i]) | ((phase[i] - 1) & -lengths[i])
+    if found < 0:
+        return 14
+    for i in range(n):
+        if not 0.0 <= scores[i] <= MAX_COUNT:
+            return 15
+    return 0
 
 
 @compiled
