@@ -49,7 +49,8 @@ def test_drafts_of_the_look_up_are_bounded_by_what_it_found() -> None:
     plan = controller.plan(view)
     assert controller.stats.guard_trips == 0
     assert plan.draft_lengths.tolist() == [2, 8, 5]
-    assert plan.sources is not None and plan.sources.tolist() == [0, 1, 1]
+    assert plan.sources is not None
+    assert plan.sources.tolist() == [0, 1, 1]
     assert view.draft_limits.tolist() == [2, 2, 0]
 
 
@@ -68,7 +69,8 @@ def test_drafts_of_the_look_up_are_bounded_by_what_it_found() -> None:
 def test_a_plan_beyond_its_sources_is_replaced_by_the_fallback(lengths: Any, sources: Any, fault: str) -> None:
     controller = Controller(Scripted(mixed(lengths, sources)))
     plan = controller.plan(a_view())
-    assert plan.draft_lengths.tolist() == [0, 0, 0] and plan.sources is None
+    assert plan.draft_lengths.tolist() == [0, 0, 0]
+    assert plan.sources is None
     assert controller.stats.guard_trips == 1
     assert fault in controller.stats.last_fault
 
@@ -94,7 +96,8 @@ def test_a_look_up_that_breaks_the_contract_is_a_fault_of_the_host(lookup: Looku
     controller = Controller(Scripted(mixed([0, 0, 0], [0, 0, 0])))
     plan = controller.plan(a_view(lookup=lookup))
     assert not plan.draft_lengths.any()
-    assert controller.stats.host_faults == 1 and controller.stats.guard_trips == 0
+    assert controller.stats.host_faults == 1
+    assert controller.stats.guard_trips == 0
     assert fault in controller.stats.last_fault
 
 
