@@ -5,6 +5,9 @@ Observations are censored. Of a draft of 5 with 2 accepted, positions 1 and 2 su
 observed. Where EOS, a stop string or max_tokens cut the acceptance short, no position failed. The server's acceptance
 at each position, and the deviation of each service class and of each request from it, are terms of a `LogisticModel`.
 
+Each source has a model of its own. That of a look-up has a term for each position and each order of magnitude of the
+match's score, its bucket: a long match is right more often, and the longer a draft has been right, the more so.
+
 S[i,j] = a[i,1]···a[i,j], the survival, is the probability that the first j draft tokens are all accepted.
 """
 
@@ -14,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turbospec.interface import BoolArray, FloatArray, IntArray
+from turbospec.interface import MAX_DRAFT_LENGTH, BoolArray, FloatArray, IntArray
 from turbospec.models.logistic import (
     CLASS_PRIOR_VARIANCE,
     MAX_CLASSES,
@@ -34,6 +37,12 @@ MAX_ACCEPTANCE = 0.995
 """Upper bound of every estimated acceptance probability."""
 MIN_SURVIVAL = 1.0 / 64.0
 """No token is drafted after one whose survival is below this."""
+SCORE_BUCKETS = 5
+"""Buckets of a look-up's score: below 2, 4, 8, 16, and above."""
+LOOKUP_POSITIONS = 4
+"""Draft positions that a look-up's model keeps apart; the last one stands for all that follow."""
+ONE_BUCKET = np.zeros(0, np.int64)
+"""The buckets of a source without scores."""
 
 
 class Memory(NamedTuple):
@@ -48,11 +57,13 @@ class Memory(NamedTuple):
 
 
 class VerifiedDrafts(NamedTuple):
-    """A step's verified drafts; all arrays have shape (n,)."""
+    """A step's verified drafts of one source; all arrays have shape (n,)."""
 
     rows: IntArray
     """Rows of the per-request state."""
     class_ids: IntArray
+    buckets: IntArray
+    """Of the scores; empty for a source without scores."""
     drafted: IntArray
     accepted: IntArray
     truncated: BoolArray
@@ -99,11 +110,30 @@ class AcceptanceModel:
         return rows, new
 
 
+def lookup_model(capacity: int, *, prior: float, memory: Memory) -> LogisticModel:
+    """The model of a look-up, with `capacity` rows of per-request state."""
+    features = np.full(SCORE_BUCKETS * LOOKUP_POSITIONS, prior)
+    return LogisticModel(features, capacity, memory=memory.server, request_memory=memory.request)
+
+
+@compiled
+def score_buckets(scores: FloatArray) -> IntArray:
+    """(m,) the bucket of each score."""
+    buckets = np.zeros(len(scores), np.int64)
+    for i in range(len(scores)):
+        score = scores[i]
+        while score >= 2.0 and buckets[i] < SCORE_BUCKETS - 1:
+            score /= 2.0
+            buckets[i] += 1
+    return buckets
+
+
 @compiled
 def fill_survival(
     terms: Terms,
     rows: IntArray,
     class_ids: IntArray,
+    buckets: IntArray,
     limits: IntArray,
     deviations: float,
     first: FloatArray,
@@ -115,6 +145,7 @@ def fill_survival(
         terms: of an `AcceptanceModel`.
         rows: (n,) rows of the per-request state.
         class_ids: (n,) service classes.
+        buckets: (n,) of the scores; empty for a source without scores.
         limits: (n,) draft limits.
         deviations: standard deviations; the requests' own part of the variance is divided by n.
         first: (n,) a[i,1].
@@ -123,15 +154,19 @@ def fill_survival(
     n, depth, between_variance = len(rows), survival.shape[1], between_request_variance(terms)
     # The odds exp(κ·(position + rest)) factor into exp(κ·position)·exp(κ·rest). With κ rounded to a few levels, the
     # first factor is shared between requests, which leaves one exponential per request instead of one per draft token.
-    position_odds = np.zeros((KAPPA_LEVELS + 1, depth))
+    positions = len(terms.prior) // SCORE_BUCKETS if len(buckets) else len(terms.prior)
+    position_odds = np.zeros((SCORE_BUCKETS if len(buckets) else 1, KAPPA_LEVELS + 1, depth))
     for i in range(n):
         class_mean, class_variance = posterior(terms.classes, class_ids[i] % MAX_CLASSES, CLASS_PRIOR_VARIANCE)
         request_mean, request_variance = posterior(terms.requests, rows[i], between_variance)
         variance = terms.level[1] + class_variance + request_variance
         kappa = int(KAPPA_LEVELS / np.sqrt(1.0 + np.pi / 8.0 * variance) + 0.5)
-        if position_odds[kappa, 0] == 0.0:
+        bucket = buckets[i] if len(buckets) else 0
+        odds_at = position_odds[bucket, kappa]
+        if odds_at[0] == 0.0:
             for j in range(depth):
-                position_odds[kappa, j] = np.exp(kappa / KAPPA_LEVELS * (terms.prior[j] + terms.offsets[0, j]))
+                feature = bucket * positions + min(j, positions - 1)
+                odds_at[j] = np.exp(kappa / KAPPA_LEVELS * (terms.prior[feature] + terms.offsets[0, feature]))
         raised = 0.0
         if deviations > 0.0:
             raised = deviations * np.sqrt(terms.level[1] + (class_variance + request_variance) / n)
@@ -141,7 +176,7 @@ def fill_survival(
             if j >= limits[i] or product < MIN_SURVIVAL:
                 survival[i, j:] = 0.0
                 break
-            odds = position_odds[kappa, j] * rest_odds
+            odds = odds_at[j] * rest_odds
             product *= min(odds / (1.0 + odds), MAX_ACCEPTANCE)
             survival[i, j] = product
         first[i] = survival[i, 0]
@@ -157,7 +192,10 @@ def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: in
         memory: of the model.
         idle_steps: steps without any draft just before this one.
     """
-    between_variance, depth = between_request_variance(terms), len(terms.prior)
+    between_variance, scored = between_request_variance(terms), len(drafts.buckets) > 0
+    positions = len(terms.prior) // SCORE_BUCKETS if scored else len(terms.prior)
+    # A draft may be longer than what a drafter's model knows; a look-up's last position stands for all that follow.
+    depth = MAX_DRAFT_LENGTH if scored else positions
     accepted, drafted = drafts.accepted, drafts.drafted
     idle_factor = memory.idle_decay**idle_steps
     for i in range(len(drafts.rows)):
@@ -168,9 +206,12 @@ def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: in
             terms.requests[row, 0] *= memory.idle_decay
             terms.requests[row, 1] *= memory.idle_decay
             continue
+        first = drafts.buckets[i] * positions if scored else 0
         successes = min(accepted[i], depth)
         for j in range(successes):
-            learn(terms, class_id, row, j, 1.0, between_variance, memory.server, memory.request)
+            feature = first + min(j, positions - 1)
+            learn(terms, class_id, row, feature, 1.0, between_variance, memory.server, memory.request)
         if accepted[i] < drafted[i] and not drafts.truncated[i] and accepted[i] < depth:
-            learn(terms, class_id, row, successes, 0.0, between_variance, memory.server, memory.request)
+            feature = first + min(successes, positions - 1)
+            learn(terms, class_id, row, feature, 0.0, between_variance, memory.server, memory.request)
         learn_between_request_variance(terms, row, between_variance)

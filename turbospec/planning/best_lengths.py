@@ -1,6 +1,6 @@
-"""The best draft lengths of a step, for each request: the plan of the gain histogram, given to the requests.
+"""The best draft lengths of a step, for each offer: the plan of the gain histogram, given to the requests.
 
-Fixed costs of requests (catching up their drafter KV lag) make the plan a knapsack problem; it is solved approximately.
+Fixed costs of drafts (catching up their drafter KV lag) make the plan a knapsack problem; it is solved approximately.
 The tests state the loss against the exact planner.
 """
 
@@ -13,65 +13,130 @@ import numpy as np
 
 from turbospec.interface import FloatArray, IntArray
 from turbospec.planning.gain_histogram import (
+    BINS,
     LinearCosts,
     best_padded,
     best_plan,
     count_gains,
     draft_lengths,
+    drafter_work,
     no_draft_seconds,
     plan_seconds,
     spread_fixed_costs,
 )
+from turbospec.planning.objective import catch_up_seconds, expected_gain, slope_at
+from turbospec.planning.offers import Offers, choose_sources, offer_lookups
 from turbospec.runtime.kernels import compiled
 
 
 class Gains(NamedTuple):
     """What each draft token of a step gains, with scratch space for planning."""
 
+    offers: Offers
     survival: FloatArray
-    """(n, depth) S[i,j]; 0 past a limit."""
+    """(offers, depth) S[o,j]; 0 past a limit."""
+    offered: FloatArray
+    """(offers, depth) the same, 0 for the offers that are not considered; `survival` itself with one source."""
     net: FloatArray
-    """(n, depth) scratch space."""
+    """(offers, depth) scratch space."""
     counts: IntArray
-    """(at least depth, BINS) the histogram; overwritten by planning."""
+    """(more than depth, BINS) the histogram; overwritten by planning."""
     sums: FloatArray
-    """(at least depth, BINS) the histogram; overwritten by planning."""
+    """(more than depth, BINS) the histogram; overwritten by planning."""
     column_gains: FloatArray
-    """(depth,) Σ_i S[i,j], survivals below 1 / BINS left out; empty without graphs."""
+    """(depth,) Σ_o of what is offered, survivals below 1 / BINS left out; empty without graphs."""
     drafting: IntArray
-    """(depth,) requests that can draft so many tokens; empty without graphs."""
+    """(depth,) requests for which the drafter can draft so many tokens; empty without graphs."""
     graph_lengths: IntArray
     """As in a view."""
 
 
 @compiled
-def counted(
-    survival: FloatArray, net: FloatArray, counts: IntArray, sums: FloatArray, limits: IntArray, graph_lengths: IntArray
+def empty_gains(
+    offers: Offers,
+    survival: FloatArray,
+    offered: FloatArray,
+    net: FloatArray,
+    counts: IntArray,
+    sums: FloatArray,
+    graph_lengths: IntArray,
 ) -> Gains:
-    """The gains of a step; `limits` are its (n,) draft limits, the other arguments as in `Gains`."""
-    depth = survival.shape[1]
-    count_gains(survival, depth, counts, sums)
-    kinds = depth if len(graph_lengths) else 0
-    column_gains, drafting = np.zeros(kinds), np.zeros(kinds, np.int64)
-    for j in range(kinds):
-        column_gains[j] = sums[j].sum()
-    if kinds:
-        for i in range(len(limits)):
-            for j in range(limits[i]):
-                drafting[j] += 1
-    return Gains(survival, net, counts, sums, column_gains, drafting, graph_lengths)
+    """The gains of a step before `count`; the arguments are as in `Gains`."""
+    kinds = survival.shape[1] if len(graph_lengths) else 0
+    columns, drafting = np.zeros(kinds), np.zeros(kinds, np.int64)
+    return Gains(offers, survival, offered, net, counts, sums, columns, drafting, graph_lengths)
 
 
 @compiled
-def best_rate(gains: Gains, costs: LinearCosts, base_tokens: float) -> float:
-    """Largest (base + gain) / seconds of a step, in tokens/s; to be called before `best_lengths`."""
-    n, depth = gains.survival.shape
-    rate, _ = best_plan(gains.counts, gains.sums, depth, costs, -1.0, base_tokens, math.inf)
+def count(gains: Gains) -> None:
+    """Fill the histogram, and the columns where there are graphs, with what is offered."""
+    offers, offered = gains.offers, gains.offered
+    n, (_, depth) = offers.requests, offered.shape
+    count_gains(offered, n, gains.counts, gains.sums)
+    if not len(gains.graph_lengths):
+        return
+    gains.drafting[:] = 0
+    for j in range(depth):
+        gains.column_gains[j] = gains.sums[j + 1].sum()
+        for offer in range(n, len(offered)):
+            if offered[offer, j] * BINS >= 1.0:
+                gains.column_gains[j] += offered[offer, j]
+    for i in range(n):
+        if offered[i, 0] > 0.0:
+            for j in range(offers.limits[i]):
+                gains.drafting[j] += 1
+
+
+@compiled
+def consider(gains: Gains, costs: LinearCosts, price: float, fixed_seconds: FloatArray) -> None:
+    """Choose the source of each request for a price of time, and count; a place costs what it adds to the pass."""
+    if len(gains.survival) > gains.offers.requests:
+        place = price * slope_at(costs)
+        token, fixed = price * costs.draft_token, price * fixed_seconds
+        choose_sources(gains.offers, gains.survival, place, token, fixed, gains.offered)
+    count(gains)
+
+
+@compiled
+def _count_lookups(gains: Gains) -> None:
+    """The same for the look-up's offers alone."""
+    offer_lookups(gains.offers, gains.survival, gains.offered)
+    count(gains)
+
+
+@compiled
+def _best_rate(gains: Gains, costs: LinearCosts, base_tokens: float) -> tuple[float, float]:
+    n, depth = gains.offers.requests, gains.survival.shape[1]
+    rate, plan = best_plan(gains.counts, gains.sums, depth, costs, -1.0, base_tokens, math.inf)
     if len(gains.graph_lengths):
         padded, _ = best_padded(
             gains.column_gains, gains.drafting, n, costs, -1.0, base_tokens, math.inf, 0.0, gains.graph_lengths
         )
         rate = max(rate, padded)
+    least = 0.0
+    if plan.of_last_bin:
+        least = plan.last_bin / BINS
+    return rate, least
+
+
+@compiled
+def best_rate(gains: Gains, costs: LinearCosts, base_tokens: float, fixed_seconds: FloatArray) -> float:
+    """Largest (base + gain) / seconds of a step, in tokens/s; to be called before `best_lengths`.
+
+    With two sources it chooses those of the offers: of both, by the price that the look-up alone leads to.
+    """
+    if len(gains.survival) == gains.offers.requests:
+        count(gains)
+        return _best_rate(gains, costs, base_tokens)[0]
+    _count_lookups(gains)
+    rate, least = _best_rate(gains, costs, base_tokens)
+    for _ in range(2):
+        place = max(least, rate * slope_at(costs))
+        offers, survival = gains.offers, gains.survival
+        choose_sources(offers, survival, place, rate * costs.draft_token, rate * fixed_seconds, gains.offered)
+        count(gains)
+        both, least = _best_rate(gains, costs, base_tokens)
+        rate = max(rate, both)
     return rate
 
 
@@ -79,59 +144,86 @@ def best_rate(gains: Gains, costs: LinearCosts, base_tokens: float) -> float:
 def best_lengths(
     gains: Gains, costs: LinearCosts, price: float, fixed_seconds: FloatArray, max_seconds: float, lengths: IntArray
 ) -> int:
-    """Fill (n,) `lengths` with those of the largest gain − λ · (seconds + fixed seconds of the requests that draft).
+    """Fill (offers,) `lengths` with those of the largest gain − λ · (seconds + fixed seconds of the drafts).
 
     Args:
-        gains: of the step.
+        gains: of the step, counted.
         costs: of the step.
         price: λ, tokens/s.
-        fixed_seconds: (n,) seconds that a request costs if it drafts at all.
+        fixed_seconds: (offers,) seconds that a draft costs beside its tokens.
         max_seconds: plans that take longer are not chosen; fixed costs are not counted.
         lengths: to be filled.
 
     Returns:
         The length that drafts are padded to; 0 for none.
     """
-    survival, (n, depth) = gains.survival, gains.survival.shape
+    padded = _best_of_offered(gains, costs, price, fixed_seconds, max_seconds, lengths)
+    n = gains.offers.requests
+    if len(lengths) == n or not lengths[:n].any():
+        return padded
+    # Without the drafter its passes are saved for all requests.
+    value = expected_gain(gains.survival, lengths) - price * catch_up_seconds(fixed_seconds, lengths)
+    value -= price * plan_seconds(costs, lengths, n, padded)
+    alone = np.empty_like(lengths)
+    _count_lookups(gains)
+    padded_alone = _best_of_offered(gains, costs, price, fixed_seconds, max_seconds, alone)
+    if expected_gain(gains.survival, alone) - price * plan_seconds(costs, alone, n, padded_alone) >= value:
+        lengths[:] = alone
+        return padded_alone
+    return padded
+
+
+@compiled
+def _best_of_offered(
+    gains: Gains, costs: LinearCosts, price: float, fixed_seconds: FloatArray, max_seconds: float, lengths: IntArray
+) -> int:
+    """`best_lengths` of the offers that are considered."""
+    offered, (size, depth), n = gains.offered, gains.offered.shape, gains.offers.requests
     total_fixed = 0.0
-    for i in range(n):
-        if survival[i, 0] > 0.0:
+    for i in range(size):
+        if offered[i, 0] > 0.0:
             total_fixed += fixed_seconds[i]
-    net = survival
+    net = offered
     if total_fixed > 0.0:
         net = gains.net
-        spread_fixed_costs(survival, depth, price * fixed_seconds, net)
-        count_gains(net, depth, gains.counts, gains.sums)
+        spread_fixed_costs(offered, depth, price * fixed_seconds, net)
+        count_gains(net, n, gains.counts, gains.sums)
     value, plan = best_plan(gains.counts, gains.sums, depth, costs, price, 0.0, max_seconds)
     if len(gains.graph_lengths):
         padded_value, padded = best_padded(
             gains.column_gains, gains.drafting, n, costs, price, 0.0, max_seconds, total_fixed, gains.graph_lengths
         )
         if padded_value > value:
-            for i in range(n):
+            for i in range(size):
                 length = 0
-                while length < min(padded.padded_length, depth) and survival[i, length] > 0.0:
+                while length < min(padded.padded_length, depth) and offered[i, length] > 0.0:
                     length += 1
                 lengths[i] = length
             return padded.padded_length
-    draft_lengths(net, plan, lengths)
+    draft_lengths(net, plan, n, lengths)
     if total_fixed > 0.0 and plan.depth:
-        _drop_losers(survival, costs, price, fixed_seconds, lengths)
+        _drop_losers(offered, costs, price, fixed_seconds, n, lengths)
     return 0
 
 
 @compiled
 def _drop_losers(
-    survival: FloatArray, costs: LinearCosts, price: float, fixed_seconds: FloatArray, lengths: IntArray
+    survival: FloatArray,
+    costs: LinearCosts,
+    price: float,
+    fixed_seconds: FloatArray,
+    requests: int,
+    lengths: IntArray,
 ) -> None:
-    """Leave out the requests whose gain does not cover their fixed cost; a plan may have cut their drafts short."""
+    """Leave out the drafts whose gain does not cover their fixed cost; a plan may have cut them short."""
     total = lengths.sum()
-    if total == 0:
+    depth = drafter_work(lengths, requests)[1]
+    if depth == 0:
         return
-    with_drafts = plan_seconds(costs, lengths, 0) - costs.draft_start - costs.piecewise
-    with_drafts -= costs.draft_pass * lengths.max()
+    with_drafts = plan_seconds(costs, lengths, requests, 0) - costs.draft_start - costs.piecewise
+    with_drafts -= costs.draft_pass * depth
     each = (with_drafts - no_draft_seconds(costs) + costs.no_draft) / total
-    for i in range(len(lengths)):
+    for i in range(requests):
         if lengths[i] and fixed_seconds[i] > 0.0:
             gain = 0.0
             for j in range(lengths[i]):
@@ -141,10 +233,12 @@ def _drop_losers(
 
 
 @compiled
-def shorten(lengths: IntArray, padded: int, costs: LinearCosts, lag_seconds: FloatArray, longest: float) -> int:
-    """Leave out the requests with most to catch up, until the step is short enough; returns the padded length."""
+def shorten(
+    lengths: IntArray, requests: int, padded: int, costs: LinearCosts, lag_seconds: FloatArray, longest: float
+) -> int:
+    """Leave out the drafts with most to catch up, until the step is short enough; returns the padded length."""
     while lengths.any():
-        seconds, last = plan_seconds(costs, lengths, padded), -1
+        seconds, last = plan_seconds(costs, lengths, requests, padded), -1
         for i in range(len(lengths)):
             if lengths[i] and lag_seconds[i] > 0.0:
                 seconds += lag_seconds[i]

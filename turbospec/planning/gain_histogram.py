@@ -1,18 +1,23 @@
 """The best draft lengths of a step, from a histogram of what draft tokens gain.
 
-    max over k   Σ_i Σ_{j≤k_i} gain[i,j]  −  λ · (D(d, m) + V(m)),      d = max_i k_i,  m = Σ_i k_i
+    max over k   Σ_o Σ_{j≤k_o} gain[o,j]  −  λ · (D(d, m) + V(m + l))
 
-For a depth d and a number of draft tokens m the best tokens are the m largest gains of the first d positions
-(`turbospec.planning.exact` has the argument). Sorting n·K gains would take longer than all the rest. Here they are
-counted in bins, for each position. The plans considered take whole bins from the top, or reach a knot of the verify
-curve within one. Their number is `BINS` · K, whatever n is. Gains in one bin differ by less than `1 / BINS`: where
-this planner and the exact one disagree about a token, its net gain is smaller than that.
+An offer o is a draft that could be made for a request: rows 0 to n - 1 are those of the drafter, the rows after them
+those of a look-up, which needs no pass. d = max_o k_o and m = Σ_o k_o over the drafter's rows, l = Σ_o k_o over the
+others. At most one row of a request has gains: `turbospec.planning.best_lengths` chooses the source.
+
+For a depth d and a number of draft tokens the best tokens are those of the largest gains, of the first d positions for
+the drafter (`turbospec.planning.exact` has the argument). Sorting all gains would take longer than all the rest. Here
+they are counted in bins, for each position of the drafter, and for all positions of the look-up together. The plans
+considered take whole bins from the top, or reach a knot of the verify curve within one. Their number is `BINS` · K,
+whatever n is. Gains in one bin differ by less than `1 / BINS`: where this planner and the exact one disagree about a
+token, its net gain is smaller than that.
 
 The same scan finds the best token rate of a step, the largest (n + gain) / seconds: no iteration is needed, as the plan
 of the best rate is among the plans considered.
 
-A fixed cost c_i of a request that drafts (catching up its drafter KV lag) is spread over the request's first tokens:
-the first t tokens gain (Σ_{j≤t} gain[i,j] − λ·c_i) / t each, for the t at which that is largest.
+A fixed cost c_o of a draft (catching up the drafter KV lag) is spread over its first tokens: the first t tokens gain
+(Σ_{j≤t} gain[o,j] − λ·c_o) / t each, for the t at which that is largest.
 """
 
 from __future__ import annotations
@@ -55,13 +60,13 @@ class HistogramPlan(NamedTuple):
     gain: float
     """Σ of the gains of its tokens."""
     seconds: float
-    """Duration of the step; without the fixed costs of requests, except where it is padded."""
+    """Duration of the step; without the fixed costs of drafts, except where it is padded."""
     depth: int
-    """Longest draft; 0 for no drafts."""
+    """Longest draft of the drafter; 0 for none."""
     last_bin: int
     """Bin of the smallest gains in the plan."""
     of_last_bin: int
-    """Tokens of that bin that are in the plan."""
+    """Tokens of that bin that are in the plan; 0 for a plan without drafts."""
     padded_length: int
     """Length that every draft is padded to; 0 for none."""
 
@@ -92,42 +97,60 @@ def no_draft_seconds(costs: LinearCosts) -> float:
 
 
 @compiled
-def plan_seconds(costs: LinearCosts, lengths: IntArray, padded_length: int) -> float:
-    """Duration of a step with these (n,) draft lengths, fixed costs of requests not included."""
+def drafter_work(lengths: IntArray, requests: int) -> tuple[int, int]:
+    """Tokens that the drafter drafts, and its longest draft.
+
+    Args:
+        lengths: (offers,) draft lengths.
+        requests: n; the first n offers are the drafter's.
+    """
     tokens, depth = 0, 0
-    for i in range(len(lengths)):
+    for i in range(requests):
         tokens += lengths[i]
         depth = max(depth, lengths[i])
-    if tokens == 0:
-        return no_draft_seconds(costs)
-    seconds = costs.floor + costs.draft_start + costs.draft_token * tokens
-    if padded_length:
-        seconds += costs.draft_pass * padded_length
-        return seconds + curve_seconds(costs.slopes, costs.base_tokens + padded_length * len(lengths))
-    seconds += costs.piecewise + costs.draft_pass * depth
-    return seconds + curve_seconds(costs.slopes, costs.base_tokens + tokens)
+    return tokens, depth
 
 
 @compiled
-def count_gains(gains: FloatArray, depth: int, counts: IntArray, sums: FloatArray) -> None:
+def plan_seconds(costs: LinearCosts, lengths: IntArray, requests: int, padded_length: int) -> float:
+    """Duration of a step of n requests with these (offers,) draft lengths, fixed costs of drafts not included."""
+    drafted, depth = drafter_work(lengths, requests)
+    tokens = drafted
+    for i in range(requests, len(lengths)):
+        tokens += lengths[i]
+    if tokens == 0:
+        return no_draft_seconds(costs)
+    seconds = costs.floor
+    if drafted:
+        seconds += costs.draft_start + costs.draft_token * drafted
+        seconds += costs.draft_pass * (padded_length if padded_length else depth)
+    if padded_length:
+        return seconds + curve_seconds(costs.slopes, costs.base_tokens + padded_length * requests)
+    return seconds + costs.piecewise + curve_seconds(costs.slopes, costs.base_tokens + tokens)
+
+
+@compiled
+def count_gains(gains: FloatArray, requests: int, counts: IntArray, sums: FloatArray) -> None:
     """Fill a histogram.
 
     Args:
-        gains: (n, K) not increasing along a row.
-        depth: positions to count.
-        counts: (K, BINS) tokens by position and bin; overwritten.
-        sums: (K, BINS) their summed gains; overwritten.
+        gains: (offers, K) not increasing along a row.
+        requests: n; the first n offers are the drafter's.
+        counts: (K + 1, BINS) tokens by bin; row 0 has those of the look-up, row d the d-th ones of the drafter.
+        sums: (K + 1, BINS) their summed gains.
     """
-    counts[:depth] = 0
-    sums[:depth] = 0.0
+    depth = gains.shape[1]
+    counts[: depth + 1] = 0
+    sums[: depth + 1] = 0.0
     for i in range(len(gains)):
         for j in range(depth):
             place = int(gains[i, j] * BINS)
             if place <= 0:
                 break
             place = min(place, BINS - 1)
-            counts[j, place] += 1
-            sums[j, place] += gains[i, j]
+            row = j + 1 if i < requests else 0
+            counts[row, place] += 1
+            sums[row, place] += gains[i, j]
 
 
 @compiled
@@ -144,7 +167,7 @@ def best_plan(
 
     Args:
         counts, sums: the histogram.
-        depth: positions in it.
+        depth: positions of the drafter in it.
         costs: of the step.
         price: λ in tokens/s; negative for the largest token rate.
         base_tokens: tokens that the step emits without drafts.
@@ -156,31 +179,38 @@ def best_plan(
     seconds = no_draft_seconds(costs)
     best = HistogramPlan(0.0, seconds, 0, 0, 0, 0)
     value = base_tokens / seconds if price < 0.0 else -price * seconds
-    taken, gained, highest = np.zeros(BINS, np.int64), np.zeros(BINS), BINS - 1
-    top = BINS - 1
+    taken, drafted, gained = np.zeros(BINS, np.int64), np.zeros(BINS, np.int64), np.zeros(BINS)
+    top, highest = BINS - 1, 0
     least_price = base_tokens / seconds if price < 0.0 else price
     last = len(costs.slopes) - 1
     first_segment = segment_of(costs.base_tokens, last + 1)
     before_first = curve_seconds(costs.slopes, int(VERIFY_KNOTS[first_segment]))
-    for d in range(1, depth + 1):
-        while top > 0 and counts[d - 1, top] == 0:
-            top -= 1  # gains do not increase along a row
+    for d in range(depth + 1):
         if d == 1:
-            highest = top
+            top = BINS - 1
+        while top > 0 and counts[d, top] == 0:
+            top -= 1  # gains do not increase along a row
+        highest = max(highest, top)
+        if d == 0 and top == 0:
+            continue
         added = 0.0
         for place in range(1, top + 1):
-            taken[place] += counts[d - 1, place]
-            gained[place] += sums[d - 1, place]
-            added += sums[d - 1, place]
+            taken[place] += counts[d, place]
+            gained[place] += sums[d, place]
+            added += sums[d, place]
+            if d:
+                drafted[place] += counts[d, place]
         if d > 1 and added <= least_price * costs.draft_pass:
             break  # nor do the sums of positions: no further pass pays for itself
-        fixed = costs.floor + costs.piecewise + costs.draft_start + costs.draft_pass * d
-        tokens, gain, segment, before = 0, 0.0, first_segment, before_first
+        fixed = costs.floor + costs.piecewise
+        if d:
+            fixed += costs.draft_start + costs.draft_pass * d
+        tokens, of_drafter, gain, segment, before = 0, 0.0, 0.0, first_segment, before_first
         for place in range(highest, 0, -1):
             left = taken[place]
             if left == 0:
                 continue
-            each = gained[place] / left
+            each, share = gained[place] / left, drafted[place] / left
             while left > 0:
                 # Up to the next knot, and on from there.
                 total = costs.base_tokens + tokens
@@ -190,8 +220,9 @@ def best_plan(
                     segment += 1
                     continue
                 tokens, gain, left = tokens + room, gain + each * room, left - room
+                of_drafter += share * room
                 seconds = before + costs.slopes[segment] * (costs.base_tokens + tokens - VERIFY_KNOTS[segment])
-                seconds += fixed + costs.draft_token * tokens
+                seconds += fixed + costs.draft_token * of_drafter
                 new = (base_tokens + gain) / seconds if price < 0.0 else gain - price * seconds
                 if new > value and seconds <= max_seconds:
                     value = new
@@ -215,10 +246,10 @@ def best_padded(
 
     Args:
         column_gains: (K,) summed gains at each position, without any fixed cost.
-        drafting: (K,) requests that can draft so many tokens.
+        drafting: (K,) requests for which the drafter can draft so many tokens.
         requests: n.
         costs, price, base_tokens, max_seconds: as for `best_plan`.
-        fixed_seconds: Σ c_i of the requests that can draft.
+        fixed_seconds: Σ c_o of the drafts that can be made.
         lengths: that have full graphs.
     """
     value, best = -math.inf, HistogramPlan(0.0, 0.0, 0, 0, 0, 0)
@@ -227,7 +258,9 @@ def best_padded(
             continue
         deepest = min(length, len(drafting))
         gain, drafted = column_gains[:deepest].sum(), drafting[:deepest].sum()
-        seconds = costs.floor + costs.draft_start + costs.draft_pass * length + costs.draft_token * drafted
+        seconds = costs.floor
+        if drafted:
+            seconds += costs.draft_start + costs.draft_pass * length + costs.draft_token * drafted
         seconds += fixed_seconds + curve_seconds(costs.slopes, costs.base_tokens + length * requests)
         new = (base_tokens + gain) / seconds if price < 0.0 else gain - price * seconds
         if new > value and seconds <= max_seconds:
@@ -237,12 +270,12 @@ def best_padded(
 
 @compiled
 def spread_fixed_costs(gains: FloatArray, depth: int, fixed_tokens: FloatArray, net: FloatArray) -> None:
-    """Fill (n, K) `net`: the gains less the requests' fixed costs, which are spread over their first tokens.
+    """Fill (offers, K) `net`: the gains less the drafts' fixed costs, which are spread over their first tokens.
 
     Args:
-        gains: (n, K) not increasing along a row.
+        gains: (offers, K) not increasing along a row.
         depth: positions to fill.
-        fixed_tokens: (n,) λ · c_i.
+        fixed_tokens: (offers,) λ · c_o.
         net: not increasing along a row.
     """
     for i in range(len(gains)):
@@ -262,20 +295,23 @@ def spread_fixed_costs(gains: FloatArray, depth: int, fixed_tokens: FloatArray, 
 
 
 @compiled
-def draft_lengths(net: FloatArray, plan: HistogramPlan, lengths: IntArray) -> None:
-    """Fill (n,) `lengths` with those of a plan that is not padded."""
+def draft_lengths(net: FloatArray, plan: HistogramPlan, requests: int, lengths: IntArray) -> None:
+    """Fill (offers,) `lengths` with those of a plan that is not padded; the first n offers are the drafter's."""
     lengths[:] = 0
-    if plan.depth == 0:
+    if plan.of_last_bin == 0:
         return
+    width = net.shape[1]
     for i in range(len(net)):
-        while lengths[i] < plan.depth and min(int(net[i, lengths[i]] * BINS), BINS - 1) > plan.last_bin:
+        most = plan.depth if i < requests else width
+        while lengths[i] < most and min(int(net[i, lengths[i]] * BINS), BINS - 1) > plan.last_bin:
             lengths[i] += 1
-    # Position by position, so that the tokens of a request form a prefix.
+    # Position by position, so that the tokens of a draft form a prefix.
     left = plan.of_last_bin
-    for j in range(plan.depth):
+    for j in range(width):
         if left == 0:
             break
         for i in range(len(net)):
-            if left and lengths[i] == j and min(int(net[i, j] * BINS), BINS - 1) == plan.last_bin:
+            reached = left and lengths[i] == j and (i >= requests or j < plan.depth)
+            if reached and min(int(net[i, j] * BINS), BINS - 1) == plan.last_bin:
                 lengths[i] += 1
                 left -= 1

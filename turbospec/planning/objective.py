@@ -2,14 +2,15 @@
 
     value(k) = Σ_i Σ_{j≤k_i} S[i,j]  −  λ · (T(k) + Σ_{i: k_i>0} c_i)
 
-S[i,j] is the survival of a draft token, T the duration of the step. The other two are:
+S[i,j] is the survival of a draft token of the source that drafts for request i, T the duration of the step. The other
+two are:
 
 * **The price of time**, λ = r · (1 + f · ρ · waiting / n), in tokens/s. r is the best rate that the step's own requests
   can reach without prompts, max (n + gain) / T: prompts have to be computed whatever is drafted. `waiting` requests get
   their first token only after this step; each counts as f requests that decode (`first_token_weight`). A step of T₀
   seconds is the part ρ = T₀ / (T₀ + w) of their wait, of which w seconds have passed.
 * **The price of catching up**, c_i = κ · lag_i · (1 + a[i,1]) / min(tokens left, H): κ seconds per token of drafter KV
-  lag, of which a step is charged its share of the tokens that benefit.
+  lag, of which a step is charged its share of the tokens that benefit. 0 for a draft of a look-up.
 
 T is linear in the weights of `turbospec.models.step_cost`. Where requests join a step after its plan was made, T is the
 mean over steps with and without them.
@@ -35,7 +36,7 @@ from turbospec.models.step_cost import (
     TOKENS,
     target_features,
 )
-from turbospec.planning.gain_histogram import LinearCosts, curve_seconds, segment_of
+from turbospec.planning.gain_histogram import LinearCosts, curve_seconds, drafter_work, segment_of
 from turbospec.runtime.kernels import compiled
 
 FIRST_DECODE_PHASE = Phase.FIRST_DECODE.value
@@ -209,21 +210,26 @@ def charge_catch_up(
 
 @compiled
 def plan_features(x: FloatArray, shape: StepShape, lag_tokens: IntArray, lengths: IntArray, padded_length: int) -> None:
-    """Fill (SIZE,) `x` with what a step with these (n,) draft lengths does, in the terms of the step's cost model."""
-    tokens, depth, drafting, caught_up = 0, 0, 0, 0
+    """Fill (SIZE,) `x` with what a step with these (offers,) draft lengths does, in the terms of the cost model.
+
+    The first n offers are the drafter's (`turbospec.planning.offers`); `lag_tokens` has shape (n,).
+    """
+    drafting, depth = drafter_work(lengths, shape.requests)
+    tokens, caught_up = 0, 0
     for i in range(len(lengths)):
         tokens += lengths[i]
-        depth = max(depth, lengths[i])
+    for i in range(shape.requests):
         if lengths[i]:
             caught_up += lag_tokens[i]
-    drafting = tokens
     if padded_length and tokens:
-        tokens, depth = padded_length * shape.requests, padded_length
+        tokens = padded_length * shape.requests
+        if drafting:
+            depth = padded_length
     batched = shape.decoding + shape.prefill_tokens + tokens
     target_features(x, float(batched), float(shape.context_tokens), float(shape.requests), float(shape.prefill_tokens))
     without_graph = shape.graphs == 2 if tokens == 0 else shape.graphs > 0 and padded_length == 0
     x[PIECEWISE] = 1.0 if without_graph else 0.0
-    if tokens == 0 or (shape.parallel_drafter and shape.first_pass_every_step):
+    if drafting == 0 or (shape.parallel_drafter and shape.first_pass_every_step):
         return
     passes = (1 if shape.parallel_drafter else depth) - shape.first_pass_every_step
     rows = passes * shape.requests if shape.batch_drafter else passes * shape.decoding

@@ -11,6 +11,7 @@ from turbospec.interface import BoolArray, FloatArray, IntArray
 from turbospec.models.acceptance import (
     MAX_ACCEPTANCE,
     MIN_SURVIVAL,
+    ONE_BUCKET,
     AcceptanceModel,
     VerifiedDrafts,
     fill_survival,
@@ -29,7 +30,7 @@ def survivals(
 ) -> tuple[FloatArray, FloatArray]:
     """(n, K) S[i,j] and (n,) a[i,1]."""
     survival, first = np.full((len(rows), model.max_draft), np.nan), np.full(len(rows), np.nan)
-    fill_survival(model.model.terms, rows, classes, limits, deviations, first, survival)
+    fill_survival(model.model.terms, rows, classes, ONE_BUCKET, limits, deviations, first, survival)
     return survival, first
 
 
@@ -53,7 +54,12 @@ def learn(
     truncated: BoolArray,
     idle_steps: int = 0,
 ) -> None:
-    observe(model.model.terms, VerifiedDrafts(rows, classes, drafted, accepted, truncated), model.memory, idle_steps)
+    observe(
+        model.model.terms,
+        VerifiedDrafts(rows, classes, ONE_BUCKET, drafted, accepted, truncated),
+        model.memory,
+        idle_steps,
+    )
 
 
 def feed(

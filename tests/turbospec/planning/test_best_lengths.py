@@ -12,9 +12,10 @@ from tests.turbospec.planning.steps import gain_of
 from tests.turbospec.planning.test_gain_histogram import exactly
 from turbospec.interface import FloatArray, IntArray
 from turbospec.models.latency import VERIFY_KNOTS
-from turbospec.planning.best_lengths import best_lengths, counted, shorten
+from turbospec.planning.best_lengths import best_lengths, consider, empty_gains, shorten
 from turbospec.planning.exact import plan_draft_lengths
 from turbospec.planning.gain_histogram import BINS, LinearCosts, no_draft_seconds, plan_seconds
+from turbospec.planning.offers import list_offers
 
 NO_GRAPHS = np.zeros(0, np.int64)
 
@@ -32,17 +33,19 @@ def planned(
     # The views of the scratch space that a decision works on, so that nothing is compiled for others.
     work, lengths = np.zeros((3, n, depth + 3)), np.zeros(n, np.int64)
     work[0, :, :depth], work[0, :, -2] = gains, fixed_seconds
-    counts, sums = np.zeros((depth, BINS), np.int64), np.zeros((depth, BINS))
-    limits = np.count_nonzero(gains, axis=1)
-    counted_gains = counted(work[0, :n, :depth], work[1, :n, :depth], counts, sums, limits, graph_lengths)
-    padded = best_lengths(counted_gains, costs, price, work[0, :n, -2], max_seconds, lengths)
+    counts, sums = np.zeros((depth + 1, BINS), np.int64), np.zeros((depth + 1, BINS))
+    offers = list_offers(np.count_nonzero(gains, axis=1), NO_GRAPHS, np.zeros(0))
+    survival = work[0, :n, :depth]
+    step = empty_gains(offers, survival, survival, work[1, :n, :depth], counts, sums, graph_lengths)
+    consider(step, costs, price, work[0, :n, -2])
+    padded = best_lengths(step, costs, price, work[0, :n, -2], max_seconds, lengths)
     return lengths, padded
 
 
 def value(
     gains: FloatArray, costs: LinearCosts, price: float, fixed: FloatArray, lengths: IntArray, padded: int
 ) -> float:
-    seconds = plan_seconds(costs, lengths, padded) + fixed[lengths > 0].sum()
+    seconds = plan_seconds(costs, lengths, len(lengths), padded) + fixed[lengths > 0].sum()
     return gain_of(lengths, gains) - price * float(seconds)
 
 
@@ -101,8 +104,8 @@ def test_drafts_are_padded_where_the_graph_saves_more_than_the_padding_takes() -
 def test_requests_with_most_to_catch_up_wait_where_the_step_would_be_too_long() -> None:
     costs = random_costs(np.random.default_rng(0), 4)
     lengths, lag = np.array([2, 2, 2, 2]), np.array([1e-3, 4e-3, 0.0, 2e-3])
-    seconds = float(plan_seconds(costs, np.array([2, 0, 2, 0]), 0)) + 1e-3
-    assert shorten(lengths, 0, costs, lag, seconds + 1e-9) == 0
+    seconds = float(plan_seconds(costs, np.array([2, 0, 2, 0]), 4, 0)) + 1e-3
+    assert shorten(lengths, 4, 0, costs, lag, seconds + 1e-9) == 0
     assert lengths.tolist() == [2, 0, 2, 0]
-    assert shorten(lengths, 0, costs, lag, no_draft_seconds(costs)) == 0
+    assert shorten(lengths, 4, 0, costs, lag, no_draft_seconds(costs)) == 0
     assert lengths.tolist() == [0, 0, 0, 0]

@@ -88,8 +88,8 @@ def problems(draw: st.DrawFn) -> Problem:
 
 def histogram(gains: FloatArray) -> tuple[IntArray, FloatArray]:
     depth = gains.shape[1]
-    counts, sums = np.full((depth, BINS), -7), np.full((depth, BINS), np.nan)
-    count_gains(gains, depth, counts, sums)
+    counts, sums = np.full((depth + 1, BINS), -7), np.full((depth + 1, BINS), np.nan)
+    count_gains(gains, len(gains), counts, sums)
     return counts, sums
 
 
@@ -98,7 +98,7 @@ def planned(problem: Problem, max_seconds: float = math.inf) -> tuple[float, His
     gains, lengths = problem.gains, np.full(len(problem.gains), -1)
     value, plan = best_plan(*histogram(gains), gains.shape[1], problem.costs, problem.price, 0.0, max_seconds)
     plan = HistogramPlan(*plan)
-    draft_lengths(gains, plan, lengths)
+    draft_lengths(gains, plan, len(gains), lengths)
     return value, plan, lengths
 
 
@@ -161,7 +161,9 @@ def test_lengths_are_those_of_the_plan(problem: Problem, max_seconds: float) -> 
         # The longest draft may be shorter than the plan's depth, never longer.
         assert problem.exact.seconds(lengths) <= plan.seconds + 1e-12
         assert plan.seconds <= max(limit, no_draft_seconds(problem.costs)) + 1e-12
-        assert plan_seconds(problem.costs, lengths, 0) == pytest.approx(problem.exact.seconds(lengths), rel=1e-12)
+        assert plan_seconds(problem.costs, lengths, len(lengths), 0) == pytest.approx(
+            problem.exact.seconds(lengths), rel=1e-12
+        )
 
 
 def best_rate(problem: Problem, base_tokens: float) -> tuple[float, DraftPlan]:
@@ -225,9 +227,10 @@ def test_padded_plans_are_compared_one_by_one(
 
 def test_the_histogram_counts_what_may_be_drafted() -> None:
     counts, sums = histogram(np.array([[1.0, 0.5, 0.01], [0.5, 0.0, 0.0], [0.0, 0.0, 0.0]]))
-    assert counts[0].nonzero()[0].tolist() == [BINS // 2, BINS - 1], "a sure token is in the last bin"
+    assert not counts[0].any()
+    assert counts[1].nonzero()[0].tolist() == [BINS // 2, BINS - 1], "a sure token is in the last bin"
     assert counts.sum() == 3, "a token that gains less than a bin is not drafted"
-    assert sums.sum(axis=1).tolist() == [1.5, 0.5, 0.0]
+    assert sums.sum(axis=1).tolist() == [0.0, 1.5, 0.5, 0.0]
 
 
 @settings(max_examples=300, deadline=None)

@@ -79,7 +79,7 @@ def cases(draw: st.DrawFn) -> Case:
 @given(cases())
 def test_what_is_planned_with_is_linear_in_the_weights_that_are_learnt(case: Case) -> None:
     costs = step_costs(case.weights, case.shape, float(case.shape.prefill_tokens))
-    seconds = plan_seconds(costs, case.lengths, case.padded_length)
+    seconds = plan_seconds(costs, case.lengths, len(case.lengths), case.padded_length)
     seconds += catch_up_seconds(case.lag * case.weights[CATCH_UP], case.lengths)
     x = np.full(SIZE, np.nan)
     plan_features(x, case.shape, case.lag, case.lengths, case.padded_length)
@@ -95,7 +95,7 @@ def test_a_step_without_drafts_does_nothing_for_them(case: Case) -> None:
     costs = step_costs(case.weights, case.shape, float(case.shape.prefill_tokens))
     assert not x[DRAFT:].any()
     assert x @ case.weights == pytest.approx(no_draft_seconds(costs), rel=1e-9)
-    assert plan_seconds(costs, nothing, case.padded_length) == no_draft_seconds(costs)
+    assert plan_seconds(costs, nothing, len(nothing), case.padded_length) == no_draft_seconds(costs)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -110,7 +110,7 @@ def test_what_each_way_of_drafting_charges(way: tuple[bool, bool, bool]) -> None
     def drafting(lengths: list[int]) -> float:
         verify = weights[TOKENS:PREFILL] @ np.clip(8 + sum(lengths) - 2.0 ** np.arange(14), 0.0, 2.0 ** np.arange(14))
         verify -= weights[TOKENS:PREFILL] @ np.clip(8 - 2.0 ** np.arange(14), 0.0, 2.0 ** np.arange(14))
-        return float(plan_seconds(costs, np.array(lengths + [0] * (8 - len(lengths))), 0) - plain - verify)
+        return float(plan_seconds(costs, np.array(lengths + [0] * (8 - len(lengths))), 8, 0) - plain - verify)
 
     one, uneven = {
         (False, False, False): (start + each + row, start + 3 * each + 4 * row),
@@ -131,8 +131,12 @@ def test_steps_that_replay_no_full_graph_take_longer() -> None:
     assert no_draft_seconds(some) == no_draft_seconds(none)
     assert no_draft_seconds(without) == pytest.approx(no_draft_seconds(none) + longer)
     for costs in (some, without):
-        assert plan_seconds(costs, lengths, 4) == pytest.approx(plan_seconds(none, lengths, 0))
-        assert plan_seconds(costs, lengths, 0) == pytest.approx(plan_seconds(none, lengths, 0) + longer)
+        assert plan_seconds(costs, lengths, len(lengths), 4) == pytest.approx(
+            plan_seconds(none, lengths, len(lengths), 0)
+        )
+        assert plan_seconds(costs, lengths, len(lengths), 0) == pytest.approx(
+            plan_seconds(none, lengths, len(lengths), 0) + longer
+        )
 
 
 @settings(max_examples=100, deadline=None)
@@ -146,19 +150,21 @@ def test_where_prompts_may_join_costs_are_the_mean_of_both_steps(
     lengths = np.array([length, 0, length, length // 2])
     with_padding = 4 if padded and graphs else 0
     # A step with prompts is never padded, and has no graph to miss: `PREFILL` has what that takes.
-    second = plan_seconds(joined, lengths, 0)
+    second = plan_seconds(joined, lengths, len(lengths), 0)
     second -= joined.piecewise if lengths.any() else joined.no_draft
     if with_padding and lengths.any():
         second += joined.draft_pass * (4 - length)  # requests that join add no drafter pass
-    expected = (1.0 - share) * plan_seconds(alone, lengths, with_padding) + share * second
-    assert plan_seconds(mean, lengths, with_padding) == pytest.approx(expected, rel=1e-9)
+    expected = (1.0 - share) * plan_seconds(alone, lengths, len(lengths), with_padding) + share * second
+    assert plan_seconds(mean, lengths, len(lengths), with_padding) == pytest.approx(expected, rel=1e-9)
 
 
 def test_time_before_drafting_is_taken_by_steps_with_drafts_alone() -> None:
     costs, lengths = step_costs(random_weights(4), a_shape(), 0.0), np.array([1, 0, 0, 0])
     later = with_start(costs, 0.25)
     assert no_draft_seconds(later) == no_draft_seconds(costs)
-    assert plan_seconds(later, lengths, 0) == pytest.approx(plan_seconds(costs, lengths, 0) + 0.25)
+    assert plan_seconds(later, lengths, len(lengths), 0) == pytest.approx(
+        plan_seconds(costs, lengths, len(lengths), 0) + 0.25
+    )
 
 
 def test_a_second_is_worth_more_while_first_tokens_wait() -> None:

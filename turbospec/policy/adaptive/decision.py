@@ -9,10 +9,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from turbospec.interface import FloatArray, IntArray
-from turbospec.models.acceptance import fill_survival
 from turbospec.models.logistic import Terms
 from turbospec.models.step_cost import CATCH_UP, StepCost
-from turbospec.planning.best_lengths import best_lengths, best_rate, counted, shorten
+from turbospec.planning.best_lengths import best_lengths, best_rate, empty_gains, shorten
 from turbospec.planning.gain_histogram import no_draft_seconds, plan_seconds
 from turbospec.planning.objective import (
     catch_up_seconds,
@@ -24,9 +23,10 @@ from turbospec.planning.objective import (
     waiting_factor,
     with_start,
 )
+from turbospec.planning.offers import by_request, list_offers
 from turbospec.planning.slo import max_seconds
 from turbospec.policy.adaptive.constants import Constants
-from turbospec.policy.adaptive.experiments import PlannedStep, Requests, more_drafts, without_drafts
+from turbospec.policy.adaptive.experiments import Models, PlannedStep, Requests, estimate, more_drafts, without_drafts
 from turbospec.runtime.kernels import compiled
 
 SERVER = np.dtype(
@@ -37,6 +37,7 @@ SERVER = np.dtype(
         ("budget_limit", np.float64),
         ("considered_at", np.int64),
         ("drafted_at", np.int64),
+        ("looked_up_at", np.int64),
     ]
 )
 
@@ -55,7 +56,9 @@ class Server(Protocol):
     considered_at: int
     """Last step in which no experiment was worth its loss."""
     drafted_at: int
-    """Last step that drafted."""
+    """Last step in which the drafter drafted."""
+    looked_up_at: int
+    """Last step with a draft of the look-up."""
 
 
 class StepFacts(NamedTuple):
@@ -77,6 +80,8 @@ class Decision(NamedTuple):
     """A plan and what it was made with."""
 
     draft_lengths: IntArray
+    sources: IntArray
+    """(n,) of the drafts."""
     padded_length: int
     settled: bool
     """Whether no draft would pay even if all estimates were better by `Constants.deviations`."""
@@ -100,6 +105,7 @@ def decide(
     cost_state: Sequence[StepCost],
     server_state: Sequence[Server],
     terms: Terms,
+    lookup_terms: Terms,
     work: FloatArray,
     counts: IntArray,
     sums: FloatArray,
@@ -115,30 +121,31 @@ def decide(
     Args:
         cost_state: (1,) `STEP_COST`.
         server_state: (1,) `SERVER`.
-        terms: of the acceptance model.
-        work: (3, at least n, K + 3) scratch space.
-        counts, sums: (K, BINS) scratch space.
+        terms: of the drafter's acceptance model.
+        lookup_terms: of the look-up's.
+        work: (4, at least n + m, K + 3) scratch space, for n requests of which a look-up found something for m.
+        counts, sums: (K + 1, BINS) scratch space.
         requests, facts, graph_lengths: of the view.
         slack: (n,) seconds within which the step must end for each request; empty for no SLO.
         first_token_weight: a setting.
         constants: of the policy.
     """
-    requests, facts, constants, terms = Requests(*requests), StepFacts(*facts), Constants(*constants), Terms(*terms)
+    requests, facts, constants = Requests(*requests), StepFacts(*facts), Constants(*constants)
+    models = Models(Terms(*terms), Terms(*lookup_terms))
     cost, server = cost_state[0], server_state[0]
-    weights, lag, limits = cost.weights, requests.lag_tokens, requests.limits
+    weights, lag = cost.weights, requests.lag_tokens
     shape = sum_up(
         requests.phase,
         requests.context_tokens,
         lag,
-        limits,
+        requests.limits,
         facts.prefill_tokens,
         facts.parallel_drafter,
         facts.batch_drafter,
         facts.first_pass_every_step,
         graph_lengths,
     )
-    n, depth, base = shape.requests, shape.depth, float(shape.decoding)
-    lengths = np.zeros(n, np.int64)
+    n, base = shape.requests, float(shape.decoding)
     costs = step_costs(weights, shape, float(facts.prefill_tokens))
     if server.unforeseen_share > 0.0:
         unforeseen = server.unforeseen_tokens / server.unforeseen_share
@@ -147,31 +154,39 @@ def decide(
     costs = with_start(costs, weights[CATCH_UP] * facts.drafter_prefill_tokens)
     plain_seconds = no_draft_seconds(costs)
     waiting = shape.prefilling + facts.admitted_requests + (shape.first_decode if facts.draft_before_emit else 0)
+    offers = list_offers(requests.limits, requests.lookup_lengths, requests.lookup_scores)
+    size, depth = len(offers.limits), 0
+    for limit in offers.limits:
+        depth = max(depth, limit)
     if depth == 0:
         # A request that waits for its first token may draft once that is emitted.
-        return Decision(lengths, 0, False, base, plain_seconds, 0.0, shape.decoding, 0, 0.0, 0.0)
+        lengths = np.zeros(n, np.int64)
+        return Decision(lengths, lengths, 0, False, base, plain_seconds, 0.0, shape.decoding, 0, 0.0, 0.0)
 
-    survival, first, charged, lag_seconds = work[0, :n, :depth], work[0, :n, -1], work[0, :n, -2], work[0, :n, -3]
-    fill_survival(terms, requests.rows, requests.class_ids, limits, 0.0, first, survival)
-    gains = counted(survival, work[1, :n, :depth], counts, sums, limits, graph_lengths)
-    rate = best_rate(gains, step_costs(weights, shape, 0.0), base)
+    survival, first, charged = work[0, :size, :depth], work[0, :size, -1], work[0, :size, -2]
+    lag_seconds, offered = work[0, :size, -3], survival if size == n else work[3, :size, :depth]
+    estimate(models, requests, offers, 0.0, first, survival)
+    charged[n:], lag_seconds[n:], lag_seconds[:n] = 0.0, 0.0, lag * weights[CATCH_UP]
+    charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], constants.catch_up_tokens, charged)
+    gains = empty_gains(offers, survival, offered, work[1, :size, :depth], counts, sums, graph_lengths)
+    rate = best_rate(gains, step_costs(weights, shape, 0.0), base, charged)
     price = rate * waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
 
-    charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], constants.catch_up_tokens, charged)
-    lag_seconds[:] = lag * weights[CATCH_UP]
+    lengths = np.zeros(size, np.int64)
     longest = max_seconds(slack, plain_seconds)
     padded = best_lengths(gains, costs, price, charged, longest, lengths)
     if not math.isinf(longest):
-        padded = shorten(lengths, padded, costs, lag_seconds, longest)
+        padded = shorten(lengths, n, padded, costs, lag_seconds, longest)
     gain = expected_gain(survival, lengths)
-    step_seconds = plan_seconds(costs, lengths, padded)
+    step_seconds = plan_seconds(costs, lengths, n, padded)
     value = gain - price * (step_seconds + catch_up_seconds(charged, lengths))
     if value <= -price * plain_seconds:
         lengths[:] = 0
         padded, gain, step_seconds, value = 0, 0.0, plain_seconds, -price * plain_seconds
     seconds = step_seconds + catch_up_seconds(lag_seconds, lengths)
     number = int(np.count_nonzero(lengths))
-    best = Decision(lengths, padded, False, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0)
+    each, sources = by_request(offers, lengths)
+    best = Decision(each, sources, padded, False, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0)
     refused = facts.step < server.considered_at + constants.pause_steps
     if waiting or server.budget <= 0.0 or refused:
         return best
@@ -180,16 +195,19 @@ def decide(
         shape, costs, gains, price, charged, lag_seconds, longest, plain_seconds, lengths, padded, value, seconds
     )
     tried = without_drafts(cost.covariance, cost.noise[0], step, lag, server.budget, constants)
-    better = work[2, :n, : depth + 1]
-    more = more_drafts(weights, cost.covariance, cost.noise[0], terms, requests, step, better, server.budget, constants)
+    better = work[2, :size, : depth + 1]
+    more = more_drafts(
+        weights, cost.covariance, cost.noise[0], models, requests, step, better, server.budget, constants
+    )
     if more.worth > tried.worth:
         tried = more
     if not tried.worth > 0.0:
         server.considered_at = facts.step
         settled = number == 0 and more.worth < 0.0
-        return Decision(lengths, padded, settled, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0)
+        return Decision(each, sources, padded, settled, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0)
     chosen, padded = tried.draft_lengths, tried.padded_length
     tokens = base + expected_gain(survival, chosen)
-    tried_seconds = plan_seconds(costs, chosen, padded) + catch_up_seconds(lag_seconds, chosen)
+    tried_seconds = plan_seconds(costs, chosen, n, padded) + catch_up_seconds(lag_seconds, chosen)
     number, added = int(np.count_nonzero(chosen)), tried_seconds - seconds
-    return Decision(chosen, padded, False, tokens, tried_seconds, price, shape.decoding, number, added, gain)
+    each, sources = by_request(offers, chosen)
+    return Decision(each, sources, padded, False, tokens, tried_seconds, price, shape.decoding, number, added, gain)

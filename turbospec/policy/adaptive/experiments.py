@@ -1,4 +1,4 @@
-"""The experiments of `adaptive`: a step without drafts, and drafts for more requests or one token longer."""
+"""The experiments of `adaptive`: a step without drafts, and drafts for more requests, of the other source or longer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import numpy as np
 
 from turbospec.exploration.knowledge_gradient import improvement, learnt_seconds
 from turbospec.interface import FloatArray, IntArray
-from turbospec.models.acceptance import fill_survival
+from turbospec.models.acceptance import ONE_BUCKET, fill_survival, score_buckets
 from turbospec.models.logistic import CLASS_PRIOR_VARIANCE, MAX_CLASSES, Terms, between_request_variance, posterior
 from turbospec.models.step_cost import CATCH_UP, DRAFT, SIZE
-from turbospec.planning.best_lengths import Gains, best_lengths, counted
-from turbospec.planning.gain_histogram import LinearCosts, plan_seconds
+from turbospec.planning.best_lengths import Gains, best_lengths, consider, empty_gains
+from turbospec.planning.gain_histogram import LinearCosts, drafter_work, plan_seconds
 from turbospec.planning.objective import StepShape, catch_up_seconds, expected_gain, plan_features, step_costs
+from turbospec.planning.offers import Offers
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.runtime.kernels import compiled
 
@@ -29,6 +30,16 @@ class Requests(NamedTuple):
     lag_tokens: IntArray
     class_ids: IntArray
     limits: IntArray
+    lookup_lengths: IntArray
+    """Empty without a look-up, as the next."""
+    lookup_scores: FloatArray
+
+
+class Models(NamedTuple):
+    """Of acceptance."""
+
+    drafter: Terms
+    lookup: Terms
 
 
 class PlannedStep(NamedTuple):
@@ -40,14 +51,14 @@ class PlannedStep(NamedTuple):
     price: float
     """λ, tokens/s."""
     charged: FloatArray
-    """(n,) c_i, seconds."""
+    """(offers,) c_o, seconds."""
     lag_seconds: FloatArray
-    """(n,) seconds to catch up each request."""
+    """(offers,) seconds to catch up for each draft."""
     max_seconds: float
     """Longest step allowed."""
     no_draft_seconds: float
     best: IntArray
-    """(n,) draft lengths of the best plan."""
+    """(offers,) draft lengths of the best plan."""
     padded_length: int
     value: float
     """Of the best plan, tokens."""
@@ -59,9 +70,41 @@ class Experiment(NamedTuple):
     """A plan that is tried."""
 
     draft_lengths: IntArray
+    """(offers,)"""
     padded_length: int
     worth: float
     """In tokens; 0 where it costs more than it shows, -1 where better estimates would add no draft."""
+
+
+@compiled
+def estimate(
+    models: Models, requests: Requests, offers: Offers, deviations: float, first: FloatArray, survival: FloatArray
+) -> None:
+    """Fill (offers, depth) `survival` and (offers,) `first`, as `fill_survival` does, for both sources."""
+    n = offers.requests
+    fill_survival(
+        models.drafter,
+        requests.rows,
+        requests.class_ids,
+        ONE_BUCKET,
+        offers.limits[:n],
+        deviations,
+        first[:n],
+        survival[:n],
+    )
+    if len(survival) == n:
+        return
+    at = offers.request[n:]
+    fill_survival(
+        models.lookup,
+        requests.rows[at],
+        requests.class_ids[at],
+        score_buckets(offers.scores),
+        offers.limits[n:],
+        deviations,
+        first[n:],
+        survival[n:],
+    )
 
 
 @compiled
@@ -78,7 +121,7 @@ def without_drafts(
         budget: seconds that may be lost.
         constants: of the policy.
     """
-    plain = np.zeros(len(lag), np.int64)
+    plain = np.zeros(len(step.best), np.int64)
     difference = -step.price * step.no_draft_seconds - step.value
     if not step.best.any() or -difference / step.price > budget:
         return Experiment(plain, 0, 0.0)
@@ -93,7 +136,7 @@ def without_drafts(
 def _cheaper_drafting(
     weights: FloatArray, covariance: FloatArray, step: PlannedStep, deviations: float
 ) -> tuple[LinearCosts, FloatArray]:
-    """The step's costs, and the (n,) charges of catching up, if drafting is so many standard deviations cheaper."""
+    """The step's costs and the (offers,) charges of catching up, if drafting is so many standard deviations cheaper."""
     low, base = weights.copy(), step.costs
     for i in range(DRAFT, SIZE):
         low[i] = max(weights[i] - deviations * math.sqrt(max(covariance[i, i], 0.0)), 0.0)
@@ -113,18 +156,37 @@ def _cheaper_drafting(
 
 @compiled
 def _hidden_gain(
-    terms: Terms, requests: Requests, survival: FloatArray, better: FloatArray, target: IntArray, deviations: float
+    terms: Terms,
+    rows: IntArray,
+    class_ids: IntArray,
+    survival: FloatArray,
+    better: FloatArray,
+    target: IntArray,
+    deviations: float,
 ) -> tuple[float, float]:
-    """Tokens by which the target's gain rises per standard deviation of acceptance, and the mean variance of that."""
+    """Tokens by which the target's gain rises per standard deviation of one source's acceptance, and the mean variance
+    of that. All arrays have a row for each of the source's offers."""
     n, depth = survival.shape
-    hidden, variance, between_variance = expected_gain(better, target), 0.0, between_request_variance(terms)
+    hidden, variance, between_variance = 0.0, 0.0, between_request_variance(terms)
     for i in range(n):
         for j in range(min(target[i], depth)):
-            hidden -= min(survival[i, j], better[i, j])
-        own = posterior(terms.requests, requests.rows[i], between_variance)[1]
-        own += posterior(terms.classes, requests.class_ids[i] % MAX_CLASSES, CLASS_PRIOR_VARIANCE)[1]
+            hidden += better[i, j] - min(survival[i, j], better[i, j])
+        own = posterior(terms.requests, rows[i], between_variance)[1]
+        own += posterior(terms.classes, class_ids[i] % MAX_CLASSES, CLASS_PRIOR_VARIANCE)[1]
         variance += (terms.level[1] + own / n) / n
     return hidden / deviations, variance
+
+
+@compiled
+def _outcomes(tried: IntArray, best: IntArray) -> float:
+    """Outcomes that an experiment shows of one source: one a request, all where the source is not used otherwise."""
+    number, drafts, used = 0, 0, False
+    for i in range(len(tried)):
+        if tried[i] > best[i]:
+            drafts += 1
+        number += tried[i]
+        used |= best[i] > 0
+    return float(drafts if used else number)
 
 
 @compiled
@@ -132,68 +194,81 @@ def more_drafts(
     weights: FloatArray,
     covariance: FloatArray,
     noise: float,
-    terms: Terms,
+    models: Models,
     requests: Requests,
     step: PlannedStep,
     better: FloatArray,
     budget: float,
     constants: Constants,
 ) -> Experiment:
-    """Drafts for more requests, or one token longer.
+    """Drafts for more requests, of the other source, or longer ones.
 
-    The target is the plan that would be best if acceptance were higher and drafting cheaper by `Constants.deviations`.
-    The experiment is that plan, or a part of it: for the 1, 4, 16 … further requests with the least KV lag.
+    The target is the plan that would be best if acceptance were higher and drafting cheaper by `Constants.deviations`;
+    the drafter drafts one token longer than in the best plan at most. The experiment is the target, or a part of it:
+    for the 1, 4, 16 … further requests with the least KV lag.
 
     Args:
         weights, covariance: of the step's cost.
         noise: standard deviation of the relative error of step times.
-        terms: of the acceptance model.
+        models: of acceptance.
         requests: of the step.
         step: with its best plan; its histogram is overwritten.
-        better: (n, depth + 1) scratch space.
+        better: (offers, depth + 1) scratch space.
         budget: seconds that may be lost.
         constants: of the policy.
     """
     shape, best, lag, gains = step.shape, step.best, requests.lag_tokens, step.gains
-    survival, (n, depth) = gains.survival, gains.survival.shape
+    offers, survival, (size, depth) = gains.offers, gains.survival, gains.survival.shape
+    n, deviations = offers.requests, constants.deviations
     hoped, first = better[:, :depth], better[:, depth]
-    fill_survival(terms, requests.rows, requests.class_ids, requests.limits, constants.deviations, first, hoped)
-    hoped[:, min(best.max() + 1, depth) :] = 0.0
-    counted_gains = counted(hoped, gains.net, gains.counts, gains.sums, requests.limits, gains.graph_lengths)
-    costs, charged = _cheaper_drafting(weights, covariance, step, constants.deviations)
-    target = np.zeros(n, np.int64)
-    padded = best_lengths(counted_gains, costs, step.price, charged, step.max_seconds, target)
+    estimate(models, requests, offers, deviations, first, hoped)
+    hoped[:n, min(drafter_work(best, n)[1] + 1, depth) :] = 0.0
+    costs, charged = _cheaper_drafting(weights, covariance, step, deviations)
+    offered = hoped if size == n else gains.offered
+    hoped_gains = empty_gains(offers, hoped, offered, gains.net, gains.counts, gains.sums, gains.graph_lengths)
+    consider(hoped_gains, costs, step.price, charged)
+    target = np.zeros(size, np.int64)
+    padded = best_lengths(hoped_gains, costs, step.price, charged, step.max_seconds, target)
     more = np.flatnonzero(target > best)
     if len(more) == 0:
         return Experiment(best, 0, -1.0)
     more = more[np.argsort(step.lag_seconds[more], kind="mergesort")]
     value = expected_gain(survival, target)
-    value -= step.price * (plan_seconds(step.costs, target, padded) + catch_up_seconds(step.charged, target))
+    value -= step.price * (plan_seconds(step.costs, target, n, padded) + catch_up_seconds(step.charged, target))
     difference = value - step.value
-    hidden, variance = _hidden_gain(terms, requests, survival, hoped, target, constants.deviations)
+    rows, class_ids, at = requests.rows, requests.class_ids, offers.request[n:]
+    drafter = _hidden_gain(models.drafter, rows, class_ids, survival[:n], hoped[:n], target[:n], deviations)
+    lookup = (0.0, 0.0)
+    if size > n:
+        lookup = _hidden_gain(models.lookup, rows[at], class_ids[at], survival[n:], hoped[n:], target[n:], deviations)
     best_gain = expected_gain(survival, best)
     x, target_x, best_x = np.empty(SIZE), np.empty(SIZE), np.empty(SIZE)
     plan_features(target_x, shape, lag, target, padded)
     plan_features(best_x, shape, lag, best, step.padded_length)
-    chosen, size = Experiment(best, 0, 0.0), 1
+    chosen, tried = Experiment(best, 0, 0.0), 1
     while True:
-        size = min(size, len(more))
+        tried = min(tried, len(more))
         lengths = best.copy()
-        lengths[more[:size]] = target[more[:size]]
-        with_padding = padded if size == len(more) and lengths.max() <= padded else 0
-        seconds = plan_seconds(step.costs, lengths, with_padding) + catch_up_seconds(step.lag_seconds, lengths)
+        for offer in more[:tried]:
+            lengths[offer] = target[offer]
+            if offers.rival[offer] >= 0:
+                lengths[offers.rival[offer]] = 0
+        with_padding = padded if tried == len(more) and lengths.max() <= padded else 0
+        seconds = plan_seconds(step.costs, lengths, n, with_padding) + catch_up_seconds(step.lag_seconds, lengths)
         lost = seconds - step.seconds - (expected_gain(survival, lengths) - best_gain) / step.price
         if lost > budget or seconds > step.max_seconds:
             break
-        outcomes = size if best.any() else lengths.sum()
-        seen = constants.outcome_variance * variance * outcomes
-        learnt = hidden * math.sqrt(seen / (1.0 + seen))
+        seen = constants.outcome_variance * drafter[1] * _outcomes(lengths[:n], best[:n])
+        learnt = drafter[0] * math.sqrt(seen / (1.0 + seen))
+        if size > n:
+            seen = constants.outcome_variance * lookup[1] * _outcomes(lengths[n:], best[n:])
+            learnt = math.hypot(learnt, lookup[0] * math.sqrt(seen / (1.0 + seen)))
         plan_features(x, shape, lag, lengths, with_padding)
         shown = step.price * learnt_seconds(covariance, noise * seconds, x, target_x, best_x)
         worth = constants.horizon * improvement(difference, math.hypot(shown, learnt)) - lost * step.price
         if worth > chosen.worth:
             chosen = Experiment(lengths, with_padding, worth)
-        if size == len(more):
+        if tried == len(more):
             break
-        size *= 4
+        tried *= 4
     return chosen

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turbospec.interface import IntArray
+from turbospec.interface import IntArray, Source
 from turbospec.models.acceptance import Memory, VerifiedDrafts
 from turbospec.models.acceptance import observe as observe_drafts
 from turbospec.models.logistic import Terms, discount_shared
@@ -27,6 +27,8 @@ from turbospec.models.step_cost import (
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.policy.adaptive.decision import Server
 from turbospec.runtime.kernels import compiled
+
+LOOKUP = Source.LOOKUP.value
 
 
 class Measured(NamedTuple):
@@ -57,15 +59,22 @@ def learn(
     cost_state: Sequence[StepCost],
     server_state: Sequence[Server],
     terms: Terms,
+    lookup_terms: Terms,
     drafts: VerifiedDrafts,
+    sources: IntArray,
     draft_rows: IntArray,
     measured: Measured,
     memory: Memory,
     probe_share: float,
     constants: Constants,
 ) -> None:
-    """Learn from one outcome: budget, step cost, running means, acceptance."""
-    measured, constants, terms = Measured(*measured), Constants(*constants), Terms(*terms)
+    """Learn from one outcome: budget, step cost, running means, acceptance.
+
+    `sources` are (n,) those of the drafts; empty where the drafter made all of them. The buckets of `drafts` are those
+    of the look-up's scores, empty without a look-up. The other arguments are as in `decision.decide`.
+    """
+    measured, constants = Measured(*measured), Constants(*constants)
+    terms, lookup_terms = Terms(*terms), Terms(*lookup_terms)
     drafts, memory = VerifiedDrafts(*drafts), Memory(*memory)
     cost, server = cost_state[0], server_state[0]
     seconds = measured.step_seconds
@@ -100,12 +109,23 @@ def learn(
     weight, unforeseen = constants.mean_weight, max(measured.prefill_tokens - measured.planned_prefill_tokens, 0)
     server.unforeseen_share += weight * ((unforeseen > 0) - server.unforeseen_share)
     server.unforeseen_tokens += weight * (unforeseen - server.unforeseen_tokens)
-    drafted = passes > 0 or drafts.drafted.any()
-    if not drafted:
-        idle = 1 + measured.reused_plan_steps
-        if probe_share > 0.0:  # without experiments nothing would correct what is forgotten
-            discount_shared(terms, math.exp(-idle / constants.idle_steps))
-        return
-    idle = max(measured.step - server.drafted_at - 1, 0)
-    observe_drafts(terms, drafts, memory, idle)
-    server.drafted_at = measured.step
+    none, n = np.zeros(0, np.int64), len(drafts.drafted)
+    of_drafter, of_lookup = drafts.drafted, np.zeros(n if len(drafts.buckets) else 0, np.int64)
+    if len(sources):
+        of_drafter = np.where(sources == LOOKUP, 0, drafts.drafted)
+        of_lookup = drafts.drafted - of_drafter
+    steps = 1 + measured.reused_plan_steps
+    if passes > 0 or of_drafter.any():
+        made = VerifiedDrafts(drafts.rows, drafts.class_ids, none, of_drafter, drafts.accepted, drafts.truncated)
+        observe_drafts(terms, made, memory, max(measured.step - server.drafted_at - 1, 0))
+        server.drafted_at = measured.step
+    elif probe_share > 0.0:  # without experiments nothing would correct what is forgotten
+        discount_shared(terms, math.exp(-steps / constants.idle_steps))
+    if of_lookup.any():
+        made = VerifiedDrafts(
+            drafts.rows, drafts.class_ids, drafts.buckets, of_lookup, drafts.accepted, drafts.truncated
+        )
+        observe_drafts(lookup_terms, made, memory, max(measured.step - server.looked_up_at - 1, 0))
+        server.looked_up_at = measured.step
+    elif len(drafts.buckets) and probe_share > 0.0:
+        discount_shared(lookup_terms, math.exp(-steps / constants.idle_steps))

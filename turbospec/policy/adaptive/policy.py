@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from turbospec.interface import IntArray, StepOutcome, StepPlan, StepView
-from turbospec.models.acceptance import AcceptanceModel, VerifiedDrafts
+from turbospec.models.acceptance import ONE_BUCKET, AcceptanceModel, VerifiedDrafts, lookup_model, score_buckets
 from turbospec.models.latency import LatencyModel
 from turbospec.models.step_cost import initial_cost
 from turbospec.planning.gain_histogram import BINS
@@ -24,14 +24,16 @@ from turbospec.policy.adaptive.settings import AdaptiveSettings
 from turbospec.runtime.kernels import unnamed
 from turbospec.runtime.plans_in_flight import PlansInFlight
 
-NO_TARGET = np.zeros(0)
+NO_TARGET = NO_SCORES = np.zeros(0)
+NO_LENGTHS = ONE_SOURCE = np.zeros(0, np.int64)
 SCRATCH_COLUMNS = 3
 """Columns of the scratch space beside those of the K positions."""
 
 
-_Record = tuple[StepView, IntArray, int, float, float, float]
-"""A planned step until its outcome arrives: its view; (n,) rows of the requests' state; the last step that may reuse
-the plan; λ; seconds that an experiment adds to the best plan (0 for none), and tokens that the best plan would gain."""
+_Record = tuple[StepView, IntArray, IntArray, int, float, float, float]
+"""A planned step until its outcome arrives: its view; (n,) rows of the requests' state; (n,) buckets of what the
+look-up found, empty without one; the last step that may reuse the plan; λ; seconds that an experiment adds to the best
+plan (0 for none), and tokens that the best plan would gain."""
 
 
 class AdaptivePolicy:
@@ -49,7 +51,7 @@ class AdaptivePolicy:
         self.cost = initial_cost(latency)
         self.server: Any = np.zeros(1, SERVER)
         self.server["considered_at"] = -self.constants.pause_steps
-        self.server["drafted_at"] = -1
+        self.server["drafted_at"] = self.server["looked_up_at"] = -1
         self.slo: TpotSlo | None = None
         self._constants = unnamed(self.constants)
         self._graph_lengths: tuple[int, ...] = ()
@@ -66,11 +68,19 @@ class AdaptivePolicy:
         if self.config.max_draft is not None:
             limits = np.minimum(limits, self.config.max_draft)
         rows, new = self.acceptance.assign_rows(view.request_ids)
+        if len(new):
+            self.lookup.reset(new, self.acceptance.slots.capacity)
         if self.slo is not None:
             self.slo.reset(new, self.acceptance.slots.capacity)
             self.slo.record_first_tokens(view, rows)
-        if n > self._work.shape[1]:
-            self._work = np.zeros((3, 2 * n, self._work.shape[2]))
+        found, scores, buckets = NO_LENGTHS, NO_SCORES, ONE_BUCKET
+        if view.lookup is not None:
+            found, scores = view.lookup.lengths, view.lookup.scores
+            if self.config.max_draft is not None:
+                found = np.minimum(found, self.config.max_draft)
+            buckets = score_buckets(scores)
+        if n + len(found) > self._work.shape[1]:
+            self._work = np.zeros((4, 2 * (n + len(found)), self._work.shape[2]))
         if view.graph_lengths is not self._graph_lengths:
             self._graph_lengths, self._graph_array = view.graph_lengths, np.array(view.graph_lengths, np.int64)
         columns = (rows, view.phase, view.context_tokens, view.tokens_left, view.drafter_lag_tokens, view.class_ids)
@@ -89,20 +99,24 @@ class AdaptivePolicy:
             self.cost,
             self.server,
             unnamed(self.acceptance.model.terms),
+            unnamed(self.lookup.terms),
             self._work,
             self._counts,
             self._sums,
-            cast(Requests, (*columns, limits)),
+            cast(Requests, (*columns, limits, found, scores)),
             cast(StepFacts, facts),
             self._graph_array,
             NO_TARGET if self.slo is None else self.slo.slack(view, rows),
             self.config.first_token_weight,
             self._constants,
         )
-        lengths, padded, settled, tokens, seconds, price, decoding, drafting, extra_seconds, best_gain = decided
+        lengths, sources, padded, settled, tokens, seconds, price, decoding, drafting, extra_seconds, best_gain = (
+            decided
+        )
         experiment = extra_seconds != 0.0
         valid_steps = self.constants.settled_steps if settled else 1
-        self._records.put(view.step, (view, rows, view.step + valid_steps - 1, price, extra_seconds, best_gain))
+        last_step = view.step + valid_steps - 1
+        self._records.put(view.step, (view, rows, buckets, last_step, price, extra_seconds, best_gain))
         return StepPlan(
             lengths,
             tokens,
@@ -111,16 +125,17 @@ class AdaptivePolicy:
             padded_length=padded,
             probe=experiment,
             valid_steps=valid_steps,
+            sources=None if view.lookup is None else sources,
         )
 
     def observe(self, outcome: StepOutcome) -> None:
         record = self._records.last(outcome.step)
         if record is None:
             return
-        view, rows, last_step, price, extra_seconds, best_gain = record
+        view, rows, buckets, last_step, price, extra_seconds, best_gain = record
         if outcome.step > last_step or len(outcome.drafted) != len(rows):
             return  # the step was planned again for another batch
-        drafts = (rows, view.class_ids, outcome.drafted, outcome.accepted, outcome.truncated)
+        drafts = (rows, view.class_ids, buckets, outcome.drafted, outcome.accepted, outcome.truncated)
         measured = (
             outcome.step,
             view.size,
@@ -145,7 +160,9 @@ class AdaptivePolicy:
             self.cost,
             self.server,
             unnamed(self.acceptance.model.terms),
+            unnamed(self.lookup.terms),
             cast(VerifiedDrafts, drafts),
+            ONE_SOURCE if outcome.sources is None else outcome.sources,
             outcome.draft_rows,
             cast(Measured, measured),
             unnamed(self.acceptance.memory),
@@ -156,8 +173,9 @@ class AdaptivePolicy:
     def _start(self, max_draft: int) -> None:
         """Make the models of a drafter, for drafts of up to `max_draft` tokens, and scratch space."""
         self.acceptance = AcceptanceModel(max_draft, idle_memory=self.constants.idle_steps)
-        self._work = np.zeros((3, 64, max_draft + SCRATCH_COLUMNS))
-        self._counts, self._sums = np.zeros((max_draft, BINS), np.int64), np.zeros((max_draft, BINS))
+        self.lookup = lookup_model(self.acceptance.slots.capacity, prior=0.6, memory=self.acceptance.memory)
+        self._work = np.zeros((4, 64, max_draft + SCRATCH_COLUMNS))
+        self._counts, self._sums = np.zeros((max_draft + 1, BINS), np.int64), np.zeros((max_draft + 1, BINS))
         self._records = PlansInFlight[_Record]()  # their rows are those of the models before
         if self.config.tpot_slo_ms is not None:
             self.slo = TpotSlo(self.config.tpot_slo_ms / 1e3, self.acceptance.slots.capacity)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
 from turbospec.interface import IntArray, Phase, StepPlan, StepView
-from turbospec.models.acceptance import fill_survival
+from turbospec.models.acceptance import ONE_BUCKET, fill_survival
 from turbospec.models.step_cost import SIZE
 from turbospec.planning.gain_histogram import BINS
 from turbospec.planning.objective import expected_gain, plan_features, sum_up
@@ -103,7 +103,9 @@ def expected(policy: AdaptivePolicy, view: StepView, plan: StepPlan) -> tuple[fl
     x, survival, first = np.zeros(SIZE), np.zeros((view.size, view.max_draft)), np.zeros(view.size)
     plan_features(x, shape, view.drafter_lag_tokens, plan.draft_lengths, plan.padded_length)
     rows, _ = policy.acceptance.assign_rows(view.request_ids)
-    fill_survival(policy.acceptance.model.terms, rows, view.class_ids, view.draft_limits, 0.0, first, survival)
+    fill_survival(
+        policy.acceptance.model.terms, rows, view.class_ids, ONE_BUCKET, view.draft_limits, 0.0, first, survival
+    )
     return shape.decoding + expected_gain(survival, plan.draft_lengths), float(x @ policy.cost["weights"][0])
 
 

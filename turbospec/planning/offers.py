@@ -1,0 +1,116 @@
+"""Which source drafts for each request, where the engine has two.
+
+An offer is a draft that could be made. The first n offers are the drafter's, one for each request; those of a look-up
+follow, one for each request for which it found something. Of a request's two offers one is used:
+
+    the larger of   max_j Σ_{i≤j} (S[i] − θ)   of both sources,   less what the drafter costs beside its passes
+
+θ is the value of a place in the target's pass, in tokens. It is that of the plan with the best token rate: the smallest
+gain in it, which is more than λ · slope where the plan ends at a knot of the verify curve. For the θ of the best plan
+the choice is the best one. Passes of the drafter are shared between requests and are not in the comparison: the plan of
+both sources is therefore compared with the best one of the look-up alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from turbospec.interface import FloatArray, IntArray
+from turbospec.runtime.kernels import compiled
+
+
+class Offers(NamedTuple):
+    """The drafts that can be made in a step: n of the drafter, m of a look-up. m is 0 where there is none."""
+
+    requests: int
+    """n."""
+    request: IntArray
+    """(n + m,) row of the view."""
+    rival: IntArray
+    """(n + m,) the request's other offer; -1 for none."""
+    limits: IntArray
+    """(n + m,) longest draft."""
+    scores: FloatArray
+    """(m,) of what the look-up found."""
+
+
+@compiled
+def list_offers(limits: IntArray, lookup_lengths: IntArray, lookup_scores: FloatArray) -> Offers:
+    """The offers of a step.
+
+    Args:
+        limits: (n,) draft limits of the drafter.
+        lookup_lengths, lookup_scores: of a `LookupView`; empty without one.
+    """
+    n, m = len(limits), 0
+    for length in lookup_lengths:
+        m += length > 0
+    request, rival, longest = np.arange(n + m), np.full(n + m, -1), np.empty(n + m, np.int64)
+    longest[:n], scores, offer = limits, np.empty(m), n
+    for i in range(len(lookup_lengths)):
+        if lookup_lengths[i]:
+            request[offer], longest[offer], scores[offer - n] = i, lookup_lengths[i], lookup_scores[i]
+            rival[offer], rival[i] = i, offer
+            offer += 1
+    return Offers(n, request, rival, longest, scores)
+
+
+@compiled
+def _worth(survival: FloatArray, place_tokens: float) -> float:
+    """Largest Σ_{i≤j} (S[i] − θ) over j."""
+    worth = 0.0
+    for gain in survival:
+        if gain <= place_tokens:
+            break
+        worth += gain - place_tokens
+    return worth
+
+
+@compiled
+def choose_sources(
+    offers: Offers,
+    survival: FloatArray,
+    place_tokens: float,
+    token_tokens: float,
+    fixed_tokens: FloatArray,
+    offered: FloatArray,
+) -> None:
+    """Fill (offers, K) `offered` with the survival of the better offer of each request, and 0 for the other.
+
+    Args:
+        offers: of the step.
+        survival: (offers, K) S[o,j].
+        place_tokens: θ.
+        token_tokens: what a token costs in the drafter's own rows, in tokens.
+        fixed_tokens: (offers,) what a draft costs beside its tokens, in tokens.
+        offered: to be filled.
+    """
+    offered[:] = survival
+    for offer in range(offers.requests, len(survival)):
+        rival = offers.rival[offer]
+        drafter = _worth(survival[rival], place_tokens + token_tokens) - fixed_tokens[rival]
+        if drafter > _worth(survival[offer], place_tokens):
+            offered[offer] = 0.0
+        else:
+            offered[rival] = 0.0
+
+
+@compiled
+def offer_lookups(offers: Offers, survival: FloatArray, offered: FloatArray) -> None:
+    """Fill (offers, K) `offered` with the survival of the look-up's offers, and 0 for the drafter's."""
+    offered[: offers.requests] = 0.0
+    offered[offers.requests :] = survival[offers.requests :]
+
+
+@compiled
+def by_request(offers: Offers, lengths: IntArray) -> tuple[IntArray, IntArray]:
+    """(n,) draft lengths and (n,) sources, from (offers,) draft lengths."""
+    n = offers.requests
+    each, sources = lengths[:n].copy(), np.zeros(n, np.int64)
+    for offer in range(n, len(lengths)):
+        if lengths[offer]:
+            request = offers.request[offer]
+            each[request], sources[request] = lengths[offer], 1
+    return each, sources
