@@ -157,9 +157,8 @@ def best_lengths(
     Returns:
         The length that drafts are padded to; 0 for none.
     """
-    padded = _best_of_offered(gains, costs, price, fixed_seconds, max_seconds, lengths)
-    n = gains.offers.requests
-    if len(lengths) == n or not lengths[:n].any():
+    padded, n = _best_of_offered(gains, costs, price, fixed_seconds, max_seconds, lengths), gains.offers.requests
+    if len(lengths) == n or not gains.offered[:n, 0].any():
         return padded
     # Without the drafter its passes are saved for all requests.
     value = expected_gain(gains.survival, lengths) - price * catch_up_seconds(fixed_seconds, lengths)
