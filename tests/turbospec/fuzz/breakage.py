@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from turbospec.interface import MAX_COUNT, MAX_DRAFT_LENGTH, StepOutcome, StepView
+from turbospec.interface import MAX_COUNT, MAX_DRAFT_LENGTH, LookupView, StepOutcome, StepView
 
 Struct = TypeVar("Struct", StepView, StepOutcome)
 
@@ -69,7 +69,7 @@ def in_other_types(struct: Struct, rng: np.random.Generator) -> Struct:
         value, kind = getattr(struct, field.name), str(field.type)
         if rng.random() < 0.5 or value is None:
             continue
-        if kind == "IntArray":
+        if kind in ("IntArray", "IntArray | None"):
             fits = not value.size or (value.min() >= -(2**31) and value.max() < 2**31)
             changes[field.name] = [
                 value.astype(np.int32) if fits else value,
@@ -83,6 +83,8 @@ def in_other_types(struct: Struct, rng: np.random.Generator) -> Struct:
             changes[field.name] = [value.astype(np.float32), np.asfortranarray(value), _read_only(value)][
                 rng.integers(3)
             ]
+        elif kind == "LookupView | None":
+            changes[field.name] = LookupView(value.lengths.astype(np.int32), value.scores.astype(np.float32))
         elif kind == "int":
             changes[field.name] = np.int64(value)
         elif kind == "float":
@@ -116,7 +118,7 @@ def _array(name: str, value: Any, rng: np.random.Generator) -> tuple[Any] | None
         return (np.zeros(2),)
     match rng.integers(10):
         case 0:
-            return (None,) if name != "confidence" else (np.zeros(3),)
+            return (None,) if name not in ("confidence", "sources") else (np.zeros(3),)
         case 1:
             return (value.tolist(),)
         case 2:
@@ -147,12 +149,33 @@ def _array(name: str, value: Any, rng: np.random.Generator) -> tuple[Any] | None
             return (changed,)
 
 
+def _lookup(name: str, value: Any, rng: np.random.Generator) -> tuple[Any] | None:
+    """No look-up, or one with a row too many, a length or a score out of range, or an array of another type."""
+    if value is None or not len(value.lengths):
+        return (np.zeros(2),)
+    row, lengths, scores = rng.integers(len(value.lengths)), value.lengths.copy(), value.scores.copy()
+    match rng.integers(5):
+        case 0:
+            return (LookupView(np.r_[lengths, 0], np.r_[scores, 0.0]),)
+        case 1:
+            lengths[row] = rng.choice(np.array([-1, MAX_DRAFT_LENGTH + 1, 2**62]))
+        case 2:
+            scores[row] = rng.choice(np.array([-1.0, np.nan, np.inf, 1e308]))
+        case 3:
+            return (LookupView(lengths.astype(float), scores),)  # type: ignore[arg-type]
+        case _:
+            return (LookupView(None, scores),)  # type: ignore[arg-type]
+    return (LookupView(lengths, scores),)
+
+
 CHANGES: dict[str, Callable[[str, Any, np.random.Generator], tuple[Any] | None]] = {
     "int": _one_of(NOT_INTEGERS),
     "float": _seconds,
     "bool": _one_of(NOT_FLAGS),
     "tuple[int, ...]": _one_of(NOT_LENGTHS),
     "IntArray": _array,
+    "IntArray | None": _array,
+    "LookupView | None": _lookup,
     "BoolArray": _array,
     "FloatArray | None": _array,
 }

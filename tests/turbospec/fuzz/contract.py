@@ -32,8 +32,10 @@ from turbospec.interface import (
     MAX_STEP_SECONDS,
     MAX_VALID_STEPS,
     MIN_STEP_SECONDS,
+    LookupView,
     Phase,
     Policy,
+    Source,
     StepOutcome,
     StepPlan,
     StepView,
@@ -139,6 +141,12 @@ def fault_of_view(view: Any) -> str | None:
         return "a number is out of range"
     if (view.draft_limits > view.max_draft).any() or view.draft_limits[prefill].any() or (view.phase > 2).any():
         return "limits"
+    if view.lookup is not None:
+        found, scores = view.lookup.lengths, view.lookup.scores
+        if (found < 0).any() or (found > view.max_draft).any() or found[prefill].any():
+            return "lengths of the look-up"
+        if not ((scores >= 0) & (scores <= MAX_COUNT)).all():
+            return "scores of the look-up"
     for array in (view.phase, view.context_tokens, view.emitted_tokens, view.drafter_lag_tokens, view.draft_limits):
         if (array < 0).any() or (array > MAX_COUNT).any():
             return "an array is out of range"
@@ -166,6 +174,8 @@ def fault_of_outcome(outcome: Any) -> str | None:
         outcome.reused_plan_seconds == 0
     ):
         return "seconds"
+    if outcome.sources is not None and not np.isin(outcome.sources, list(Source)).all():
+        return "sources"
     if outcome.confidence is not None:
         columns = np.arange(outcome.confidence.shape[1])
         seen = outcome.confidence[columns < outcome.proposed[:, None]]
@@ -183,6 +193,14 @@ def fault_of_type(name: str, kind: str, value: Any, n: int) -> str | None:
         case "IntArray" | "BoolArray":
             right = type(value) is np.ndarray and value.dtype == (np.int64 if kind == "IntArray" else np.bool_)
             right = right and value.ndim == 1 and value.flags.c_contiguous and n in (-1, len(value))
+        case "IntArray | None":
+            right = value is None or (type(value) is np.ndarray and value.dtype == np.int64 and value.shape == (n,))
+        case "LookupView | None":
+            right = value is None or (
+                type(value) is LookupView
+                and fault_of_type("lengths", "IntArray", value.lengths, n) is None
+                and (value.scores.dtype, value.scores.shape) == (np.float64, (n,))
+            )
         case "FloatArray | None":
             right = value is None or (value.dtype == np.float64 and value.ndim == 2 and len(value) == n)
         case _:
@@ -330,6 +348,11 @@ class Fuzz:
 def faults_of_plan(plan: Any, view: StepView, limits: np.ndarray) -> Iterator[str]:
     """What a host could not rely on in a plan."""
     lengths = plan.draft_lengths
+    if plan.sources is not None:
+        if view.lookup is None or not np.isin(plan.sources, list(Source)).all():
+            yield f"sources is {plan.sources!r}"
+            return
+        limits = np.where(plan.sources == Source.LOOKUP, view.lookup.lengths, limits)
     if type(lengths) is not np.ndarray or lengths.dtype != np.int64 or lengths.shape != limits.shape:
         yield f"draft_lengths is {lengths!r}"
     elif (lengths < 0).any() or (lengths > limits).any():

@@ -68,6 +68,7 @@ class HostilePolicy:
                     "padded_length",
                     "probe",
                     "selection",
+                    "sources",
                 )
                 setattr(plan, field[rng.integers(len(field))], ANYTHING[rng.integers(len(ANYTHING))])
             case 3:

@@ -11,6 +11,8 @@ from turbospec.interface import (
     MAX_DRAFT_LENGTH,
     MAX_STEP_SECONDS,
     MIN_STEP_SECONDS,
+    IntArray,
+    LookupView,
     Phase,
     StepOutcome,
     StepPlan,
@@ -79,7 +81,13 @@ class RandomEngine:
             drafter_always_prefills=bool(rng.random() < 0.1),
             drafter_prefill_tokens=self._count(100) if rng.random() < 0.1 else 0,
             graph_lengths=graphs,
+            lookup=self._lookup(phase) if rng.random() < 0.3 else None,
         )
+
+    def _lookup(self, phase: IntArray) -> LookupView:
+        rng, n = self.rng, len(phase)
+        found = rng.integers(0, self.max_draft + 1, n) * (rng.random(n) < 0.5) * (phase != Phase.PREFILL)
+        return LookupView(found.astype(np.int64), rng.exponential(10.0, n) * (found > 0))
 
     def outcome(self, view: StepView, plan: StepPlan) -> StepOutcome:
         """A plan of this view as if it had been run, its gate and selection included."""
@@ -133,6 +141,7 @@ class RandomEngine:
             reused_plan_seconds=reused * float(rng.choice([MIN_STEP_SECONDS, 8e-3, 8e-3, 8e-3, MAX_STEP_SECONDS])),
             waiting_requests=self._count(20),
             failures=self._count(1),
+            sources=None if plan.sources is None else plan.sources.copy(),
         )
 
     def _exchange_requests(self) -> None:

@@ -13,9 +13,12 @@ from turbospec.models.acceptance import (
     MIN_SURVIVAL,
     ONE_BUCKET,
     AcceptanceModel,
+    Memory,
     VerifiedDrafts,
     fill_survival,
+    lookup_model,
     observe,
+    score_buckets,
 )
 
 ZERO = np.zeros(1, np.int64)
@@ -248,3 +251,31 @@ def test_classes_are_kept_apart() -> None:
         learn(model, rows, np.array([odd]), np.array([2]), np.array([2 * odd]), np.array([False]))
     assert class_mean(model, 1)[0] > 0.85
     assert class_mean(model)[0] < 0.2
+
+
+def test_scores_are_told_apart_by_their_order_of_magnitude() -> None:
+    scores = np.array([0.0, 1.9, 2.0, 3.9, 4.0, 8.0, 15.9, 16.0, 1e12])
+    assert score_buckets(scores).tolist() == [0, 0, 1, 1, 2, 3, 3, 4, 4]
+
+
+def test_a_look_up_is_learnt_by_score_and_position() -> None:
+    """Matches of 2 tokens are right for one token in five; those of 20 stay right once they have been for a while."""
+    rng, memory = np.random.default_rng(0), Memory(400.0, 48.0, 1.0)
+    model, requests = lookup_model(64, prior=0.6, memory=memory), np.arange(40)
+    classes = np.zeros(40, np.int64)
+    for _ in range(60):
+        long = rng.random(40) < 0.5
+        buckets = score_buckets(np.where(long, 20.0, 2.0))
+        first = rng.random(40) < np.where(long, 0.7, 0.2)
+        accepted = np.where(first, np.where(long, 8, 1), 0)
+        observe(
+            model.terms,
+            VerifiedDrafts(requests, classes, buckets, np.full(40, 8), accepted, np.zeros(40, np.bool_)),
+            memory,
+            0,
+        )
+    survival, first = np.full((2, 8), np.nan), np.full(2, np.nan)
+    fill_survival(model.terms, np.array([50, 51]), classes[:2], np.array([1, 4]), np.full(2, 8), 0.0, first, survival)
+    assert first == pytest.approx([0.2, 0.7], abs=0.12), "new requests"
+    assert survival[0, 1] < 0.05
+    assert survival[1, 7] > 0.55
