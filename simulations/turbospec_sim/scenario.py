@@ -67,7 +67,9 @@ class Drafter(Settings):
     """How drafts are made; `latency` has the times."""
 
     max_draft: int = Field(ge=0, le=MAX_POSITIONS)
-    """Largest K of the engine, which no policy exceeds; 0 for an engine without a drafter."""
+    """Largest K of the drafter, which no policy exceeds; 0 for an engine without a drafter."""
+    max_lookup: int = Field(default=15, ge=0, le=MAX_POSITIONS)
+    """Longest draft of the look-up, which the engine offers where a request class has a `lookup`; 0 for none."""
     kind: Literal["sequential", "parallel"] = "sequential"
     """Whether a draft takes one pass per token, or one pass makes all tokens."""
     batch: bool = True
@@ -150,7 +152,7 @@ def engine_record(server: Server, drafter: Drafter, seed: int = 0) -> Records:
         engine[name] = getattr(server, name)
     engine["long_prefill_token_threshold"] = server.long_prefill_token_threshold or NO_THRESHOLD
     engine["num_blocks"] = server.kv_cache_tokens // server.block_size
-    engine["max_draft"] = drafter.max_draft
+    engine["max_draft"], engine["max_lookup"] = drafter.max_draft, drafter.max_lookup
     engine["draft_before_emit"] = server.emit == "after_draft"
     engine["parallel_drafter"] = drafter.kind == "parallel"
     engine["batch_drafter"] = drafter.batch
