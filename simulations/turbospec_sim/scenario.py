@@ -128,6 +128,11 @@ class Scenario(Settings):
         return self
 
     @property
+    def max_lookup(self) -> int:
+        """Longest draft of the look-up; 0 where the engine offers none."""
+        return self.drafter.max_lookup if any(kind.lookup is not None for kind in self.workload.classes) else 0
+
+    @property
     def files(self) -> list[Path]:
         """The files that the scenario refers to, its policy's not included."""
         acceptances = [kind.acceptance for kind in self.workload.classes]
@@ -141,18 +146,19 @@ class Scenario(Settings):
     def engine(self, seed: int) -> Records:
         """(1,) `ENGINE` record with the engine's settings."""
         engine = engine_record(self.server, self.drafter, seed)
+        engine["max_lookup"] = self.max_lookup
         engine["first_measured"] = self.workload.warmup_requests
         return engine
 
 
 def engine_record(server: Server, drafter: Drafter, seed: int = 0) -> Records:
-    """(1,) `ENGINE` record with an engine's settings, without warm-up requests."""
+    """(1,) `ENGINE` record with an engine's settings, without warm-up requests and a look-up."""
     engine = np.zeros(1, ENGINE)
     for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "frontend_seconds"):
         engine[name] = getattr(server, name)
     engine["long_prefill_token_threshold"] = server.long_prefill_token_threshold or NO_THRESHOLD
     engine["num_blocks"] = server.kv_cache_tokens // server.block_size
-    engine["max_draft"], engine["max_lookup"] = drafter.max_draft, drafter.max_lookup
+    engine["max_draft"] = drafter.max_draft
     engine["draft_before_emit"] = server.emit == "after_draft"
     engine["parallel_drafter"] = drafter.kind == "parallel"
     engine["batch_drafter"] = drafter.batch

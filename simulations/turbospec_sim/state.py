@@ -63,9 +63,7 @@ class EngineState:
         self.totals = np.zeros(1 + MAX_SNAPSHOTS, TOTALS)
         self.gaps = np.zeros(GAP_BINS, np.int64)
         engine["free_slots"], engine["free_blocks"] = slots, engine["num_blocks"]
-        self.offers_lookup = bool(self.acceptance.classes["repeats"].any() and engine["max_lookup"][0] > 0)
-        if not self.offers_lookup:
-            engine["max_lookup"] = 0
+        self.offers_lookup = bool(engine["max_lookup"][0])
         engine["times"] = self.times.record
         if self.offers_lookup:
             engine["times"]["host_request"] += self.times.lookup_request
