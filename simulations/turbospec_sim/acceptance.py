@@ -15,6 +15,7 @@ from turbospec.runtime.kernels import compiled
 from turbospec_sim.kv_gaps import acceptance_share
 from turbospec_sim.randomness import uniform
 from turbospec_sim.records import CLASS, Record, Records
+from turbospec_sim.repeats import repeats_at, set_repeats
 from turbospec_sim.workload.acceptance import (
     MAX_POSITIONS,
     CollapsingAcceptance,
@@ -37,7 +38,8 @@ class AcceptanceTables(NamedTuple):
     classes: Records
     """(classes,) `CLASS` records."""
     rates: FloatArray
-    """(classes, 2, MAX_POSITIONS) acceptance by draft position; a request mixes its class's two tables."""
+    """(classes, 3, MAX_POSITIONS) acceptance by draft position; a request mixes its class's first two tables, and has
+    the third one inside repeats if `drafter_differs`."""
     lines: IntArray
     """(lines, 2) first value and length of each recorded line."""
     values: FloatArray
@@ -52,26 +54,27 @@ def acceptance_tables(kinds: Sequence[RequestClass]) -> AcceptanceTables:
     """
     classes = np.zeros(len(kinds), CLASS)
     classes["begin"] = classes["end"] = classes["until"] = math.inf
-    rates = np.zeros((len(kinds), 2, MAX_POSITIONS))
+    rates = np.zeros((len(kinds), 3, MAX_POSITIONS))
     lines: list[FloatArray] = []
     for number, kind in enumerate(kinds):
         record = classes[number]
         record["cached_share"], record["cached_in_common"] = kind.cached_share, kind.cached_in_common
         record["max_tokens"] = kind.max_tokens or 0
         record["told_class"] = 0 if kind.hidden else number
+        set_repeats(classes[number : number + 1], kind.lookup)
         match kind.acceptance:
             case IndependentAcceptance(rate=rate):
-                rates[number] = rate
+                rates[number, :2] = rate
             case PositionAcceptance(rates=by_position):
-                rates[number] = _padded(by_position)
+                rates[number, :2] = _padded(by_position)
             case MarkovAcceptance() as process:
-                rates[number] = _padded(process.good), _padded(process.bad)
+                rates[number, :2] = _padded(process.good), _padded(process.bad)
                 record["good_tokens"], record["bad_tokens"] = process.good_tokens, process.bad_tokens
             case DriftingAcceptance() as process:
-                rates[number] = _padded(process.before), _padded(process.after)
+                rates[number, :2] = _padded(process.before), _padded(process.after)
                 record["begin"], record["end"] = process.begin_seconds, process.end_seconds
             case CollapsingAcceptance() as process:
-                rates[number] = _padded(process.before), _padded(process.after)
+                rates[number, :2] = _padded(process.before), _padded(process.after)
                 record["begin"] = record["end"] = process.at_seconds
                 record["until"] = math.inf if process.until_seconds is None else process.until_seconds
             case RecordedAcceptance(file=file):
@@ -80,6 +83,8 @@ def acceptance_tables(kinds: Sequence[RequestClass]) -> AcceptanceTables:
                     raise UserError(f"{file}: no line of acceptances in it")
                 record["first_line"], record["lines"] = len(lines), len(recorded)
                 lines.extend(recorded)
+        if kind.lookup is not None and kind.lookup.drafter_acceptance is not None:
+            rates[number, 2], record["drafter_differs"] = _padded(kind.lookup.drafter_acceptance), 1
     sizes = np.array([len(line) for line in lines], np.int64)
     return AcceptanceTables(
         classes,
@@ -114,7 +119,8 @@ def advance_acceptance(request: Record, kind: Record, position: int) -> None:
 
 @compiled
 def draft_acceptance(engine: Records, request: Record, tables: AcceptanceTables, drafts: int, out: FloatArray) -> None:
-    """Write the acceptance of a request's next `drafts` draft tokens, each given that those before it were accepted."""
+    """Write the acceptance of the next `drafts` tokens of a request's drafter, each given that those before it were
+    accepted."""
     kind, rates, share = tables.classes[request.class_id], tables.rates, acceptance_share(engine, request)
     bad, switch_at, switches = request.bad, request.switch_at, request.switches
     good_rates, bad_rates = rates[request.class_id, 0], rates[request.class_id, 1]
@@ -124,6 +130,9 @@ def draft_acceptance(engine: Records, request: Record, tables: AcceptanceTables,
         begin, length = tables.lines[line, 0], tables.lines[line, 1]
     for j in range(drafts):
         position = request.emitted + j
+        if kind.drafter_differs and repeats_at(request, kind, position):
+            out[j] = share * rates[request.class_id, 2, min(j, rates.shape[2] - 1)]
+            continue
         if length > 0:
             value = tables.values[begin + position % length]
             out[j] = share * ((1.0 if j < value else 0.0) if kind.by_reach else value)

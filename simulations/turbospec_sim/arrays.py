@@ -29,7 +29,7 @@ class EngineArrays(NamedTuple):
     classes: Records
     """(classes,) `CLASS` records."""
     rates: FloatArray
-    """(classes, 2, MAX_POSITIONS) as in `acceptance.AcceptanceTables`, and so are the next two."""
+    """(classes, 3, MAX_POSITIONS) as in `acceptance.AcceptanceTables`, and so are the next two."""
     lines: IntArray
     values: FloatArray
     curve: FloatArray

@@ -5,22 +5,25 @@ The objective itself, expected tokens minus λ times duration, is maximised in `
 
 from __future__ import annotations
 
-from turbospec.interface import FloatArray
-from turbospec.planning.exact import DraftPlan, StepCosts, plan_draft_lengths
+from collections.abc import Callable
+
+from turbospec.planning.exact import DraftPlan
 
 
-def best_rate(gains: FloatArray, costs: StepCosts, base_tokens: float, iterations: int = 4) -> float:
+def best_rate(
+    plan_at: Callable[[float], DraftPlan], base_seconds: float, base_tokens: float, iterations: int = 4
+) -> float:
     """Highest expected tokens/s over all plans of one step (Dinkelbach, Management Science 13, 1967).
 
     Args:
-        gains: (n, K) survival S[i,j] of each draft token.
-        costs: the step's cost model.
-        base_tokens: tokens that the step emits without drafts.
+        plan_at: the best plan at a price of time λ in tokens/s.
+        base_seconds: duration of the step without drafts.
+        base_tokens: tokens that it emits without drafts.
         iterations: at most; the rate converges superlinearly.
     """
-    rate = base_tokens / float(costs.verify[0])
+    rate = base_tokens / base_seconds
     for _ in range(iterations):
-        plan: DraftPlan = plan_draft_lengths(gains, costs, rate)
+        plan = plan_at(rate)
         improved = (base_tokens + plan.gain) / plan.seconds
         if improved <= rate * (1.0 + 1e-6):
             break

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from turbospec.errors import UserError
+from turbospec_sim import fixed_plans
 from turbospec_sim.finished import FinishedRuns, Row, rows_of
 from turbospec_sim.processes import LocalProcesses
 from turbospec_sim.ratio import Ratio
@@ -25,7 +26,7 @@ LOWEST, HIGHEST = 1e-3, 1e5
 FIRST_GUESS = 1.0
 RUNS = 16
 """Of a search, about."""
-FIELDS = ("scenario", "policy", "request_rate", "seed", "draft_length", "capacity")
+FIELDS = ("scenario", "policy", "request_rate", "seed", *fixed_plans.FIELDS, "capacity")
 """Of a search that is finished; `request_rate` is where it began."""
 
 
@@ -131,7 +132,7 @@ def _row(run: Run, tolerance: float) -> Row:
         "policy": run.policy,
         "request_rate": run.rate,
         "seed": run.seed,
-        "draft_length": run.draft_length,
+        **fixed_plans.chosen(run.fixed),
         "capacity": capacity(run, tolerance=tolerance),
     }
 

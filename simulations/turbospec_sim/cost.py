@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turbospec.errors import UserError
+from turbospec_sim.fixed_plans import fixed_plans
 from turbospec_sim.run import BEST_STATIC
 from turbospec_sim.scenario import Scenario
 from turbospec_sim.workload.offered import offered_requests
@@ -105,7 +106,7 @@ def run_cost(scenario: Scenario, rate: float | None) -> Cost:
 
 def _tried(policy: str, scenario: Scenario) -> int:
     """Runs of a policy under one load with one seed."""
-    return scenario.drafter.max_draft + 1 if policy == BEST_STATIC else 1
+    return len(fixed_plans(scenario)) if policy == BEST_STATIC else 1
 
 
 def _in_words(seconds: float) -> str:

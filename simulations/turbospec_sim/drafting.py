@@ -1,8 +1,8 @@
 """The simulated drafter: which passes it runs for a plan, how long they take, and what its KV cache holds.
 
 There are two kinds. The passes of a ragged drafter run over the requests that still draft; a request that drafts
-nothing builds up drafter KV lag. A batch drafter, as vLLM's, runs every pass over the whole batch, up to the longest
-draft; where its first pass runs in every step, with drafts or without, it has no lag.
+nothing, or from the look-up, builds up drafter KV lag. A batch drafter, as vLLM's, runs every pass over the whole
+batch, up to the longest draft; where its first pass runs in every step, with drafts or without, it has no lag.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turbospec.interface import IntArray
+from turbospec.interface import IntArray, Source
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.kv_gaps import NO_LAG, goes_on_with_gap, keep
+from turbospec_sim.limits import MAX_COUNT
 from turbospec_sim.records import SLOT, Record, Records
 
+DRAFTER = Source.DRAFTER.value
+ALL_TOKENS = MAX_COUNT
+"""A request's `selected` where no selection shortens its draft."""
 ORDINARY_TOKENS = 2
 """Most tokens that a first pass computes for a request that drafted in the step before: the target's own token, and the
 last draft token if it was accepted."""
@@ -78,13 +82,17 @@ def first_pass_seconds(engine: Records, requests: Records, slots: IntArray) -> f
 
 
 @compiled
-def draft(engine: Records, requests: Records, slots: IntArray, lengths: IntArray) -> DrafterPasses:
-    """Draft `lengths[i]` tokens for the request in batch slot `slots[i]`."""
+def draft(engine: Records, requests: Records, slots: IntArray, lengths: IntArray, sources: IntArray) -> DrafterPasses:
+    """Draft `lengths[i]` tokens for the request in batch slot `slots[i]`; `sources[i]` makes them."""
     state, cost = engine[0], engine[0].times
     longest, total = 0, 0
-    for length in lengths:
-        longest = max(longest, length)
-        total += length
+    for i in range(len(slots)):
+        request = requests[slots[i]]
+        request.drafts, request.source = min(lengths[i], request.selected), sources[i]
+        request.selected = ALL_TOKENS
+        if sources[i] == DRAFTER:
+            longest = max(longest, lengths[i])
+            total += lengths[i]
     if longest == 0:
         return DrafterPasses(0.0, np.zeros(0, np.int64), 0, 0)
     size = len(slots)
@@ -93,10 +101,8 @@ def draft(engine: Records, requests: Records, slots: IntArray, lengths: IntArray
     rows = np.zeros(passes, np.int64)
     read, fed = 0, 0
     for i in range(size):
-        request, length = requests[slots[i]], lengths[i]
+        request, length = requests[slots[i]], lengths[i] if sources[i] == DRAFTER else 0
         known = known_tokens(request)
-        request.drafts = min(length, request.selected)
-        request.selected = state.max_draft
         in_batch = state.batch_drafter and drafter_lag_tokens(engine, request) == 0
         if length > 0 or in_batch:
             if goes_on_with_gap(engine, request):

@@ -13,7 +13,7 @@ import numpy as np
 
 from turbospec.controller import Controller
 from turbospec.errors import UserError
-from turbospec.interface import IntArray, StepOutcome, StepPlan, StepView
+from turbospec.interface import IntArray, LookupView, StepOutcome, StepPlan, StepView
 from turbospec_sim import steps
 from turbospec_sim.confidence import draft_confidence
 from turbospec_sim.drafting import DrafterPasses
@@ -32,6 +32,8 @@ class _Unverified(NamedTuple):
     drafter: DrafterPasses
     proposed: IntArray | None
     """As in `_report`."""
+    sources: IntArray | None
+    """Of the plan."""
 
 
 class SimulatedEngine:
@@ -85,7 +87,7 @@ class SimulatedEngine:
 
     def _view(self, columns: IntArray, prefill_tokens: int, waiting: int, waiting_seconds: float) -> StepView:
         state = self.state
-        state.view_slots, ids, phase, context, emitted, left, lag, classes, limits = columns
+        state.view_slots, ids, phase, context, emitted, left, lag, classes, limits, found, scores = columns
         return StepView(
             step=self._step,
             now=self.now,
@@ -105,6 +107,7 @@ class SimulatedEngine:
             parallel_drafter=state.parallel_drafter,
             batch_drafter=state.batch_drafter,
             first_pass_every_step=state.first_pass_every_step,
+            lookup=LookupView(found, scores.astype(np.float64)) if state.offers_lookup else None,
             graph_lengths=() if prefill_tokens else state.times.full_graphs(ids.size),
         )
 
@@ -118,10 +121,16 @@ class SimulatedEngine:
         plan = self.controller.plan(view)
         proposed = self._select(plan)
         done = steps.draft_and_verify(
-            state.arrays, opened.size, state.view_slots, plan.draft_lengths, _padding(plan), self.now
+            state.arrays,
+            opened.size,
+            state.view_slots,
+            plan.draft_lengths,
+            self._sources(plan),
+            _padding(plan),
+            self.now,
         )
         self.now = done.now
-        self._report(view, done, proposed, opened.prefill_tokens, opened.waiting_requests)
+        self._report(view, done, proposed, plan.sources, opened.prefill_tokens, opened.waiting_requests)
         self._step += 1
         return True
 
@@ -150,9 +159,17 @@ class SimulatedEngine:
                 step_seconds=drafter.seconds + verified.verify_seconds + verified.host_seconds,
                 piecewise=verified.piecewise,
             )
-            self._report(before.view, done, before.proposed, verified.prefill_tokens, verified.waiting_requests)
+            self._report(
+                before.view,
+                done,
+                before.proposed,
+                before.sources,
+                verified.prefill_tokens,
+                verified.waiting_requests,
+            )
         self.now = self.now + verified.host_seconds + verified.verify_seconds
-        slots, lengths, padded_length, view, proposed = NO_TOKENS, NO_TOKENS, 0, None, None
+        slots, lengths, sources, padded_length = NO_TOKENS, NO_TOKENS, NO_TOKENS, 0
+        view = plan = proposed = None
         state.engine["selection"] = False
         if verified.columns.shape[1]:
             view = self._view(
@@ -160,12 +177,19 @@ class SimulatedEngine:
             )
             plan = self.controller.plan(view)
             slots, lengths, padded_length = state.view_slots, plan.draft_lengths, _padding(plan)
+            sources = self._sources(plan)
             proposed = self._select(plan)
-        drafter = steps.draft_and_emit(state.arrays, verified.size, slots, lengths, padded_length, self.now)
+        drafter = steps.draft_and_emit(state.arrays, verified.size, slots, lengths, sources, padded_length, self.now)
         self.now += drafter.seconds
-        self._unverified = None if view is None else _Unverified(view, slots, drafter, proposed)
+        self._unverified = None
+        if view is not None and plan is not None:
+            self._unverified = _Unverified(view, slots, drafter, proposed, plan.sources)
         self._step += 1
         return True
+
+    def _sources(self, plan: StepPlan) -> IntArray:
+        """(n,) `Source` of each draft of a plan."""
+        return self.state.all_of_drafter[: plan.draft_lengths.size] if plan.sources is None else plan.sources
 
     def _select(self, plan: StepPlan) -> IntArray | None:
         """Let a plan select what is verified of its drafts; their lengths, or None where it does not."""
@@ -183,6 +207,7 @@ class SimulatedEngine:
         view: StepView,
         done: steps.FinishedStep,
         proposed: IntArray | None,
+        sources: IntArray | None,
         prefill_tokens: int,
         waiting_requests: int,
     ) -> None:
@@ -192,6 +217,7 @@ class SimulatedEngine:
             view: of the plan.
             done: what it came to.
             proposed: (n,) draft tokens made, if more than were verified.
+            sources: of the plan.
             prefill_tokens: prompt tokens in the target's pass.
             waiting_requests: queued requests.
         """
@@ -219,6 +245,7 @@ class SimulatedEngine:
                 verify_seconds=done.verify_seconds,
                 step_seconds=done.step_seconds,
                 waiting_requests=waiting_requests,
+                sources=sources,
             )
         )
 

@@ -152,7 +152,7 @@ class FinishedRuns:
             text = json.dumps(scenario_settings(run.scenario), sort_keys=True)
             self._scenarios[id(run.scenario)] = run.scenario, text
         _, scenario = self._scenarios[id(run.scenario)]
-        parts = [run.name, scenario, run.policy, policy, run.rate, run.seed, run.draft_length]
+        parts = [run.name, scenario, run.policy, policy, run.rate, run.seed, run.fixed]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:24]
 

@@ -83,6 +83,8 @@ class _Latency(Settings):
     """For each plan of the controller."""
     cold_draft_seconds: Seconds = 0.0
     """Once, at the first draft: compilation, allocation and loading."""
+    lookup_request_seconds: Seconds = 0.0
+    """Host time of the look-up for each request of the step."""
     selection_seconds: Seconds = 0.0
     """For a target's pass over drafts of which the verified tokens were selected after drafting: CUDA graphs for
     unequal lengths, and the exchange of confidence and lengths with the GPU."""
@@ -135,6 +137,7 @@ class _Latency(Settings):
             changes=np.array(changes, np.float64).reshape(-1, 4),
             decision=self.decision_seconds,
             cold_draft=self.cold_draft_seconds,
+            lookup_request=self.lookup_request_seconds,
             selection=self.selection_seconds,
             noise=self.noise,
             graph_sizes=self.graph_sizes,

@@ -11,7 +11,10 @@ from turbospec_sim.acceptance import AcceptanceTables, draft_acceptance
 from turbospec_sim.arrays import EngineArrays
 from turbospec_sim.best_rate import best_rate
 from turbospec_sim.decode_rate import DecodeRate
+from turbospec_sim.drafting import DRAFTER
 from turbospec_sim.records import Records
+from turbospec_sim.repeats import LOOKUP, lookup_acceptance
+from turbospec_sim.source_planning import SourcedPlan, plan_sources
 from turbospec_sim.state import EngineState
 from turbospec_sim.step_time import padded, pass_seconds
 
@@ -33,29 +36,43 @@ class OraclePolicy:
         decoding = int(np.count_nonzero(view.decoding))
         self._decoding[view.step] = decoding
         nothing = StepPlan(np.zeros(view.size, np.int64), reason="no draft pays")
-        if not view.draft_limits.any():
+        found = None if view.lookup is None else view.lookup.lengths
+        limits = view.draft_limits if found is None else np.maximum(view.draft_limits, found)
+        if not limits.any():
             return nothing
         state = self._state
-        conditional = _conditional(state.view_slots, view.draft_limits, view.max_draft, *state.arrays)
+        conditional = self._conditional(view.draft_limits, DRAFTER)
         gains: FloatArray = np.cumprod(conditional, axis=1, dtype=np.float64)
-        costs = self._costs(view, decoding)
+        costs = self._costs(view, limits, decoding)
         catch_up = view.drafter_lag_tokens * state.times.catch_up_token
         # The cost of catching up, spread over all tokens that the request can still emit.
         charged = catch_up * (1.0 + conditional[:, 0]) / np.maximum(view.tokens_left, 1)
+        if found is None:
+
+            def planned(price: float, request_seconds: FloatArray) -> SourcedPlan:
+                return SourcedPlan(plan_draft_lengths(gains, costs, price, request_seconds=request_seconds))
+        else:
+            looked_up: FloatArray = np.cumprod(self._conditional(found, LOOKUP), axis=1, dtype=np.float64)
+
+            def planned(price: float, request_seconds: FloatArray) -> SourcedPlan:
+                return plan_sources(gains, looked_up, costs, price, request_seconds)
+
         rate = self._price.rate(decoding)
         if rate is None:
-            rate = best_rate(gains, costs, float(decoding))
-        best = plan_draft_lengths(gains, costs, rate, request_seconds=charged)
+            free = np.zeros(view.size)
+            rate = best_rate(lambda price: planned(price, free).plan, float(costs.verify[0]), float(decoding))
+        best, sources = planned(rate, charged)
         lengths = best.draft_lengths
         if not lengths.any():
             return nothing
-        seconds = costs.seconds(lengths, best.padded_length) + float(catch_up[lengths > 0].sum())
+        lagging = lengths > 0 if sources is None else (lengths > 0) & (sources == DRAFTER)
         return StepPlan(
             lengths,
             decoding + best.gain,
-            seconds,
+            best.seconds + float((catch_up - charged)[lagging].sum()),
             f"{int(lengths.sum())} draft tokens at {rate:.0f} tok/s",
             padded_length=best.padded_length,
+            sources=sources,
         )
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -67,14 +84,19 @@ class OraclePolicy:
         prompts = pass_seconds(curve, outcome.padded_tokens) - pass_seconds(curve, without)
         self._price.add(decoding, int(outcome.emitted.sum()), outcome.step_seconds - prompts)
 
-    def _costs(self, view: StepView, decoding: int) -> StepCosts:
-        piecewise = self._state.times.piecewise + self._state.times.piecewise_request * view.size
-        return self._full_graphs(view, decoding).with_graphs(view.graph_lengths, piecewise)
+    def _conditional(self, limits: IntArray, source: int) -> FloatArray:
+        """(n, longest) acceptance of each token that a source drafts, given that those before it were accepted; 0
+        beyond a request's limit."""
+        return _conditional(self._state.view_slots, limits, max(int(limits.max()), 1), source, *self._state.arrays)
 
-    def _full_graphs(self, view: StepView, decoding: int) -> StepCosts:
+    def _costs(self, view: StepView, limits: IntArray, decoding: int) -> StepCosts:
+        piecewise = self._state.times.piecewise + self._state.times.piecewise_request * view.size
+        return self._full_graphs(view, limits, decoding).with_graphs(view.graph_lengths, piecewise)
+
+    def _full_graphs(self, view: StepView, limits: IntArray, decoding: int) -> StepCosts:
         times, size, context = self._state.times, view.size, int(view.context_tokens.sum())
         tokens = decoding + view.prefill_tokens
-        most = max(int(view.draft_limits.sum()), size * max(view.graph_lengths, default=0))
+        most = max(int(limits.sum()), size * max(view.graph_lengths, default=0))
         verify = _verify_table(tokens, most, context, size, *self._state.arrays)
         mean_context = context / size
         row = times.draft_row + times.draft_kv_token * mean_context
@@ -92,13 +114,16 @@ class OraclePolicy:
 
 
 @compiled
-def _conditional(slots: IntArray, limits: IntArray, depth: int, *loose: Records) -> FloatArray:
-    """(n, K) acceptance of each draft token given that those before it were accepted; 0 beyond a request's limit."""
+def _conditional(slots: IntArray, limits: IntArray, depth: int, source: int, *loose: Records) -> FloatArray:
     arrays = EngineArrays(*loose)
     tables = AcceptanceTables(arrays.classes, arrays.rates, arrays.lines, arrays.values)
     out = np.zeros((len(slots), depth))
     for i in range(len(slots)):
-        draft_acceptance(arrays.engine, arrays.requests[slots[i]], tables, limits[i], out[i])
+        request = arrays.requests[slots[i]]
+        if source == LOOKUP:
+            lookup_acceptance(request, arrays.classes[request.class_id], limits[i], out[i])
+        else:
+            draft_acceptance(arrays.engine, request, tables, limits[i], out[i])
     return out
 
 

@@ -54,6 +54,12 @@ REQUEST = np.dtype(
         ("bad", "i8"),  # Markov acceptance: whether the current stretch is a bad one
         ("switch_at", "i8"),  # output position where the stretch ends
         ("switches", "i8"),  # stretches that have ended
+        ("repeating", "i8"),  # whether its output repeats earlier text at its next position
+        ("stretch_from", "i8"),  # output position where this repeat, or the gap after one, began
+        ("stretch_until", "i8"),  # and where it ends
+        ("stretches", "i8"),  # repeats and gaps that have ended
+        ("matched", "i8"),  # in a gap: length of the repeat before it
+        ("source", "i8"),  # `Source` of its drafts
     ],
     align=True,
 )
@@ -63,6 +69,7 @@ TIMES = np.dtype(
     [
         ("host", "f8"),
         ("host_request", "f8"),
+        ("lookup_request", "f8"),
         ("decision", "f8"),
         ("kv_token", "f8"),
         ("attention_pair", "f8"),
@@ -96,7 +103,8 @@ ENGINE = np.dtype(
         ("long_prefill_token_threshold", "i8"),
         ("block_size", "i8"),
         ("num_blocks", "i8"),
-        ("max_draft", "i8"),
+        ("max_draft", "i8"),  # of the drafter
+        ("max_lookup", "i8"),  # longest draft of the look-up; 0 for an engine without one
         ("times", TIMES),
         ("frontend_seconds", "f8"),
         ("draft_before_emit", "i8"),
@@ -166,6 +174,18 @@ TOTALS = np.dtype(
 An engine's totals are an array of them: the sums so far, then the snapshots that `timeline` keeps.
 """
 
+LENGTHS = np.dtype(
+    [
+        ("mean", "f8"),  # tokens
+        ("median", "f8"),  # of a log-normal distribution, before clipping
+        ("sigma", "f8"),  # standard deviation of the logarithm; below 0 for a geometric distribution
+        ("low", "f8"),
+        ("high", "f8"),
+    ],
+    align=True,
+)
+"""Lengths of repeats, or of the text between them."""
+
 CLASS = np.dtype(
     [
         ("begin", "f8"),  # requests that arrive from here on mix in the second table,
@@ -180,7 +200,14 @@ CLASS = np.dtype(
         ("cached_in_common", "i8"),
         ("max_tokens", "i8"),  # limit of the output; 0 for the output's own length
         ("told_class", "i8"),
+        ("repeats", "i8"),  # whether a look-up finds repeats; the fields below are then set
+        ("repeat_lengths", LENGTHS),
+        ("gap_lengths", LENGTHS),
+        ("min_match", "i8"),  # tokens of a repeat that the look-up needs to find it
+        ("false_match", "f8"),  # share of other positions at which it finds something
+        ("false_acceptance", "f8"),  # of each token drafted there
+        ("drafter_differs", "i8"),  # whether the third table is the drafter's acceptance in repeats
     ],
     align=True,
 )
-"""A request class. Its two acceptance tables are in `acceptance.AcceptanceTables.rates`."""
+"""A request class. Its acceptance tables are in `acceptance.AcceptanceTables.rates`."""

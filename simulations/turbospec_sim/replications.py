@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from turbospec.interface import FloatArray
+from turbospec_sim.fixed_plans import chosen_in_words
 
 Row = Mapping[str, Any]
 """A row of results, simulated or read from a file (null where a figure is not finite)."""
@@ -57,9 +58,9 @@ class Replications:
 
     @property
     def label(self) -> str:
-        """The policy, and K where it was chosen in hindsight."""
-        lengths = sorted({row["draft_length"] for row in self.rows if row["draft_length"] is not None})
-        return f"{self.policy} ({', '.join(f'K={length}' for length in lengths)})" if lengths else self.policy
+        """The policy, and what was chosen in hindsight."""
+        chosen = sorted({words for row in self.rows if (words := chosen_in_words(row))})
+        return f"{self.policy} ({'; '.join(chosen)})" if chosen else self.policy
 
     @property
     def slo_met_share(self) -> float | None:

@@ -17,9 +17,10 @@ from turbospec.interface import Policy
 from turbospec.policy import PolicyConfig, find_policy, read_policy
 from turbospec.policy.adaptive_verification import VllmAdaptiveVerificationConfig
 from turbospec.policy.registered import build_policy
-from turbospec.policy.static import StaticPolicy
+from turbospec_sim import fixed_plans
 from turbospec_sim.acceptance import acceptance_tables
 from turbospec_sim.engine import SimulatedEngine
+from turbospec_sim.fixed_plans import FixedPlans
 from turbospec_sim.metrics import judged, summarise
 from turbospec_sim.oracle import OraclePolicy
 from turbospec_sim.records import Records
@@ -32,7 +33,7 @@ from turbospec_sim.workload.offered import offered_requests
 ORACLE = "oracle"
 """The policy that plans with the true acceptance and the true costs."""
 BEST_STATIC = "best_static"
-"""The fixed K with the highest token goodput, chosen in hindsight from one run for each K."""
+"""The fixed plans with the highest token goodput, chosen in hindsight from one run of each; see `fixed_plans`."""
 
 
 FIELDS = (
@@ -43,7 +44,8 @@ FIELDS = (
       for statistic in ("mean", "median", "std", "p50", "p95", "p99")),
     "engine_steps", "preemptions", "mean_accepted_length", "mean_draft_length", "acceptance_rate",
     "draft_time_share", "verify_time_share", "host_time_share", "prefill_time_share",
-    "slo_met", "request_goodput", "token_goodput", "refused", "draft_length", "guard_trips", "timeline", "wall_seconds",
+    "slo_met", "request_goodput", "token_goodput", "refused", *fixed_plans.FIELDS, "guard_trips", "timeline",
+    "wall_seconds",
 )  # fmt: skip
 """Fields of a run's row, in their order."""
 
@@ -56,11 +58,11 @@ class Run:
     """The scenario's name."""
     scenario: Scenario
     policy: str
-    """Name or file of a policy; `oracle`; or `best_static`, with `draft_length`."""
+    """Name or file of a policy; `oracle`; or `best_static`, with `fixed`."""
     rate: float | None
     """Requests/s; None where the workload has no rate."""
     seed: int
-    draft_length: int | None = None
+    fixed: FixedPlans | None = None
     settings: PolicyConfig | None = None
     """Settings in place of those of the policy's file."""
 
@@ -103,7 +105,7 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
         **figures,
         **judged(state, figures, scenario.slo),
         "refused": too_large,
-        "draft_length": run.draft_length,
+        **fixed_plans.chosen(run.fixed),
         "guard_trips": guard_trips,
         "timeline": timeline(state.engine, state.totals),
         "wall_seconds": time.perf_counter() - began,
@@ -158,8 +160,8 @@ def check_policy(name: str) -> None:
 
 
 def _policy(run: Run, state: EngineState) -> tuple[Policy, GuardConfig]:
-    if run.draft_length is not None:
-        return StaticPolicy(run.draft_length), GuardConfig()
+    if run.fixed is not None:
+        return run.fixed, GuardConfig()
     if run.policy == ORACLE:
         return OraclePolicy(state), GuardConfig()
     config = run.settings or read_policy(find_policy(run.policy))

@@ -67,7 +67,9 @@ class Drafter(Settings):
     """How drafts are made; `latency` has the times."""
 
     max_draft: int = Field(ge=0, le=MAX_POSITIONS)
-    """Largest K of the engine, which no policy exceeds; 0 for an engine without a drafter."""
+    """Largest K of the drafter, which no policy exceeds; 0 for an engine without a drafter."""
+    max_lookup: int = Field(default=15, ge=0, le=MAX_POSITIONS)
+    """Longest draft of the look-up, which the engine offers where a request class has a `lookup`; 0 for none."""
     kind: Literal["sequential", "parallel"] = "sequential"
     """Whether a draft takes one pass per token, or one pass makes all tokens."""
     batch: bool = True
@@ -126,6 +128,11 @@ class Scenario(Settings):
         return self
 
     @property
+    def max_lookup(self) -> int:
+        """Longest draft of the look-up; 0 where the engine offers none."""
+        return self.drafter.max_lookup if any(kind.lookup is not None for kind in self.workload.classes) else 0
+
+    @property
     def files(self) -> list[Path]:
         """The files that the scenario refers to, its policy's not included."""
         acceptances = [kind.acceptance for kind in self.workload.classes]
@@ -139,12 +146,13 @@ class Scenario(Settings):
     def engine(self, seed: int) -> Records:
         """(1,) `ENGINE` record with the engine's settings."""
         engine = engine_record(self.server, self.drafter, seed)
+        engine["max_lookup"] = self.max_lookup
         engine["first_measured"] = self.workload.warmup_requests
         return engine
 
 
 def engine_record(server: Server, drafter: Drafter, seed: int = 0) -> Records:
-    """(1,) `ENGINE` record with an engine's settings, without warm-up requests."""
+    """(1,) `ENGINE` record with an engine's settings, without warm-up requests and a look-up."""
     engine = np.zeros(1, ENGINE)
     for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "frontend_seconds"):
         engine[name] = getattr(server, name)

@@ -20,6 +20,7 @@ from turbospec_sim.arrays import EngineArrays
 from turbospec_sim.kv_gaps import NO_LAG
 from turbospec_sim.randomness import key
 from turbospec_sim.records import FREE_SLOTS, PREEMPTED, RUNNING, SLOT, TOKENS, Record, Records
+from turbospec_sim.repeats import begin_repeats
 
 
 @compiled
@@ -180,4 +181,5 @@ def _head_of_queue(arrays: EngineArrays) -> int:
     request.kept_since = NO_LAG
     request.step = -1
     begin_acceptance(request, kind, asked.sent - state.origin)
+    begin_repeats(request, kind)
     return slot

@@ -17,7 +17,7 @@ from turbospec.models.profile import LatencySample, Profile
 from turbospec.policy.adaptive_verification.policy import GRAPH_SIZES
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.arrays import EngineArrays
-from turbospec_sim.drafting import draft
+from turbospec_sim.drafting import ALL_TOKENS, draft
 from turbospec_sim.records import REQUEST, SLOT, TOKENS, Records
 from turbospec_sim.state import EngineState
 from turbospec_sim.verification import target_pass
@@ -84,8 +84,9 @@ def _dummy_step(tokens: int, context: int, *loose: Records) -> tuple[float, floa
         own = tokens // size + (i >= size - tokens % size)
         request = requests[i]
         request.prompt_tokens, request.emitted, request.computed = context, 1, context
-        request.draft_computed, request.drafts, request.selected = context + 1, own - 1, arrays.engine[0].max_draft
+        request.draft_computed, request.drafts, request.selected = context + 1, own - 1, ALL_TOKENS
         batch[SLOT, i], batch[TOKENS, i] = i, 1
     target = target_pass(arrays, size)
-    drafter = draft(arrays.engine, requests, batch[SLOT], np.full(size, arrays.engine[0].max_draft))
+    lengths, sources = np.full(size, arrays.engine[0].max_draft), np.zeros(size, np.int64)
+    drafter = draft(arrays.engine, requests, batch[SLOT], lengths, sources)
     return drafter.seconds, target.seconds, drafter.rows, target.context_tokens

@@ -10,6 +10,7 @@ import numpy as np
 from turbospec.interface import IntArray
 from turbospec_sim.acceptance import AcceptanceTables
 from turbospec_sim.arrays import EngineArrays
+from turbospec_sim.drafting import ALL_TOKENS
 from turbospec_sim.emission import GAP_BINS
 from turbospec_sim.records import FREE_SLOTS, REQUEST, TOTALS, Records
 from turbospec_sim.step_time import StepTimes
@@ -35,6 +36,8 @@ class EngineState:
     times: StepTimes
     concurrency: int | None = None
     confidence_correlation: float | None = None
+    all_of_drafter: IntArray = field(init=False)
+    """(max_num_seqs,) the sources of a plan without any; its first n are those of n requests."""
     view_slots: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     """(n,) batch slots of the requests in the last view."""
     requests: Records = field(init=False)
@@ -42,6 +45,8 @@ class EngineState:
     gaps: IntArray = field(init=False)
     arrays: EngineArrays = field(init=False)
     max_draft: int = field(init=False)
+    """Of the drafter or the look-up, whichever drafts more."""
+    offers_lookup: bool = field(init=False)
     draft_before_emit: bool = field(init=False)
     parallel_drafter: bool = field(init=False)
     batch_drafter: bool = field(init=False)
@@ -51,13 +56,17 @@ class EngineState:
         engine = self.engine
         slots = int(engine["max_num_seqs"][0])
         self.requests = np.zeros(slots, REQUEST)
-        self.requests["selected"] = engine["max_draft"]
+        self.requests["selected"] = ALL_TOKENS
+        self.all_of_drafter = np.zeros(slots, np.int64)
         queues = np.zeros((3, slots), np.int64)
         queues[FREE_SLOTS] = np.arange(slots)
         self.totals = np.zeros(1 + MAX_SNAPSHOTS, TOTALS)
         self.gaps = np.zeros(GAP_BINS, np.int64)
         engine["free_slots"], engine["free_blocks"] = slots, engine["num_blocks"]
+        self.offers_lookup = bool(engine["max_lookup"][0])
         engine["times"] = self.times.record
+        if self.offers_lookup:
+            engine["times"]["host_request"] += self.times.lookup_request
         engine["closed_loop"] = self.concurrency is not None
         engine["sent"] = engine["first_measured"]
         self.arrays = EngineArrays(
@@ -76,7 +85,7 @@ class EngineState:
         )
         for name in ("draft_before_emit", "parallel_drafter", "batch_drafter", "first_pass_every_step"):
             setattr(self, name, bool(engine[name][0]))
-        self.max_draft = int(engine["max_draft"][0])
+        self.max_draft = int(max(engine["max_draft"][0], engine["max_lookup"][0]))
 
     def begin_measuring(self, now: float) -> bool:
         """Let the clients send the measured requests from `now` on, and reset the totals.

@@ -36,6 +36,8 @@ class StepTimes:
     """(2, knots) tokens of the target's pass, rising from 0, and its seconds; the last slope continues past the end."""
     host: float = 0.0
     host_request: float = 0.0
+    lookup_request: float = 0.0
+    """For each request of a step, in an engine with a look-up: part of the host's time."""
     decision: float = 0.0
     """For each plan of the controller."""
     kv_token: float = 0.0

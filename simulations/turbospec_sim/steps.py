@@ -95,11 +95,18 @@ def open_step(arrays: EngineArrays, now: float) -> OpenedStep:
 
 
 def draft_and_verify(
-    arrays: EngineArrays, size: int, slots: IntArray, lengths: IntArray, padded_length: int, now: float
+    arrays: EngineArrays,
+    size: int,
+    slots: IntArray,
+    lengths: IntArray,
+    sources: IntArray,
+    padded_length: int,
+    now: float,
 ) -> FinishedStep:
-    """Execute a plan: draft `lengths[i]` tokens for batch slot `slots[i]`, verify the `size` requests, emit."""
+    """Execute a plan: draft `lengths[i]` tokens of `sources[i]` for batch slot `slots[i]`, verify the `size` requests,
+    emit."""
     arrays.engine["padded_length"] = padded_length
-    return FinishedStep(*_draft_and_verify(size, slots, lengths, now, *arrays))
+    return FinishedStep(*_draft_and_verify(size, slots, lengths, sources, now, *arrays))
 
 
 def verify_batch(arrays: EngineArrays, drafted_slots: IntArray, now: float) -> VerifiedBatch:
@@ -111,14 +118,20 @@ def verify_batch(arrays: EngineArrays, drafted_slots: IntArray, now: float) -> V
 
 
 def draft_and_emit(
-    arrays: EngineArrays, size: int, slots: IntArray, lengths: IntArray, padded_length: int, now: float
+    arrays: EngineArrays,
+    size: int,
+    slots: IntArray,
+    lengths: IntArray,
+    sources: IntArray,
+    padded_length: int,
+    now: float,
 ) -> DrafterPasses:
-    """The second half: draft `lengths[i]` tokens for batch slot `slots[i]`, for the next step, then emit.
+    """The second half: draft `lengths[i]` tokens of `sources[i]` for batch slot `slots[i]`, to verify next, then emit.
 
     The drafter's seconds include its pace.
     """
     arrays.engine["padded_length"] = padded_length
-    return DrafterPasses(*_draft_and_emit(size, slots, lengths, now, *arrays))
+    return DrafterPasses(*_draft_and_emit(size, slots, lengths, sources, now, *arrays))
 
 
 @compiled
@@ -127,13 +140,15 @@ def _open_step(now: float, *loose: Records) -> tuple[Any, ...]:
     engine, requests, offered = arrays.engine, arrays.requests, arrays.offered
     receive(engine, offered, now)
     size = schedule(arrays)
-    columns, prefill_tokens = view_columns(engine, requests, arrays.batch, size)
+    columns, prefill_tokens = view_columns(arrays, size)
     number, seconds = waiting(engine, requests, arrays.queues, offered, now)
     return size, columns, prefill_tokens, number, seconds
 
 
 @compiled
-def _draft_and_verify(size: int, slots: IntArray, lengths: IntArray, now: float, *loose: Records) -> tuple[Any, ...]:
+def _draft_and_verify(
+    size: int, slots: IntArray, lengths: IntArray, sources: IntArray, now: float, *loose: Records
+) -> tuple[Any, ...]:
     arrays = EngineArrays(*loose)
     engine, requests, totals = arrays.engine, arrays.requests, arrays.totals
     lengths = _reserved(engine, requests, slots, lengths)
@@ -142,7 +157,7 @@ def _draft_and_verify(size: int, slots: IntArray, lengths: IntArray, now: float,
     first_seconds = first_pass_seconds(engine, requests, decoding)
     begin_step(engine)
     draft_pace = pace(arrays, DRAFTER, now)
-    drafter = draft(engine, requests, slots, lengths)
+    drafter = draft(engine, requests, slots, lengths, sources)
     target = target_pass(arrays, size)
     times, step = engine[0].times, engine[0].step
     draft_seconds = drafter.seconds * draft_pace
@@ -172,14 +187,14 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
     receive(engine, offered, now)
     size = schedule(arrays)
     if size == 0:
-        columns, _ = view_columns(engine, requests, arrays.batch, 0)
+        columns, _ = view_columns(arrays, 0)
         return 0, np.zeros((4, 0), np.int64), 0, 0, 0, 0, False, 0.0, 0.0, columns, 0, 0, 0.0
     begin_step(engine)
     target = target_pass(arrays, size)
     times, step = engine[0].times, engine[0].step
     verify(arrays, size)
     judged = outcome_columns(requests, drafted_slots, step)
-    columns, next_prefill_tokens = view_columns(engine, requests, arrays.batch, size)
+    columns, next_prefill_tokens = view_columns(arrays, size)
     first_seconds = first_pass_seconds(engine, requests, columns[VIEW_SLOT])
     target_pace = pace(arrays, TARGET, now)
     verify_seconds = (target.seconds + first_seconds) * target_pace
@@ -197,11 +212,13 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
 
 
 @compiled
-def _draft_and_emit(size: int, slots: IntArray, lengths: IntArray, now: float, *loose: Records) -> tuple[Any, ...]:
+def _draft_and_emit(
+    size: int, slots: IntArray, lengths: IntArray, sources: IntArray, now: float, *loose: Records
+) -> tuple[Any, ...]:
     arrays = EngineArrays(*loose)
     engine, totals = arrays.engine, arrays.totals
     draft_pace = pace(arrays, DRAFTER, now)
-    drafter = draft(engine, arrays.requests, slots, lengths)
+    drafter = draft(engine, arrays.requests, slots, lengths, sources)
     seconds = drafter.seconds * draft_pace
     _account(engine, totals, size, Spent(0.0, seconds, 0.0, 0.0))
     _close(arrays, size, now + seconds)

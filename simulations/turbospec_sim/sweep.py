@@ -8,6 +8,7 @@ from itertools import groupby
 
 from turbospec_sim.backends import Backend, workers
 from turbospec_sim.finished import FinishedRuns, Row, rows_of
+from turbospec_sim.fixed_plans import fixed_plans
 from turbospec_sim.replications import figure
 from turbospec_sim.run import BEST_STATIC, ORACLE, Run, simulate
 from turbospec_sim.scenario import Scenario
@@ -27,15 +28,15 @@ class Sweep:
     """Seeds of each run, counting up from the scenario's."""
 
     def runs(self) -> list[Run]:
-        """All runs; `best_static` is one for each draft length that the engine allows."""
+        """All runs; `best_static` is one for each of its fixed plans."""
         runs: list[Run] = []
         for name, scenario in self.scenarios:
             rates = (self.rates or scenario.rates) if scenario.workload.has_rates else (None,)
             for rate in rates:
                 for seed in range(scenario.seed, scenario.seed + self.seeds):
                     for policy in self.policies or (scenario.policy,):
-                        tried = range(scenario.drafter.max_draft + 1) if policy == BEST_STATIC else (None,)
-                        runs += [Run(name, scenario, policy, rate, seed, length) for length in tried]
+                        tried = fixed_plans(scenario) if policy == BEST_STATIC else (None,)
+                        runs += [Run(name, scenario, policy, rate, seed, fixed) for fixed in tried]
         return runs
 
 
@@ -60,7 +61,7 @@ def run_all(
 
 
 def with_regret(rows: Sequence[Row]) -> list[Row]:
-    """The rows with the best K for `best_static`, and with every policy's regret.
+    """The rows with the best fixed plans for `best_static`, and with every policy's regret.
 
     Regret is 1 - goodput / goodput of a yardstick (`oracle`, `best_static`) in the same scenario at the same rate with
     the same seed, where goodput is the output tokens/s of requests within the SLO. It is below 0 where the policy did
@@ -78,7 +79,7 @@ def with_regret(rows: Sequence[Row]) -> list[Row]:
 
 
 def _with_best_static(rows: list[Row]) -> list[Row]:
-    """One row for all K that `best_static` tried: that of the highest goodput, and among equals of the lowest E2E
+    """One row for all that `best_static` tried: that of the highest goodput, and among equals of the lowest E2E
     latency."""
     tried = [row for row in rows if row["policy"] == BEST_STATIC]
     if not tried:

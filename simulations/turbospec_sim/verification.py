@@ -14,6 +14,7 @@ from turbospec_sim.drafting import is_prefilling
 from turbospec_sim.limits import MAX_COUNT
 from turbospec_sim.randomness import uniform
 from turbospec_sim.records import SLOT, TOKENS
+from turbospec_sim.repeats import LOOKUP, accepted_of_lookup, advance_repeats
 from turbospec_sim.step_time import padded, pass_seconds
 
 
@@ -94,13 +95,16 @@ def verify(arrays: EngineArrays, size: int) -> None:
     for row in range(size):
         request, own = requests[batch[SLOT, row]], batch[TOKENS, row]
         decoding = not is_prefilling(request)
-        drafts, accepted, emitted = request.drafts, 0, 0
+        kind, drafts, accepted, emitted = classes[request.class_id], request.drafts, 0, 0
         known = request.prompt_tokens + request.emitted
         request.computed += own
         if decoding:
-            draft_acceptance(arrays.engine, request, tables, drafts, chances)
-            while accepted < drafts and uniform(request.key, request.emitted + accepted) < chances[accepted]:
-                accepted += 1
+            if request.source == LOOKUP:
+                accepted = accepted_of_lookup(request, kind, drafts)
+            else:
+                draft_acceptance(arrays.engine, request, tables, drafts, chances)
+                while accepted < drafts and uniform(request.key, request.emitted + accepted) < chances[accepted]:
+                    accepted += 1
             sums.decode_rows += 1
             sums.drafts += drafts > 0
             sums.drafted += drafts
@@ -112,7 +116,8 @@ def verify(arrays: EngineArrays, size: int) -> None:
             emitted = min(accepted + 1, request.output_tokens - request.emitted)
             request.emitted += emitted
             if decoding:
-                advance_acceptance(request, classes[request.class_id], request.emitted)
+                advance_acceptance(request, kind, request.emitted)
+            advance_repeats(request, kind, request.emitted)
         request.step, request.step_tokens = state.step, own + accepted
         request.step_drafted, request.step_accepted, request.step_emitted = drafts, accepted, emitted
         request.drafts = 0

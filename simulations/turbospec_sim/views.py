@@ -6,25 +6,29 @@ import numpy as np
 
 from turbospec.interface import IntArray, Phase
 from turbospec.runtime.kernels import compiled
+from turbospec_sim.arrays import EngineArrays
 from turbospec_sim.drafting import drafter_lag_tokens, is_prefilling
 from turbospec_sim.kv_gaps import NO_DRAFTS, lag_is_lost
 from turbospec_sim.records import PREEMPTED, SLOT, TOKENS, Records
+from turbospec_sim.repeats import look_up
 
 PREFILL, FIRST_DECODE, DECODE = Phase.PREFILL.value, Phase.FIRST_DECODE.value, Phase.DECODE.value
 
-COLUMNS = 9
-"""Batch slot, then as in `StepView`: request id, phase, context, emitted, left, drafter KV lag, class, draft limit."""
+COLUMNS = 11
+"""Batch slot, then as in `StepView`: request id, phase, context, emitted, left, drafter KV lag, class, draft limit, and
+as in `LookupView`: length, score."""
 VIEW_SLOT = 0
 """Row of a view's columns that holds the requests' batch slots."""
 
 
 @compiled
-def view_columns(engine: Records, requests: Records, batch: IntArray, size: int) -> tuple[IntArray, int]:
+def view_columns(arrays: EngineArrays, size: int) -> tuple[IntArray, int]:
     """(COLUMNS, n) the view's rows for the unfinished requests of a batch, and the view's prefill tokens.
 
     Where a step drafts first, these are its own prefill tokens. Where a step has just been verified and drafts are made
     for the next one, these are the prompt tokens of begun prefills that the next step can compute.
     """
+    engine, requests, batch, classes = arrays.engine, arrays.requests, arrays.batch, arrays.classes
     state = engine[0]
     columns = np.empty((COLUMNS, size), np.int64)
     rows, prefill_tokens = 0, 0
@@ -35,18 +39,21 @@ def view_columns(engine: Records, requests: Records, batch: IntArray, size: int)
         if request.emitted >= request.output_tokens:
             continue
         left = request.max_tokens - request.emitted
-        phase, limit = PREFILL, 0
+        phase, limit, found, score = PREFILL, 0, 0, 0
         if is_prefilling(request):
             missing = request.prompt_tokens + request.emitted - request.computed
             prefill_tokens += missing if state.draft_before_emit else batch[TOKENS, place]
         else:
             phase = DECODE if request.decode_steps else FIRST_DECODE
-            limit = min(state.max_draft, left - 1)
+            room = left - 1
             if not state.draft_before_emit:
                 # Each draft alone fits in the free KV blocks; several drafts together may not.
                 held = request.blocks * state.block_size + request.shared_tokens
-                room = held + free - request.prompt_tokens - request.emitted
-                limit = min(limit, room)
+                room = min(room, held + free - request.prompt_tokens - request.emitted)
+            limit = min(state.max_draft, room)
+            if state.max_lookup > 0:
+                score = look_up(request, classes[request.class_id]).score
+                found = min(state.max_lookup, room) if score > 0 else 0
             if state.gap_acceptance == NO_DRAFTS and lag_is_lost(engine, request):
                 limit = 0
         columns[0, rows] = slot
@@ -58,6 +65,8 @@ def view_columns(engine: Records, requests: Records, batch: IntArray, size: int)
         columns[6, rows] = drafter_lag_tokens(engine, request)
         columns[7, rows] = request.told_class
         columns[8, rows] = max(limit, 0)
+        columns[9, rows] = max(found, 0)
+        columns[10, rows] = score
         rows += 1
     if state.draft_before_emit:
         prefill_tokens = min(prefill_tokens, state.max_num_batched_tokens)

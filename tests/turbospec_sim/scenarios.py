@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from turbospec.controller import Controller, GuardConfig
-from turbospec.interface import Policy, StepOutcome, StepPlan, StepView
+from turbospec.interface import Policy, Source, StepOutcome, StepPlan, StepView
 from turbospec_sim.acceptance import acceptance_tables
 from turbospec_sim.engine import SimulatedEngine
 from turbospec_sim.scenario import Scenario
@@ -94,13 +94,33 @@ def serve(state: EngineState, policy: Policy, *listeners: Any) -> SimulatedEngin
 
 
 class RandomPolicy:
-    """Any draft lengths within the limits."""
+    """Any draft lengths within the limits, of any source."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
 
     def plan(self, view: StepView) -> StepPlan:
-        return StepPlan(self._rng.integers(0, view.draft_limits + 1))
+        if view.lookup is None:
+            return StepPlan(self._rng.integers(0, view.draft_limits + 1))
+        sources = self._rng.integers(0, 2, view.size)
+        limits = np.where(sources == Source.LOOKUP, view.lookup.lengths, view.draft_limits)
+        return StepPlan(self._rng.integers(0, limits + 1), sources=sources)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        pass
+
+
+class LookupPolicy:
+    """Drafts up to `length` tokens from the look-up where it finds some, else `otherwise` tokens from the drafter."""
+
+    def __init__(self, length: int, otherwise: int = 0) -> None:
+        self.length, self.otherwise = length, otherwise
+
+    def plan(self, view: StepView) -> StepPlan:
+        assert view.lookup is not None
+        found = np.minimum(view.lookup.lengths, self.length)
+        sources = np.where(found > 0, Source.LOOKUP.value, Source.DRAFTER.value)
+        return StepPlan(np.where(found > 0, found, np.minimum(self.otherwise, view.draft_limits)), sources=sources)
 
     def observe(self, outcome: StepOutcome) -> None:
         pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,11 +15,16 @@ from turbospec.planning.exact import StepCosts, plan_draft_lengths
 from turbospec_sim.best_rate import best_rate
 
 
+def rate_of(gains: FloatArray, costs: StepCosts, base_tokens: float, **iterations: int) -> float:
+    plan_at = partial(plan_draft_lengths, gains, costs)
+    return best_rate(plan_at, float(costs.verify[0]), base_tokens, **iterations)
+
+
 def test_best_rate_is_the_best_ratio_of_tokens_to_time() -> None:
     gains = np.cumprod(np.full((1, 10), 0.7))[None]
     costs = StepCosts(0.008 + 5e-5 * np.arange(11), 3e-4, 1.2e-3, 2e-5)
     ratios = [(1.0 + gains[0, :k].sum()) / costs.seconds(np.array([k])) for k in range(11)]
-    rate = best_rate(gains, costs, 1.0)
+    rate = rate_of(gains, costs, 1.0)
     assert rate == pytest.approx(max(ratios), rel=1e-6)
     assert plan_draft_lengths(gains, costs, rate).draft_lengths[0] == int(np.argmax(ratios))
 
@@ -29,5 +36,5 @@ def test_equals_brute_force(
 ) -> None:
     gains, costs, _, _ = problem
     rates = [(base_tokens + gain_of(plan, gains)) / costs.seconds(plan) for plan in all_lengths(gains, costs)]
-    assert best_rate(gains, costs, base_tokens, iterations=20) == pytest.approx(max(rates), rel=1e-5)
-    assert best_rate(gains, costs, base_tokens) >= 0.999 * max(rates), "four iterations nearly suffice"
+    assert rate_of(gains, costs, base_tokens, iterations=20) == pytest.approx(max(rates), rel=1e-5)
+    assert rate_of(gains, costs, base_tokens) >= 0.999 * max(rates), "four iterations nearly suffice"

@@ -27,6 +27,15 @@ DRAFTERS = (
 )
 
 
+REPEATS = {
+    "repeat_tokens": {"distribution": "geometric", "mean": 12},
+    "gap_tokens": {"distribution": "lognormal", "mean": 8, "sigma": 0.5},
+    "min_match": 2,
+    "false_match": 0.2,
+    "false_acceptance": 0.3,
+}
+
+
 class Invariants:
     """What must hold after every step."""
 
@@ -64,6 +73,7 @@ class Invariants:
     max_tokens=st.sampled_from([None, 64]),
     cached=st.sampled_from([0.0, 0.7]),
     in_common=st.booleans(),
+    lookup=st.booleans(),
 )
 def test_every_request_is_served_whole_whatever_the_policy(
     seed: int,
@@ -76,6 +86,7 @@ def test_every_request_is_served_whole_whatever_the_policy(
     max_tokens: int | None,
     cached: float,
     in_common: bool,
+    lookup: bool,
 ) -> None:
     made = scenario(
         server={
@@ -89,6 +100,7 @@ def test_every_request_is_served_whole_whatever_the_policy(
         chat__max_tokens=max_tokens,
         chat__cached_share=cached,
         chat__cached_in_common=in_common,
+        chat__lookup=REPEATS if lookup else None,
     )
     state = state_of(made, seed)
     steps = Steps()

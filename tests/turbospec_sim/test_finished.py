@@ -12,6 +12,7 @@ from turbospec import UserError
 from turbospec.files.results_file import plain
 from turbospec.policy import find_policy, read_policy
 from turbospec_sim.finished import FIGURES_ONLY, FinishedRuns
+from turbospec_sim.fixed_plans import FixedPlans
 from turbospec_sim.run import FIELDS, Run, simulate
 from turbospec_sim.sweep import run_all
 
@@ -68,7 +69,7 @@ def test_a_row_comes_back_from_its_file_with_all_digits(file: Path, row: dict[st
         {"policy": "static-1"},
         {"rate": 1.0000001},
         {"seed": 1},
-        {"policy": "best_static", "draft_length": 0},
+        {"policy": "best_static", "fixed": FixedPlans(0)},
         {"scenario": scenario(workload__requests=6)},
         {"settings": read_policy(find_policy("static-1"))},
     ],

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from turbospec_sim.fixed_plans import chosen
 from turbospec_sim.replications import Replications, replications
 
 
 def row(seed: int = 0, **fields: Any) -> dict[str, Any]:
     defaults = {"scenario": "s", "policy": "off", "request_rate": 1.0, "concurrency": None}
-    return defaults | {"seed": seed, "draft_length": None, "slo_met": None, "figure": 1.0} | fields
+    return defaults | {"seed": seed, "slo_met": None, "figure": 1.0} | chosen(None) | fields
 
 
 def of(*rows: dict[str, Any]) -> Replications:
@@ -58,4 +59,4 @@ def test_loads_and_labels_in_words() -> None:
     assert (of(row()).load, of(row()).load_name) == ("1", "1 requests/s")
     assert of(row(request_rate="inf", concurrency=6)).load_name == "6 at once"
     assert of(row(request_rate="inf")).load == "all at once"
-    assert of(row(draft_length=3), row(draft_length=1), row(draft_length=3)).label == "off (K=1, K=3)"
+    assert of(row(draft_length=3), row(draft_length=1), row(draft_length=3)).label == "off (K=1; K=3)"

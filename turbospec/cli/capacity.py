@@ -94,21 +94,23 @@ def capacity(
 
 
 def _rows(runs: Sequence[Run], found: Sequence[Capacity]) -> list[dict[str, Any]]:
-    """One row for each scenario and policy; for `best_static`, that of the best K."""
-    best: dict[tuple[str, str], tuple[Capacity, int | None]] = {}
+    """One row for each scenario and policy; for `best_static`, that of the best fixed plans."""
+    from turbospec_sim.fixed_plans import chosen
+
+    best: dict[tuple[str, str], tuple[Capacity, Run]] = {}
     for run, capacity in zip(runs, found, strict=True):
         key = run.name, run.policy
         if key not in best or capacity.mean > best[key][0].mean:
-            best[key] = capacity, run.draft_length
+            best[key] = capacity, run
     rows: list[dict[str, Any]] = []
     first: dict[str, Capacity] = {}
-    for (scenario, policy), (capacity, draft_length) in best.items():
+    for (scenario, policy), (capacity, run) in best.items():
         ratio = capacity.over(first.setdefault(scenario, capacity))
         rows.append(
             {
                 "scenario": scenario,
                 "policy": policy,
-                "draft_length": draft_length,
+                **chosen(run.fixed),
                 "capacity": capacity.mean,
                 "standard_error": capacity.standard_error,
                 "capacity_by_seed": list(capacity.rates),
@@ -122,12 +124,14 @@ def _rows(runs: Sequence[Run], found: Sequence[Capacity]) -> list[dict[str, Any]
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
     """A table for each scenario, with ratios to its first policy."""
+    from turbospec_sim.fixed_plans import chosen_in_words
+
     for name, group in groupby(rows, key=lambda row: row["scenario"]):
         shown = table(name, "policy", "req/s", "± error", "ratio to the first", "95 % interval")
         for row in group:
-            length = "" if row["draft_length"] is None else f" (K={row['draft_length']})"
+            words = chosen_in_words(row)
             shown.add_row(
-                f"{row['policy']}{length}",
+                f"{row['policy']} ({words})" if words else row["policy"],
                 f"{row['capacity']:.3g}",
                 _figure(row["standard_error"], ".2g"),
                 _figure(row["ratio"], ".3f"),

@@ -13,7 +13,7 @@ from turbospec_bench.reports.simulation_plots import against_load, step_time, ti
 from turbospec_sim.replications import Replications, Row, replications
 
 LIMITS = {"p99_ttft_ms": "P99 TTFT", "p99_tpot_ms": "P99 TPOT"}
-BASELINES = {"regret_vs_oracle": "the oracle", "regret_vs_best_static": "the best static length in hindsight"}
+BASELINES = {"regret_vs_oracle": "the oracle", "regret_vs_best_static": "the best fixed plans in hindsight"}
 COLUMNS = (
     ("P99 TTFT ms", "p99_ttft_ms", ".0f"),
     ("mean TTFT ms", "mean_ttft_ms", ".0f"),

@@ -10,6 +10,7 @@ from turbospec_sim.limits import MAX_REQUESTS, Count, Positive
 from turbospec_sim.workload.acceptance import Acceptance
 from turbospec_sim.workload.arrivals import Arrivals, ClosedLoop, TraceArrivals
 from turbospec_sim.workload.lengths import Lengths
+from turbospec_sim.workload.repeats import Repeats
 
 
 class RequestClass(Settings):
@@ -28,6 +29,9 @@ class RequestClass(Settings):
     max_tokens: Count | None = None
     """Limit of the output that requests send; None: exactly their output, as with `ignore_eos`."""
     acceptance: Acceptance
+    """Of the drafter's tokens."""
+    lookup: Repeats | None = None
+    """What a look-up finds in the outputs; None: nothing. An engine offers a look-up where a class has one."""
     hidden: bool = False
     """Whether views have class id 0 in place of the class, as where users name no service class."""
 

@@ -85,16 +85,17 @@ class LogNormalLength(Settings):
     @property
     def mean_tokens(self) -> float:
         """Mean length; roughly, because clipping changes it."""
-        median, sigma = self._median_and_sigma()
+        median, sigma = self.median_and_sigma()
         return min(max(median * math.exp(min(sigma**2 / 2.0, 100.0)), self.low), self.high)
 
     def draw(self, rng: np.random.Generator, size: int) -> IntArray:
         """(size,) lengths, rounded to whole tokens and clipped."""
-        median, sigma = self._median_and_sigma()
+        median, sigma = self.median_and_sigma()
         lengths = np.rint(median * np.exp(sigma * rng.standard_normal(size)))
         return np.clip(lengths, self.low, self.high).astype(np.int64)
 
-    def _median_and_sigma(self) -> tuple[float, float]:
+    def median_and_sigma(self) -> tuple[float, float]:
+        """Median in tokens, and the standard deviation of the logarithm, before clipping."""
         if self.mean is not None and self.sigma is not None:
             return self.mean * math.exp(-(self.sigma**2) / 2.0), self.sigma
         median = self.p50 or 1.0
