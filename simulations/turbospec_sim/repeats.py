@@ -124,9 +124,10 @@ def _length(request: Record, kind: Record, repeating: int, number: int) -> int:
     lengths = kind.repeat_lengths if repeating else kind.gap_lengths
     key = request.key + LENGTHS
     if lengths.sigma < 0.0:
-        if lengths.mean <= 1.0:
-            return 1
-        return 1 + int(math.log(1.0 - uniform(key, 2 * number)) / math.log(1.0 - 1.0 / lengths.mean))
+        beyond = lengths.mean - lengths.low
+        if beyond <= 0.0:
+            return int(lengths.low)
+        return int(lengths.low + math.log(1.0 - uniform(key, 2 * number)) / math.log(beyond / (beyond + 1.0)))
     drawn = round(min(lengths.median * math.exp(lengths.sigma * normal(key, number)), 1e15))
     return int(min(max(drawn, lengths.low), lengths.high))
 
@@ -134,10 +135,11 @@ def _length(request: Record, kind: Record, repeating: int, number: int) -> int:
 @compiled
 def _survival(lengths: Record, tokens: int) -> float:
     """Probability that a stretch has at least so many tokens."""
-    if tokens <= max(lengths.low, 1):
+    if tokens <= lengths.low:
         return 1.0
     if lengths.sigma < 0.0:
-        return (1.0 - 1.0 / lengths.mean) ** (tokens - 1)
+        beyond = lengths.mean - lengths.low
+        return (beyond / (beyond + 1.0)) ** (tokens - lengths.low)
     if tokens > lengths.high:
         return 0.0
     distance = math.log((tokens - 0.5) / lengths.median)
@@ -151,4 +153,4 @@ def _set_lengths(record: Records, lengths: StretchLengths) -> None:
         record["mean"], record["low"], record["high"] = lengths.mean_tokens, lengths.low, lengths.high
         record["median"], record["sigma"] = lengths.median_and_sigma()
     else:
-        record["mean"], record["sigma"] = lengths.mean, -1.0
+        record["mean"], record["low"], record["sigma"] = lengths.mean, lengths.low, -1.0

@@ -29,6 +29,7 @@ COMMANDS = {
     "replay": ("turbospec.cli.replay:replay", "Estimate a recorded run's results under other policies."),
     "tune": ("turbospec.cli.tune:tune", "Search the best settings of a policy on simulated servers."),
     "calibrate": ("turbospec.cli.calibrate:calibrate", "Fit simulated servers to measured ones."),
+    "repeats": ("turbospec.cli.repeats:repeats", "Fit what a look-up finds in recorded text, for simulations."),
     "policy": ("turbospec.cli.policy:app", "Check, show and describe policy files."),
     "selftest": ("turbospec.cli.selftest:app", "Test TurboSpec in your vLLM: outputs, drafter passes, speed."),
     "doctor": ("turbospec.cli.doctor:doctor", "Tell whether speculation pays on a vLLM server."),

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
+from scipy.special import ndtr
 
 from turbospec.files.settings import Settings
 from turbospec.interface import IntArray
@@ -84,9 +85,15 @@ class LogNormalLength(Settings):
 
     @property
     def mean_tokens(self) -> float:
-        """Mean length; roughly, because clipping changes it."""
+        """Mean length, without the rounding."""
         median, sigma = self.median_and_sigma()
-        return min(max(median * math.exp(min(sigma**2 / 2.0, 100.0)), self.low), self.high)
+        if sigma == 0.0:
+            return min(max(median, self.low), self.high)
+        low, high = (math.log(limit / median) / sigma for limit in (self.low, self.high))
+        # Clipped to `low`, clipped to `high`, and between them.
+        between = ndtr(high - sigma) - ndtr(low - sigma)
+        inside = median * math.exp(min(sigma**2 / 2.0, 100.0)) * between if between > 0.0 else 0.0
+        return float(self.low * ndtr(low) + self.high * ndtr(-high) + inside)
 
     def draw(self, rng: np.random.Generator, size: int) -> IntArray:
         """(size,) lengths, rounded to whole tokens and clipped."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
 from turbospec_sim.limits import MAX_COUNT, Count
@@ -18,11 +18,19 @@ from turbospec_sim.workload.lengths import LogNormalLength
 
 
 class GeometricLength(Settings):
-    """Geometric, at least 1: a stretch ends after each of its tokens with the same probability."""
+    """Geometric: from its least length on, a stretch ends after each of its tokens with the same probability."""
 
     distribution: Literal["geometric"]
     mean: float = Field(ge=1, le=MAX_COUNT)
     """Tokens."""
+    low: Count = 1
+    """Least length."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> GeometricLength:
+        if self.mean < self.low:
+            raise ValueError(f"`mean` ({self.mean:g}) is below `low` ({self.low})")
+        return self
 
 
 StretchLengths = Annotated[GeometricLength | LogNormalLength, Field(discriminator="distribution")]

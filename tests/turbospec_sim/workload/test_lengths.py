@@ -35,3 +35,12 @@ def test_lognormal_is_clipped() -> None:
 def test_lognormal_needs_one_whole_form(fields: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         LogNormalLength.model_validate({"distribution": "lognormal", **fields})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"mean": 400, "sigma": 3.0, "high": 72}, {"p50": 5, "p99": 40, "low": 2, "high": 30}, {"mean": 9, "sigma": 0}],
+)
+def test_lognormal_knows_its_mean_after_clipping(fields: dict[str, float]) -> None:
+    lengths = LogNormalLength.model_validate({"distribution": "lognormal", **fields})
+    assert lengths.mean_tokens == pytest.approx(draw(lengths).mean(), rel=0.02)
