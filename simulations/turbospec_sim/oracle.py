@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from turbospec.interface import FloatArray, IntArray, StepOutcome, StepPlan, StepView
@@ -14,9 +16,12 @@ from turbospec_sim.decode_rate import DecodeRate
 from turbospec_sim.drafting import DRAFTER
 from turbospec_sim.records import Records
 from turbospec_sim.repeats import LOOKUP, lookup_acceptance
-from turbospec_sim.source_planning import SourcedPlan, plan_sources
+from turbospec_sim.source_planning import plan_sources
 from turbospec_sim.state import EngineState
 from turbospec_sim.step_time import padded, pass_seconds
+
+MEMORY = 0.2
+"""Weight of a request's last step in its tokens per step."""
 
 
 class OraclePolicy:
@@ -25,11 +30,17 @@ class OraclePolicy:
     It knows the probability that a token is accepted, not the result (with acceptance recorded as 0 and 1, these are
     the same), and nothing about future requests. Its price of time λ is the decode rate; waiting first tokens do not
     raise it, because the oracle is the yardstick of throughput.
+
+    Where outputs repeat, a request's tokens per step change all the time, and a token is not worth the same everywhere:
+    it saves its request 1/a of a step, where a is the number of tokens that it emits per step at present. Tokens are
+    therefore weighted with 1/a, and the price of time is in steps of a request, not tokens, per second.
     """
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
         self._price = DecodeRate()
+        self._tokens_per_step = np.full(len(state.requests), 2.0)
+        """Of the request in each batch slot."""
         self._decoding: dict[int, int] = {}
 
     def plan(self, view: StepView) -> StepPlan:
@@ -48,29 +59,26 @@ class OraclePolicy:
         # The cost of catching up, spread over all tokens that the request can still emit.
         charged = catch_up * (1.0 + conditional[:, 0]) / np.maximum(view.tokens_left, 1)
         if found is None:
-
-            def planned(price: float, request_seconds: FloatArray) -> SourcedPlan:
-                return SourcedPlan(plan_draft_lengths(gains, costs, price, request_seconds=request_seconds))
+            rate = self._price.rate(decoding)
+            if rate is None:
+                rate = best_rate(partial(plan_draft_lengths, gains, costs), float(costs.verify[0]), float(decoding))
+            best, sources = plan_draft_lengths(gains, costs, rate, request_seconds=charged), None
+            gain = best.gain
         else:
             looked_up: FloatArray = np.cumprod(self._conditional(found, LOOKUP), axis=1, dtype=np.float64)
-
-            def planned(price: float, request_seconds: FloatArray) -> SourcedPlan:
-                return plan_sources(gains, looked_up, costs, price, request_seconds)
-
-        rate = self._price.rate(decoding)
-        if rate is None:
-            free = np.zeros(view.size)
-            rate = best_rate(lambda price: planned(price, free).plan, float(costs.verify[0]), float(decoding))
-        best, sources = planned(rate, charged)
+            rate = self._price.rate(decoding) or decoding / float(costs.verify[0])
+            weights = 1.0 / self._tokens_per_step[state.view_slots, None]
+            best, sources = plan_sources(weights * gains, weights * looked_up, costs, rate, charged)
+            gain = _gain(gains, looked_up, best.draft_lengths, sources)
         lengths = best.draft_lengths
         if not lengths.any():
             return nothing
         lagging = lengths > 0 if sources is None else (lengths > 0) & (sources == DRAFTER)
         return StepPlan(
             lengths,
-            decoding + best.gain,
+            decoding + gain,
             best.seconds + float((catch_up - charged)[lagging].sum()),
-            f"{int(lengths.sum())} draft tokens at {rate:.0f} tok/s",
+            f"{int(lengths.sum())} draft tokens at {rate:.0f} {'tokens' if found is None else 'steps of a request'}/s",
             padded_length=best.padded_length,
             sources=sources,
         )
@@ -82,7 +90,13 @@ class OraclePolicy:
         # Prefill does not depend on drafting. Its part of the step is known here and does not count as decoding.
         curve, without = self._state.times.curve, outcome.padded_tokens - outcome.prefill_tokens
         prompts = pass_seconds(curve, outcome.padded_tokens) - pass_seconds(curve, without)
-        self._price.add(decoding, int(outcome.emitted.sum()), outcome.step_seconds - prompts)
+        emitted = int(outcome.emitted.sum())
+        if self._state.offers_lookup:
+            moved = outcome.emitted > 0
+            slots = self._state.view_slots[moved]
+            self._tokens_per_step[slots] += MEMORY * (outcome.emitted[moved] - self._tokens_per_step[slots])
+            emitted = decoding
+        self._price.add(decoding, emitted, outcome.step_seconds - prompts)
 
     def _conditional(self, limits: IntArray, source: int) -> FloatArray:
         """(n, longest) acceptance of each token that a source drafts, given that those before it were accepted; 0
@@ -111,6 +125,15 @@ class OraclePolicy:
             whole_batch = times.draft_pass + row * size
             return StepCosts(verify, -whole_batch if view.first_pass_every_step else times.draft_start, whole_batch)
         return StepCosts(verify, times.draft_start, times.draft_pass, row)
+
+
+def _gain(gains: FloatArray, looked_up: FloatArray, lengths: IntArray, sources: IntArray | None) -> float:
+    """Expected accepted tokens of a plan."""
+    total = 0.0
+    for source, own in ((DRAFTER, gains), (LOOKUP, looked_up)):
+        taken = lengths * (sources == source)
+        total += float(own[np.arange(own.shape[1]) < taken[:, None]].sum())
+    return total
 
 
 @compiled

@@ -42,6 +42,7 @@ _LINES = (
     f"{CALIBRATE} --seeds 1 --json out.json",
     "calibrate scenario.yaml --measured measured.json --seeds 2 --evaluations 1 --fit latency.verify_floor_seconds "
     "--write new",
+    "repeats texts.jsonl --min-match 2 --min-repeat 4",
     "policy check policy.yaml table.yaml",
     "policy show policy.yaml",
     "policy show table.yaml --json",

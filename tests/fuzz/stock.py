@@ -95,6 +95,7 @@ def make_files(folder: Path) -> None:
     (folder / "bench.json").write_text(json.dumps(BENCH))
     (folder / "metrics.txt").write_text(METRICS)
     (folder / "arrivals.csv").write_text(ARRIVALS)
+    (folder / "texts.jsonl").write_text('{"text": "a b c d e f", "answer": " x a b c d e f y z a b c d e f"}\n' * 3)
     (folder / "arrivals.jsonl").write_text(
         "".join(
             json.dumps({"arrival_time": n / 10, "prompt_tokens": 20 + n, "output_tokens": 4}) + "\n" for n in range(6)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ NAMES = (
     "ttft-k15", "no-acceptance-baseline", "no-acceptance-eagle3", "healthy-eagle3", "draft-model-batch1",
     "draft-model-batch100", "parallel-drafter", "rush-hour", "drift", "mixed-tenants", "two-languages",
     "adaptive-verification-4", "adaptive-verification-64", "changing-machine", "cold-start", "noise-bursts",
-    "lagging-drafter",
+    "lagging-drafter", "code-edits", "agents-and-chat", "parallel-drafter-and-lookup", "drafter-wakes-up",
 )  # fmt: skip
 
 
@@ -160,3 +161,34 @@ def test_a_scenario_names_the_files_that_it_reads(file: Path) -> None:
         ],
     )
     assert {path.name for path in made.files} == {"a.jsonl", "p.json", "t.csv"}
+
+
+LOOKUP = {
+    "repeat_tokens": {"distribution": "geometric", "mean": 20, "low": 8},
+    "gap_tokens": {"distribution": "lognormal", "mean": 10, "sigma": 1.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"gap_tokens": {"distribution": "geometri", "mean": 2}},
+            "unknown distribution `geometri`; did you mean `geometric`",
+        ),
+        ({"gap_tokens": {"mean": 2}}, "add `distribution: <geometric|lognormal>`"),
+        (
+            {"repeat_tokens": {"distribution": "geometric", "mean": 4, "low": 8}},
+            "`mean` .* is below `low`",
+        ),
+        ({"repeat_token": 3}, "lookup.repeat_token: unknown field; did you mean `repeat_tokens`"),
+        ({"false_acceptance": 1.0}, "lookup.false_acceptance: .*less than or equal to 0.99"),
+        ({"drafter_acceptance": []}, "lookup.drafter_acceptance"),
+    ],
+)
+def test_a_wrong_lookup_is_named(changes: dict[str, Any], words: str, file: Path) -> None:
+    file.write_text(json.dumps(document(chat__lookup=LOOKUP), indent=1))
+    assert read_scenario(file).max_lookup == 15
+    file.write_text(json.dumps(document(chat__lookup=LOOKUP | changes), indent=1))
+    with pytest.raises(UserError, match=words):
+        read_scenario(file)

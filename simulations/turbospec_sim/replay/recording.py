@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from turbospec.errors import UserError
-from turbospec.interface import FloatArray, IntArray, Phase
+from turbospec.interface import FloatArray, IntArray, Phase, Source
 from turbospec.models.logistic import MAX_CLASSES
 from turbospec.models.profile import LatencySample
 from turbospec.observability.trace import TraceStep
@@ -79,9 +79,15 @@ def record(steps: Sequence[TraceStep]) -> Recording:
     """Reconstruct the requests from the steps of one run.
 
     Raises:
-        UserError: the steps are of several runs, took no time, or emitted nothing; or they cannot be those of an
-            engine.
+        UserError: the steps are of several runs, took no time, or emitted nothing; they cannot be those of an engine;
+            or a look-up drafted beside the drafter.
     """
+    if any(step.sources is not None and Source.LOOKUP in step.sources for step in steps):
+        # What one source drafted does not tell what the other one would have.
+        raise UserError(
+            "the trace has drafts of a look-up beside the drafter, which cannot be replayed; simulate a scenario whose "
+            "class has a `lookup`, or replay a trace of one source"
+        )
     steps = sorted(steps, key=lambda step: step.now)
     if len({step.step for step in steps}) < len(steps):
         raise UserError("a step number comes twice; give the traces of one run only, each file once")

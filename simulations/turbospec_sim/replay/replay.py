@@ -169,7 +169,7 @@ class Replay:
         if np.mean(recording.max_tokens > recording.output_tokens) > 0.5:
             # Most outputs end before their limit: the engine did not know their lengths.
             classes["max_tokens"] = recording.max_tokens.max()
-        rates = np.zeros((MAX_CLASSES, 2, MAX_POSITIONS))
+        rates = np.zeros((MAX_CLASSES, 3, MAX_POSITIONS))
         return EngineState(
             engine=engine_record(self.server, self.drafter),
             offered=offered,

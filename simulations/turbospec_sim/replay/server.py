@@ -52,7 +52,7 @@ def drafter_of(steps: Sequence[TraceStep]) -> Drafter:
     passes = [len(step.draft_rows) for step in drafting]
     parallel = any(length > 1 for length in longest) and all(number == 1 for number in passes)
     return Drafter(
-        max_draft=min(max(max(step.max_draft, max(step.drafted, default=0)) for step in steps), MAX_POSITIONS),
+        max_draft=min(max(max(_limit(step), max(step.drafted, default=0)) for step in steps), MAX_POSITIONS),
         kind="parallel" if parallel else "sequential",
         batch=all(rows == len(step.request_ids) for step in drafting for rows in step.draft_rows),
         # One pass fewer than the longest draft has tokens: the first pass was part of the step.
@@ -60,6 +60,11 @@ def drafter_of(steps: Sequence[TraceStep]) -> Drafter:
         and not parallel
         and all(len(step.draft_rows) == max(step.planned) - 1 for step in drafting),
     )
+
+
+def _limit(step: TraceStep) -> int:
+    """Longest draft of the drafter; the view's `max_draft` includes that of a look-up."""
+    return step.max_draft if step.lookup_lengths is None else max(step.draft_limits, default=0)
 
 
 def _cuts_prompts(steps: Sequence[TraceStep]) -> bool:

@@ -7,15 +7,19 @@ import numpy as np
 import pytest
 
 from tests.turbospec_sim.replay.traces import written
-from tests.turbospec_sim.scenarios import scenario, state_of
+from tests.turbospec_sim.scenarios import LookupPolicy, scenario, serve, state_of
 from turbospec import UserError
 from turbospec.interface import Phase
-from turbospec.observability.trace import TraceStep
+from turbospec.observability.trace import DecisionTrace, TraceStep, read_trace
 from turbospec_sim.replay.arrivals import estimate_arrivals
 from turbospec_sim.replay.recording import record
 from turbospec_sim.replay.reused_plans import with_reused_plan_steps
 from turbospec_sim.replay.server import drafter_of, server_of
 
+LOOKUP = {
+    "repeat_tokens": {"distribution": "geometric", "mean": 20},
+    "gap_tokens": {"distribution": "geometric", "mean": 20},
+}
 BUSY = {"rates": [60.0], "server__max_num_seqs": 4}
 
 
@@ -224,3 +228,20 @@ def test_a_gap_that_no_engine_leaves_is_not_restored(steps: list[TraceStep]) -> 
 def test_a_step_of_many_tokens_fits_the_server(steps: list[TraceStep]) -> None:
     moved = [replace(step, tokens_batched=HUGE) for step in steps]
     assert server_of(moved, record(moved)).max_num_batched_tokens == 10**9
+
+
+def test_a_trace_with_drafts_of_two_sources_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with DecisionTrace(path) as trace:
+        serve(state_of(scenario(chat__lookup=LOOKUP, **BUSY)), LookupPolicy(15, 3), trace)
+    steps = list(read_trace(path))
+    assert any(step.lookup_lengths is not None and max(step.lookup_lengths) > 5 for step in steps)
+    with pytest.raises(UserError, match="drafts of a look-up beside the drafter, which cannot be replayed"):
+        record(steps)
+
+
+def test_a_lookup_that_was_not_taken_leaves_the_drafter_its_own_limit(tmp_path: Path) -> None:
+    steps = written(tmp_path / "trace.jsonl", scenario(chat__lookup=LOOKUP, **BUSY), "static-3")
+    assert {step.max_draft for step in steps} == {15}
+    assert record(steps).size > 50
+    assert drafter_of(steps).max_draft == 5
