@@ -103,6 +103,26 @@ def test_the_oracle_is_at_least_as_good_as_any_fixed_plans_of_two_sources() -> N
     assert max(tried.values()) > max(alone)
 
 
+def test_the_oracle_drafts_for_slow_text_although_other_text_is_quick() -> None:
+    # Requests that repeat emit ten times as many tokens per step: the mean rate is no price for a step of new text.
+    made = closed(
+        4,
+        workload__requests=24,
+        chat__output_tokens={"distribution": "constant", "tokens": 600},
+        chat__acceptance={"process": "iid", "rate": 0.7},
+        chat__lookup={
+            "repeat_tokens": {"distribution": "geometric", "mean": 150},
+            "gap_tokens": {"distribution": "geometric", "mean": 60},
+        },
+        drafter={"max_draft": 4, "max_lookup": 15},
+        latency__draft_pass_seconds=5e-3,
+    )
+    best = simulate(Run("s", made, "oracle", None, 0))["output_throughput"]
+    tried = [simulate(Run("s", made, "x", None, 0, FixedPlans(k, 15)))["output_throughput"] for k in range(5)]
+    assert best > 0.98 * max(tried)
+    assert max(tried) > 1.1 * tried[0]
+
+
 def test_best_static_tries_each_source_alone_and_the_lookup_first() -> None:
     made = scenario(chat__lookup=REPEATS, drafter={"max_draft": 2, "max_lookup": 4})
     tried = fixed_plans(made)
