@@ -15,7 +15,11 @@ from turbospec.interface import MAX_DRAFT_LENGTH
 from turbospec_engine.limits import check_integer
 
 NGRAM = "ngram"
-"""The `drafter` that proposes what followed the last tokens earlier in the request (prompt look-up)."""
+"""The `drafter` or `lookup` that proposes what followed the last tokens earlier in the request (prompt look-up)."""
+SUFFIX = "suffix"
+"""The `drafter` or `lookup` that proposes what mostly followed them in the request and in earlier answers (suffix
+decoding)."""
+LOOKUPS = (NGRAM, SUFFIX)
 
 EmitOrder = Literal["before_draft", "after_draft"]
 
@@ -38,7 +42,11 @@ class EngineConfig:
     target: str | Path
     """Checkpoint folder of the target model."""
     drafter: str | Path | None = None
-    """Checkpoint folder of a draft model or an EAGLE-3 head, "ngram" for prompt look-up, or None for no speculation."""
+    """Checkpoint folder of a draft model or an EAGLE-3 head, "ngram" for prompt look-up, "suffix" for suffix decoding,
+    or None for no speculation."""
+    lookup: str | None = None
+    """A second source of drafts, beside a drafter that is a model: "ngram", "suffix" or None. The controller chooses
+    the source of each draft."""
     device: str = "cpu"
     dtype: str = "float32"
     max_num_seqs: int = 32
@@ -52,7 +60,9 @@ class EngineConfig:
     max_model_len: int | None = None
     """Most tokens of prompt and output together; None: the target's own limit."""
     max_draft: int = 15
-    """Largest draft length K of any request in any step."""
+    """Largest draft length K of the drafter, of any request in any step."""
+    max_lookup: int = 15
+    """Longest draft of the look-up beside the drafter."""
     emit: EmitOrder = "before_draft"
     """Whether a step's tokens are emitted before or after drafting for the next step; "after_draft" is vLLM's order."""
     num_threads: int | None = None
@@ -69,6 +79,14 @@ class EngineConfig:
         if self.num_threads is not None:
             check_integer("num_threads", self.num_threads, 1, THREADS_A_CORE * (os.cpu_count() or 1))
         check_integer("max_draft", self.max_draft, 0, MAX_DRAFT_LENGTH)
+        check_integer("max_lookup", self.max_lookup, 1, MAX_DRAFT_LENGTH)
+        if self.lookup is not None and self.lookup not in LOOKUPS:
+            raise UserError(f"lookup={self.lookup!r} is unknown; use {' or '.join(map(repr, LOOKUPS))}")
+        if self.lookup is not None and self.drafter_is_lookup:
+            raise UserError(
+                f"lookup={self.lookup!r} is a second source, but drafter={str(self.drafter)!r} is a look-up too; leave "
+                "out lookup, or name a draft model or head as drafter"
+            )
         check_integer("seed", self.seed, 0)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise UserError(
@@ -81,6 +99,11 @@ class EngineConfig:
             raise UserError(f"device={self.device!r} is unknown; use cpu, cuda, or cuda:1 for the second of them")
         if not isinstance(self.dtype, str) or self.dtype not in DTYPES:
             raise UserError(f"dtype={self.dtype!r} is unknown; use one of {', '.join(DTYPES)}")
+
+    @property
+    def drafter_is_lookup(self) -> bool:
+        """Whether a look-up is the only source of drafts."""
+        return str(self.drafter) in LOOKUPS
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -23,9 +23,11 @@ class Draft:
     distributions: torch.Tensor | None = None
     """(m, vocab) distributions q that sampled draft tokens were drawn from; None where drafting is deterministic."""
     distribution_index: IntArray | None = None
-    """(n, longest) row of `distributions` for each sampled draft token."""
+    """(n, longest) row of `distributions` for each sampled draft token; -1 for one that follows deterministically,
+    whose distribution is a point mass."""
     confidence: FloatArray | None = None
-    """(n, longest proposed) largest probability of each draft distribution, NaN past `proposed`; None without one."""
+    """(n, longest proposed) largest probability of each draft distribution, 1 of a point mass, NaN past `proposed`;
+    None where the drafter reports none."""
     draft_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     """(passes,) requests in each drafter pass."""
     context_tokens: int = 0
@@ -37,6 +39,25 @@ class Draft:
     def empty(cls, size: int) -> Draft:
         """The drafts of `size` requests that draft nothing."""
         return cls(np.zeros((size, 0), np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64))
+
+    def add_copies(self, rows: IntArray, tokens: IntArray, lengths: IntArray) -> None:
+        """Add what a look-up found for requests that have no drafts yet. The copies are point masses, all to verify.
+
+        Args:
+            rows: (r,) the requests.
+            tokens: (r, longest) token ids, undefined past `lengths`.
+            lengths: (r,) tokens of each.
+        """
+        longest = int(lengths.max(initial=0))
+        self.tokens = _widened(self.tokens, longest, 0)
+        self.tokens[rows, :longest] = tokens[:, :longest]
+        self.proposed[rows] = self.drafted[rows] = lengths
+        if self.distribution_index is not None:
+            index = self.distribution_index = _widened(self.distribution_index, longest, -1)
+            index[rows] = -1
+        if self.confidence is not None:
+            confidence = self.confidence = _widened(self.confidence, longest, np.nan)
+            confidence[rows, :longest] = np.where(np.arange(longest) < lengths[:, None], 1.0, np.nan)
 
     def take(self, rows: IntArray) -> Draft:
         """The drafts of some of the requests, in the order given."""
@@ -57,11 +78,14 @@ class Draft:
 
     def probabilities_of(self, rows: IntArray, depths: IntArray, tokens: IntArray) -> FloatArray:
         """(m,) probability q(x) of each of these draft tokens; 1 where drafting is deterministic."""
-        if self.distributions is None or self.distribution_index is None:
-            return np.ones(len(rows))
-        device = self.distributions.device
-        at = torch.from_numpy(self.distribution_index[rows, depths]).to(device)
-        return self.distributions[at, torch.from_numpy(tokens).to(device)].double().cpu().numpy()
+        probabilities = np.ones(len(rows))
+        if self.distributions is not None and self.distribution_index is not None:
+            at = self.distribution_index[rows, depths]
+            drawn = at >= 0
+            device = self.distributions.device
+            picked = torch.from_numpy(at[drawn]).to(device), torch.from_numpy(tokens[drawn]).to(device)
+            probabilities[drawn] = self.distributions[picked].double().cpu().numpy()
+        return probabilities
 
     def residual(self, target: torch.Tensor, rows: IntArray, depths: IntArray) -> torch.Tensor:
         """(m, vocab) max(0, p - q), not normalised: what a token is drawn from after a rejection.
@@ -71,8 +95,17 @@ class Draft:
             rows: (m,) the requests.
             depths: (m,) their rejected draft positions.
         """
-        if self.distributions is None or self.distribution_index is None:
-            tokens = torch.from_numpy(self.tokens[rows, depths]).to(target.device)
-            return target.scatter(1, tokens[:, None], 0.0)
-        at = torch.from_numpy(self.distribution_index[rows, depths]).to(target.device)
-        return (target - self.distributions[at]).clamp_min_(0.0)
+        tokens = torch.from_numpy(self.tokens[rows, depths]).to(target.device)
+        # Of a point mass: p without the token.
+        residual = target.scatter(1, tokens[:, None], 0.0)
+        if self.distributions is not None and self.distribution_index is not None:
+            at = self.distribution_index[rows, depths]
+            drawn = torch.from_numpy(np.flatnonzero(at >= 0)).to(target.device)
+            q = self.distributions[torch.from_numpy(at[at >= 0]).to(target.device)]
+            residual[drawn] = (target[drawn] - q).clamp_min_(0.0)
+        return residual
+
+
+def _widened(table: np.ndarray, width: int, fill: float) -> np.ndarray:
+    """A table of shape (n, at least `width`), new columns filled."""
+    return np.pad(table, ((0, 0), (0, max(0, width - table.shape[1]))), constant_values=fill)

@@ -14,9 +14,10 @@ from turbospec import Phase, Policy, UserError
 from turbospec_engine import sizing
 from turbospec_engine.blocks import BlockAllocator
 from turbospec_engine.config import EngineConfig
-from turbospec_engine.drafter import Drafter, build_drafter
+from turbospec_engine.drafter import Drafter, LookupDrafter, build_drafter
 from turbospec_engine.emission import Emission, emit
 from turbospec_engine.input_processor import InputProcessor
+from turbospec_engine.lookup import Lookup, build_lookup
 from turbospec_engine.models import Models
 from turbospec_engine.outcome import step_outcome
 from turbospec_engine.planned_step import PlannedStep
@@ -35,6 +36,7 @@ class Engine:
         controller: chooses the draft lengths.
         models: checkpoints loaded before, to share them between engines.
         drafter: a drafter of your own, in place of the one that `config` names.
+        lookup: a look-up of your own beside the drafter, in place of the one that `config` names.
 
     Raises:
         UserError: the checkpoints or the configuration do not fit together.
@@ -47,6 +49,7 @@ class Engine:
         *,
         models: Models | None = None,
         drafter: Drafter | None = None,
+        lookup: Lookup | None = None,
     ) -> None:
         self.config = config
         self.controller = controller
@@ -57,11 +60,18 @@ class Engine:
         self.allocator = BlockAllocator(num_blocks, config.block_size)
         self.scheduler = Scheduler(self.allocator, config.max_num_seqs, config.max_num_batched_tokens)
         self.drafter = drafter or build_drafter(config, self.models, num_blocks)
+        self.lookup = lookup or (build_lookup(config.lookup) if config.lookup else None)
+        if self.lookup is not None and (self.drafter is None or isinstance(self.drafter, LookupDrafter)):
+            raise UserError(
+                "a look-up is a second source, but there is no drafter with a model; name one, or use the look-up as "
+                "drafter"
+            )
         hidden_states = self.drafter.hidden_states if self.drafter else None
         self.target = ModelRunner(self.models.target, num_blocks, config.block_size, hidden_states)
         self.target.warm_up()
-        self._input = InputProcessor(config, self.models, self.max_request_tokens)
-        self._planner = StepPlanner(config, self.scheduler, self.drafter)
+        self._planner = StepPlanner(config, self.scheduler, self.drafter, self.lookup)
+        longest = max(config.max_draft, self._planner.max_draft)
+        self._input = InputProcessor(config, self.models, self.max_request_tokens, longest)
         self._requests: dict[str, Request] = {}
         self._next_row_id = 0
         self._planned: PlannedStep | None = None
@@ -201,9 +211,10 @@ class Engine:
         """The phases of a step before its verification."""
         began = time.perf_counter()
         batch = self.scheduler.schedule()
-        view = self._planner.view(batch)
+        found = self._planner.look_up(batch)
+        view = self._planner.view(batch, found)
         plan = self.controller.plan(view)
-        return self._planner.draft(batch, view, plan, began=began)
+        return self._planner.draft(batch, view, plan, found, began=began)
 
     def _emit(self, planned: PlannedStep, verification: Verification) -> dict[int, Emission]:
         """Append accepted tokens and the target's own to their requests. Emissions by row of the batch."""
@@ -235,4 +246,7 @@ class Engine:
     def _finish(self, request: Request, reason: FinishReason) -> None:
         request.finish_reason = reason
         self.scheduler.finish(request)
+        lookup = self.drafter.lookup if isinstance(self.drafter, LookupDrafter) else self.lookup
+        if lookup is not None:
+            lookup.finish(request)
         del self._requests[request.request_id]

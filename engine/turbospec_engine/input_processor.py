@@ -27,10 +27,12 @@ class InputProcessor:
 
     Args:
         max_request_tokens: longest prompt and output together.
+        max_draft: longest draft of the engine, of any source.
     """
 
-    def __init__(self, config: EngineConfig, models: Models, max_request_tokens: int) -> None:
+    def __init__(self, config: EngineConfig, models: Models, max_request_tokens: int, max_draft: int) -> None:
         self.max_request_tokens = max_request_tokens
+        self.max_draft = max_draft
         self._config = config
         self._models = models
         self._class_ids = {"default": 0}
@@ -100,9 +102,9 @@ class InputProcessor:
     def _check_params(self, params: SamplingParams) -> None:
         self._check_vocabulary("allowed_token_ids", params.allowed_token_ids or ())
         self._check_vocabulary("forced_token_ids", params.forced_token_ids or ())
-        if params.max_draft is not None and params.max_draft > self._config.max_draft:
+        if params.max_draft is not None and params.max_draft > self.max_draft:
             raise UserError(
-                f"max_draft={params.max_draft} is above the engine's {self._config.max_draft}; lower it, or build the "
+                f"max_draft={params.max_draft} is above the engine's {self.max_draft}; lower it, or build the "
                 "engine with a larger max_draft"
             )
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from turbospec import UserError
 from turbospec_engine.attention import ATTENTION
 from turbospec_engine.checkpoint import eos_token_ids, load_model, load_tokenizer
-from turbospec_engine.config import NGRAM, EngineConfig
+from turbospec_engine.config import EngineConfig
 from turbospec_engine.eagle3_head import Eagle3Head, check_fits
 
 
@@ -44,7 +44,7 @@ class Models:
         tokenizer = load_tokenizer("target", Path(config.target))
         _check_fits("target", config.target, tokenizer, target)
         drafter = None
-        if config.drafter is not None and str(config.drafter) != NGRAM:
+        if config.drafter is not None and not config.drafter_is_lookup:
             drafter = _load("drafter", config.drafter, config, heads=True)
             head = isinstance(drafter, Eagle3Head)
             if head:

@@ -53,4 +53,5 @@ def step_outcome(
         verify_seconds=verification.seconds,
         step_seconds=seconds,
         waiting_requests=waiting_requests,
+        sources=planned.sources,
     )

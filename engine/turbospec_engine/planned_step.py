@@ -18,7 +18,9 @@ class PlannedStep:
 
     view: StepView
     proposal: Draft
-    """What the drafter proposed, with one row for each row of the view."""
+    """What was drafted, with one row for each row of the view."""
+    sources: IntArray | None
+    """(n,) `Source` of each row of the view; None where there is no look-up beside the drafter."""
     batch: ScheduledBatch
     """The n requests to run: those of the view without the aborted ones, then those that arrived since."""
     view_rows: IntArray

@@ -6,11 +6,12 @@ import time
 
 import numpy as np
 
-from turbospec import Phase, StepPlan, StepView, UserError
+from turbospec import LookupView, Phase, Source, StepPlan, StepView, UserError
 from turbospec.interface import IntArray
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.draft import Draft
 from turbospec_engine.drafter import Drafter
+from turbospec_engine.lookup import Found, Lookup, find_all
 from turbospec_engine.planned_step import PlannedStep
 from turbospec_engine.request import Request
 from turbospec_engine.scheduler import ScheduledBatch, Scheduler
@@ -19,14 +20,29 @@ from turbospec_engine.scheduler import ScheduledBatch, Scheduler
 class StepPlanner:
     """Makes the views of an engine's steps and executes the plans."""
 
-    def __init__(self, config: EngineConfig, scheduler: Scheduler, drafter: Drafter | None) -> None:
+    def __init__(
+        self, config: EngineConfig, scheduler: Scheduler, drafter: Drafter | None, lookup: Lookup | None
+    ) -> None:
         self._config = config
         self._scheduler = scheduler
         self._allocator = scheduler.allocator
         self._drafter = drafter
+        self._lookup = lookup
+        self.max_draft = max(config.max_draft if drafter else 0, config.max_lookup if lookup else 0)
+        """Longest draft of any source."""
         self._next_step = 0
 
-    def view(self, batch: ScheduledBatch) -> StepView:
+    def look_up(self, batch: ScheduledBatch) -> Found | None:
+        """What the look-up finds for the decoding requests of a batch; None without one."""
+        if self._lookup is None:
+            return None
+        limits = [
+            -1 if request.phase == Phase.PREFILL else self._within(request, self._config.max_lookup)
+            for request in batch.requests
+        ]
+        return find_all(self._lookup, batch.requests, np.array(limits, np.int64))
+
+    def view(self, batch: ScheduledBatch, found: Found | None) -> StepView:
         """What the controller sees of the next step."""
         requests, waiting, drafter = batch.requests, self._scheduler.waiting, self._drafter
         now = time.monotonic()
@@ -44,29 +60,34 @@ class StepPlanner:
             ),
             class_ids=np.array([request.class_id for request in requests], np.int64),
             draft_limits=np.array([self._draft_limit(request) for request in requests], np.int64),
-            max_draft=self._config.max_draft if drafter else 0,
+            max_draft=self.max_draft,
             waiting_requests=len(waiting),
             waiting_seconds=now - waiting[0].arrival if waiting else 0.0,
             prefill_tokens=int(np.array(batch.num_tokens, np.int64)[phase == Phase.PREFILL].sum()),
             draft_before_emit=self._config.emit == "after_draft",
             parallel_drafter=drafter.parallel if drafter else False,
+            lookup=None if found is None else LookupView(found.lengths, found.scores),
         )
         self._next_step += 1
         return view
 
-    def draft(self, batch: ScheduledBatch, view: StepView, plan: StepPlan, *, began: float) -> PlannedStep:
+    def draft(
+        self, batch: ScheduledBatch, view: StepView, plan: StepPlan, found: Found | None, *, began: float
+    ) -> PlannedStep:
         """Allocate KV blocks for a plan's drafts, and draft.
 
         Args:
             batch: the scheduled requests.
             view: of the batch.
             plan: made for the view.
+            found: what the view says of the look-up.
             began: `time.perf_counter()` when the step was scheduled.
 
         Raises:
             UserError: the plan is not within the view's limits.
         """
-        lengths = self._allocate(batch, _checked_lengths(plan, view))
+        sources = _checked_sources(plan, view)
+        lengths = self._allocate(batch, _checked_lengths(plan, view, sources))
         longest = int(lengths.max(initial=0))
         # For each request that samples: one uniform for the token after the drafts, two for each draft token.
         draws = np.zeros((len(batch.requests), 2 * longest + 1))
@@ -75,32 +96,42 @@ class StepPlanner:
                 draws[row, : 2 * lengths[row] + 1] = request.rng.random(2 * lengths[row] + 1)
         draft_began = time.perf_counter()
         draft = Draft.empty(len(batch.requests))
-        if longest:
+        of_drafter = lengths if sources is None else np.where(sources == Source.DRAFTER, lengths, 0)
+        if of_drafter.any():
             assert self._drafter is not None  # draft_limits are 0 without one
-            draft = self._drafter.propose(batch.requests, lengths, draws[:, 1::2], plan.gate)
-            if plan.selection is not None and draft.confidence is not None:
-                draft.drafted = np.minimum(plan.selection.select(draft.proposed, draft.confidence), draft.drafted)
-        now = time.perf_counter()
+            draft = self._drafter.propose(batch.requests, of_drafter, draws[:, 1::2], plan.gate)
+        drafted = time.perf_counter()
+        copied = np.flatnonzero(lengths - of_drafter)
+        if found is not None and len(copied):
+            draft.add_copies(copied, found.tokens[copied], lengths[copied])
+        if plan.selection is not None and draft.confidence is not None:
+            draft.drafted = np.minimum(plan.selection.select(draft.proposed, draft.confidence), draft.drafted)
         return PlannedStep(
             view=view,
             proposal=draft,
+            sources=sources,
             batch=batch,
             view_rows=np.arange(view.size),
             draft=draft,
             final_draws=draws[:, 0],
             accept_draws=draws[:, 2::2],
-            draft_seconds=now - draft_began,
-            seconds=now - began,
+            draft_seconds=drafted - draft_began,
+            seconds=time.perf_counter() - began,
         )
 
     def _draft_limit(self, request: Request) -> int:
         if self._drafter is None or request.phase == Phase.PREFILL:
             return 0
-        limit = min(self._config.max_draft, request.tokens_left - 1, self._room(request))
+        limit = self._within(request, self._config.max_draft)
+        if self._drafter.max_model_len is not None:
+            limit = max(0, min(limit, self._drafter.max_model_len - request.num_tokens))
+        return limit
+
+    def _within(self, request: Request, limit: int) -> int:
+        """A draft limit, within the tokens left, the KV blocks and the request's own cap."""
+        limit = min(limit, request.tokens_left - 1, self._room(request))
         if request.params.max_draft is not None:
             limit = min(limit, request.params.max_draft)
-        if self._drafter.max_model_len is not None:
-            limit = min(limit, self._drafter.max_model_len - request.num_tokens)
         return max(0, limit)
 
     def _allocate(self, batch: ScheduledBatch, lengths: IntArray) -> IntArray:
@@ -118,11 +149,26 @@ class StepPlanner:
         return blocks * self._allocator.block_size - request.num_tokens
 
 
-def _checked_lengths(plan: StepPlan, view: StepView) -> IntArray:
-    lengths = np.asarray(plan.draft_lengths, np.int64)
-    if lengths.shape != (view.size,) or (lengths < 0).any() or (lengths > view.draft_limits).any():
+def _checked_sources(plan: StepPlan, view: StepView) -> IntArray | None:
+    """(n,) `Source` of each draft; None where there is one source."""
+    if view.lookup is None and plan.sources is None:
+        return None
+    sources = np.zeros(view.size, np.int64) if plan.sources is None else np.asarray(plan.sources, np.int64)
+    if view.lookup is None or sources.shape != (view.size,) or not np.isin(sources, list(Source)).all():
+        raise UserError(
+            f"the controller's sources {sources.tolist()} are not of this step; wrap the policy in "
+            "turbospec.controller.Controller"
+        )
+    return sources
+
+
+def _checked_lengths(plan: StepPlan, view: StepView, sources: IntArray | None) -> IntArray:
+    lengths, limits = np.asarray(plan.draft_lengths, np.int64), view.draft_limits
+    if view.lookup is not None and sources is not None:
+        limits = np.where(sources == Source.LOOKUP, view.lookup.lengths, limits)
+    if lengths.shape != (view.size,) or (lengths < 0).any() or (lengths > limits).any():
         raise UserError(
             f"the controller's draft lengths {lengths.tolist()} are not between 0 and the step's limits "
-            f"{view.draft_limits.tolist()}; wrap the policy in turbospec.controller.Controller"
+            f"{limits.tolist()}; wrap the policy in turbospec.controller.Controller"
         )
     return lengths

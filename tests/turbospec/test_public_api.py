@@ -111,6 +111,7 @@ EXPORTS = {
         "Models",
         "NGRAM",
         "RequestOutput",
+        "SUFFIX",
         "SamplingParams",
         "measure",
     ],

@@ -22,9 +22,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from turbospec import StepOutcome, StepPlan, StepView
+from turbospec import Source, StepOutcome, StepPlan, StepView
 from turbospec_engine import Engine, EngineConfig
 from turbospec_engine.eagle3_head import Eagle3Config, Eagle3Head
+from turbospec_engine.request import Request
 
 DEVICE = os.environ.get("TURBOSPEC_TEST_DEVICE", "cpu")
 NEAR_TIE = 1e-4
@@ -129,6 +130,59 @@ class FixedPlans(RandomPlans):
 
     def lengths(self, view: StepView) -> np.ndarray:
         return np.full(view.size, self.longest)
+
+
+@dataclass
+class MixedPlans(RandomPlans):
+    """Drafts from the drafter or the look-up, at random for every request in every step, with a random length."""
+
+    longest: int = 15
+
+    def plan(self, view: StepView) -> StepPlan:
+        assert view.lookup is not None
+        sources = self.rng.integers(0, 2, view.size)
+        if self.rng.random() < 0.3:
+            sources[:] = self.rng.integers(0, 2)
+        limits = np.where(sources == Source.LOOKUP, view.lookup.lengths, view.draft_limits)
+        self.views.append(view)
+        self.plans.append(StepPlan(np.minimum(self.lengths(view), limits), sources=sources))
+        return self.plans[-1]
+
+    def counts(self, source: Source) -> tuple[int, int]:
+        """Draft tokens verified and accepted of one source."""
+        drafted = accepted = 0
+        for outcome in self.outcomes:
+            assert outcome.sources is not None
+            drafted += int(outcome.drafted[outcome.sources == source].sum())
+            accepted += int(outcome.accepted[outcome.sources == source].sum())
+        return drafted, accepted
+
+
+class EveryThird:
+    """A look-up that finds something for every text: each token is the last one plus three. It seldom is right."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.finished: list[int] = []
+
+    def find(self, request: Request, limit: int) -> tuple[Sequence[int], float]:
+        last = int(request.tokens[request.num_tokens - 1])
+        return [(last + 3 * place) % self.vocab_size for place in range(1, limit + 1)], 2.0
+
+    def finish(self, request: Request) -> None:
+        self.finished.append(request.row_id)
+
+
+class Answers(EveryThird):
+    """A look-up that knows the outputs, and is wrong at every fifth token or so."""
+
+    def __init__(self, vocab_size: int, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]) -> None:
+        super().__init__(vocab_size)
+        self.texts = [[*prompt, *output] for prompt, output in zip(prompts, outputs, strict=True)]
+
+    def find(self, request: Request, limit: int) -> tuple[Sequence[int], float]:
+        text, first = self.texts[request.row_id], request.num_tokens
+        return [token + (token + place) % 5 // 4 for place, token in enumerate(text[first : first + limit])], 2.0
 
 
 @dataclass

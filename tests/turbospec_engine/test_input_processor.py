@@ -21,7 +21,7 @@ def models(llama: Pair) -> Models:
 
 @pytest.fixture
 def processor(llama: Pair, models: Models) -> InputProcessor:
-    return InputProcessor(llama.config(), models, max_request_tokens=64)
+    return InputProcessor(llama.config(), models, max_request_tokens=64, max_draft=6)
 
 
 def process(processor: InputProcessor, **params: object) -> Request:

@@ -17,7 +17,9 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.turbospec_engine.harness import (
     DEVICE,
+    EveryThird,
     FixedPlans,
+    MixedPlans,
     Pair,
     RandomPlans,
     Reference,
@@ -25,14 +27,16 @@ from tests.turbospec_engine.harness import (
     perturbed,
     write_head,
 )
-from turbospec import StepOutcome, StepPlan, StepView
+from turbospec import Source, StepOutcome, StepPlan, StepView
 from turbospec.policy.adaptive_verification.policy import (
     BudgetSelection,
     VllmAdaptiveVerificationConfig,
     VllmAdaptiveVerificationPolicy,
 )
 from turbospec_engine import Engine, SamplingParams
+from turbospec_engine.draft import Draft
 from turbospec_engine.drafter import sequential
+from turbospec_engine.lookup import Lookup
 
 VOCAB = 8
 DRAFTED = (0, 2, 3, 5, 6)
@@ -92,10 +96,17 @@ def drafter_of(pair: Pair, kind: str) -> str | Path:
     return {"model": pair.drafter, "head": pair.target.parent / "head", "ngram": "ngram"}[kind]
 
 
-def sample(pair: Pair, params: SamplingParams, controller: Any, count: int = SAMPLES, **config: Any) -> np.ndarray:
+def sample(
+    pair: Pair,
+    params: SamplingParams,
+    controller: Any,
+    count: int = SAMPLES,
+    lookup: Lookup | None = None,
+    **config: Any,
+) -> np.ndarray:
     """(VOCAB ** LENGTH,) how often the engine gave every output."""
     settings = {"max_num_seqs": 128, "max_num_batched_tokens": 512, "max_model_len": 32, "max_draft": 4}
-    engine = Engine(pair.config(**(settings | config)), controller)
+    engine = Engine(pair.config(**(settings | config)), controller, lookup=lookup)
     outputs = engine.generate([PROMPT] * count, params)
     codes = [sum(token * VOCAB ** (LENGTH - 1 - i) for i, token in enumerate(output.token_ids)) for output in outputs]
     return np.bincount(codes, minlength=VOCAB**LENGTH)
@@ -251,3 +262,74 @@ def test_requests_without_a_seed_differ(small: Pair) -> None:
     engine = Engine(small.config(max_draft=4, max_model_len=64), FixedPlans(longest=3))
     first, second = engine.generate([PROMPT, PROMPT], params)
     assert first.token_ids != second.token_ids
+
+
+@dataclass
+class GatedMixture(MixedPlans):
+    """Drafts of two sources, the drafter's ended by a gate."""
+
+    def plan(self, view: StepView) -> StepPlan:
+        plan = super().plan(view)
+        plan.gate = MeanGate()
+        return plan
+
+
+class HalfVerifiedMixture(MixedPlans):
+    """Drafts of two sources, of which the drafter's likeliest tokens are verified."""
+
+    def plan(self, view: StepView) -> StepPlan:
+        plan = super().plan(view)
+        plan.selection = ConfidentPrefix()
+        return plan
+
+
+class ConfidentPrefix:
+    def select(self, proposed: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+        confident = np.logical_and.accumulate(np.nan_to_num(confidence) > 0.3, axis=1).sum(1)
+        return np.minimum(proposed, confident)
+
+
+@pytest.mark.parametrize(
+    ("name", "drafter", "plans"),
+    [
+        *product(PARAMS, ("model", "head"), (MixedPlans,)),
+        ("temperature", "model", GatedMixture),
+        ("temperature", "model", HalfVerifiedMixture),
+    ],
+)
+def test_mixtures_of_sources(
+    name: str, drafter: str, plans: type[MixedPlans], small: Pair, reference: Callable[[Path], Reference]
+) -> None:
+    params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, **PARAMS[name])
+    played = plans(longest=4)
+    observed = sample(small, params, played, drafter=drafter_of(small, drafter), lookup=EveryThird(VOCAB))
+    for source in Source:
+        drafted, accepted = played.counts(source)
+        assert 0.02 * drafted < accepted < 0.95 * drafted
+    assert p_value(observed, exact(reference(small.target), params)) > REJECT
+
+
+def test_copies_verified_as_if_the_drafter_had_drawn_them_are_caught(
+    small: Pair, reference: Callable[[Path], Reference], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_copies = Draft.add_copies
+
+    def drawn(draft: Draft, *args: Any) -> None:
+        add_copies(draft, *args)
+        if draft.distribution_index is not None:
+            draft.distribution_index = np.maximum(draft.distribution_index, 0)
+
+    monkeypatch.setattr(Draft, "add_copies", drawn)
+    params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, temperature=1.0)
+    observed = sample(small, params, MixedPlans(longest=4), 3 * SAMPLES, lookup=EveryThird(VOCAB))
+    assert p_value(observed, exact(reference(small.target), params)) < REJECT
+
+
+def test_greedy_and_sampled_requests_of_two_sources_in_one_batch(small: Pair) -> None:
+    sampled = SamplingParams(max_tokens=12, temperature=1.0, seed=7, ignore_eos=True)
+    greedy = SamplingParams(max_tokens=12, ignore_eos=True)
+    config = small.config(max_draft=4, max_model_len=64)
+    alone = Engine(config, FixedPlans(longest=0)).generate([PROMPT], greedy)[0].token_ids
+    engine = Engine(config, MixedPlans(longest=4), lookup=EveryThird(VOCAB))
+    outputs = engine.generate([[1, 2], PROMPT, [5, 5, 5], PROMPT], [sampled, greedy, sampled, greedy])
+    assert outputs[1].token_ids == outputs[3].token_ids == alone

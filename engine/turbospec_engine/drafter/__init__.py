@@ -4,6 +4,6 @@ from turbospec_engine.drafter.base import Drafter
 from turbospec_engine.drafter.build import build_drafter
 from turbospec_engine.drafter.draft_model import DraftModel
 from turbospec_engine.drafter.eagle3 import Eagle3Drafter
-from turbospec_engine.drafter.ngram import NGramDrafter
+from turbospec_engine.drafter.lookup import LookupDrafter
 
-__all__ = ["DraftModel", "Drafter", "Eagle3Drafter", "NGramDrafter", "build_drafter"]
+__all__ = ["DraftModel", "Drafter", "Eagle3Drafter", "LookupDrafter", "build_drafter"]

@@ -2,7 +2,7 @@
 
 To add a drafter, write a class with the members of `Drafter` and pass an instance to `Engine(…, drafter=…)`. To select
 it by name, return it from `build.build_drafter`. The shortest example is tests/examples/drafter.py, in this package
-`ngram.NGramDrafter`. CONTRIBUTING.md has the recipe.
+`lookup.LookupDrafter`. CONTRIBUTING.md has the recipe.
 
 Correctness rests on three rules; tests/turbospec_engine/test_sampling.py shows how to test them.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from turbospec import UserError
-from turbospec_engine.config import NGRAM, EngineConfig
+from turbospec_engine.config import EngineConfig
 from turbospec_engine.drafter.base import Drafter
 from turbospec_engine.drafter.draft_model import DraftModel
 from turbospec_engine.drafter.eagle3 import Eagle3Drafter
-from turbospec_engine.drafter.ngram import NGramDrafter
+from turbospec_engine.drafter.lookup import LookupDrafter
 from turbospec_engine.eagle3_head import Eagle3Head
+from turbospec_engine.lookup import build_lookup
 from turbospec_engine.models import Models
 
 
@@ -16,12 +17,13 @@ def build_drafter(config: EngineConfig, models: Models, num_blocks: int) -> Draf
     """The drafter of one engine, whose KV cache has `num_blocks` blocks; None without speculation.
 
     Raises:
-        UserError: the models were loaded without the draft model.
+        UserError: the models were loaded without the draft model, or the drafter needs a package that is not installed.
     """
     if config.drafter is None:
         return None
-    if str(config.drafter) == NGRAM:
-        return NGramDrafter()
+    lookup = build_lookup(str(config.drafter))
+    if lookup is not None:
+        return LookupDrafter(lookup)
     if models.drafter is None:
         raise UserError(f"drafter={str(config.drafter)!r}, but the models have no draft model; load them with it")
     if isinstance(models.drafter, Eagle3Head):

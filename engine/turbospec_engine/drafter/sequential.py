@@ -67,7 +67,7 @@ class SequentialDrafter(ABC):
         sampling = SamplingBatch.of(requests)
         fed_tokens = np.array([request.num_tokens for request in requests]) - self._skipped
         tables = block_table(requests)
-        drawn_index = np.zeros((size, longest), np.int64)
+        drawn_index = np.full((size, longest), -1)
         confidences = np.full((size, longest), np.nan)
         draft = Draft(
             tokens=np.zeros((size, longest), np.int64),

@@ -1,0 +1,80 @@
+"""Suffix decoding: the most frequent continuation in the request and in earlier answers, by a suffix tree.
+
+Source: "SuffixDecoding" (arXiv 2411.04975), in the authors' implementation, the package `arctic-inference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from turbospec import UserError
+from turbospec_engine.request import Request
+
+MAX_TREE_DEPTH = 24
+"""Tokens that are matched and drafted together; this and the next two are vLLM's defaults."""
+MAX_DRAFT_PER_MATCH = 1.0
+"""Longest draft, as a multiple of the tokens that match."""
+MIN_PROBABILITY = 0.1
+"""Estimated probability of a draft token below which the draft ends."""
+
+
+class SuffixLookup:
+    """Drafts from a tree over the request's own tokens and one over the answers of earlier requests.
+
+    The score is the sum of the estimated probabilities of the draft tokens, the accepted length that the tree expects.
+
+    Args:
+        max_answers: latest answers that are kept, unfinished ones included. A token of an answer takes about 320 bytes.
+
+    Raises:
+        UserError: `arctic-inference` is not installed.
+    """
+
+    def __init__(self, max_answers: int = 1000) -> None:
+        self._trees = _suffix_decoding_cache()(MAX_TREE_DEPTH, max_answers)
+        self._known: dict[int, int] = {}
+        """Tokens of each unfinished request that are in the trees."""
+
+    def find(self, request: Request, limit: int) -> tuple[Sequence[int], float]:
+        self._take_in(request)
+        if not limit:
+            return (), 0.0
+        first = max(0, request.num_tokens - MAX_TREE_DEPTH)
+        draft = self._trees.speculate(
+            request.row_id,
+            request.tokens[first : request.num_tokens].astype(np.int32),
+            max_spec_tokens=limit,
+            max_spec_factor=MAX_DRAFT_PER_MATCH,
+            min_token_prob=MIN_PROBABILITY,
+        )
+        return draft.token_ids, float(draft.score)
+
+    def finish(self, request: Request) -> None:
+        if request.row_id in self._known:
+            self._take_in(request)
+            self._trees.stop_request(request.row_id)
+            del self._known[request.row_id]
+
+    def _take_in(self, request: Request) -> None:
+        known = self._known.get(request.row_id)
+        if known is None:
+            known = request.num_prompt_tokens
+            self._trees.start_request(request.row_id, request.tokens[:known].astype(np.int32))
+        if known < request.num_tokens:
+            self._trees.add_active_response(request.row_id, request.tokens[known : request.num_tokens].astype(np.int32))
+        self._known[request.row_id] = request.num_tokens
+
+
+def _suffix_decoding_cache() -> Any:
+    """The class `SuffixDecodingCache`, which is imported only where it is used."""
+    try:
+        from arctic_inference.suffix_decoding import SuffixDecodingCache  # pyright: ignore
+    except ImportError as error:
+        raise UserError(
+            "suffix decoding needs the package arctic-inference; install it with `pip install 'turbospec[suffix]'`, or "
+            "use ngram"
+        ) from error
+    return SuffixDecodingCache
