@@ -12,6 +12,7 @@ from turbospec.policy.config import PolicyConfig
 from turbospec.policy.ema_tiers import EmaTiersConfig
 from turbospec.policy.goodput import GoodputConfig
 from turbospec.policy.heuristic import HeuristicConfig
+from turbospec.policy.lookup_first import LookupFirstConfig
 from turbospec.policy.registered import load_registered, registered_kinds
 from turbospec.policy.static import OffConfig, StaticConfig
 
@@ -24,6 +25,7 @@ BUILT_IN: dict[str, type[PolicyConfig]] = {
     "ema_tiers": EmaTiersConfig,
     "goodput": GoodputConfig,
     "heuristic": HeuristicConfig,
+    "lookup_first": LookupFirstConfig,
     "off": OffConfig,
     "static": StaticConfig,
     "vllm_adaptive_verification": VllmAdaptiveVerificationConfig,

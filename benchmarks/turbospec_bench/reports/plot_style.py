@@ -33,6 +33,7 @@ COLOURS = {
     "confidence": "#ec4899",
     "batch-table": "#14b8a6",
     "acceptance-gate": "#8b5cf6",
+    "lookup-first": "#64748b",
 }
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",

@@ -9,7 +9,7 @@ from turbospec.policy import find_policy, load_controller, load_policy, read_pol
 
 SHIPPED = [
     "acceptance-gate", "adaptive", "bandit", "batch-table", "confidence", "ema-tiers", "goodput",
-    "heuristic", "off", "static-1", "static-15", "static-2", "static-3", "static-5", "static-8",
+    "heuristic", "lookup-first", "off", "static-1", "static-15", "static-2", "static-3", "static-5", "static-8",
     "vllm-adaptive-verification",
 ]  # fmt: skip
 

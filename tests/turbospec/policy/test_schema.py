@@ -9,8 +9,8 @@ from turbospec.policy import json_schema, read_policy, registered, schema
 HEAD = "version: 1\npolicy: static\n"
 EMA = "version: 1\npolicy: ema_tiers\n"
 KINDS = (
-    "acceptance_gate, adaptive, bandit, batch_table, confidence, ema_tiers, goodput, heuristic, off, static, "
-    "vllm_adaptive_verification"
+    "acceptance_gate, adaptive, bandit, batch_table, confidence, ema_tiers, goodput, heuristic, lookup_first, off, "
+    "static, vllm_adaptive_verification"
 )
 
 
@@ -192,6 +192,9 @@ def test_numbers_may_have_an_exponent_and_whole_ones_serve_as_floats(tmp_path):
         ("goodput", "acceptance_weight", [0.01, 1], [0, 1.01]),
         ("goodput", "warmup_steps", [1, 4096], [0, 4097]),
         ("heuristic", "start", [1], [0, 10**15]),
+        ("lookup_first", "min_score", [0], [-0.01, 1e300, ".inf"]),
+        ("lookup_first", "draft_length", [0, MAX_DRAFT_LENGTH], [-1, MAX_DRAFT_LENGTH + 1]),
+        ("lookup_first", "lookup_length", [0, MAX_DRAFT_LENGTH], [-1, MAX_DRAFT_LENGTH + 1]),
         ("static", "draft_length", [0, MAX_DRAFT_LENGTH], [-1, MAX_DRAFT_LENGTH + 1, 10**15]),
         ("vllm_adaptive_verification", "profile_context_tokens", [1], [0, 10**15]),
         ("vllm_adaptive_verification", "max_logits", [1], [0, 10**15]),
@@ -218,6 +221,7 @@ def test_bounds(tmp_path, kind, field, allowed, refused):
         ("ema_tiers", {"start": 3, "ema_weight": 0.2, "warmup_steps": 10, "decision_interval": 5}),  # as in SGLang
         ("goodput", {"initial_acceptance": 0.7, "acceptance_weight": 0.15, "warmup_steps": 64}),  # as the authors
         ("heuristic", {"start": 20}),  # as in transformers
+        ("lookup_first", {"min_score": 4, "draft_length": 3, "lookup_length": None}),  # as in TensorRT-LLM
     ],
 )
 def test_defaults(tmp_path, kind, defaults):
