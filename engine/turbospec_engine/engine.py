@@ -53,6 +53,7 @@ class Engine:
     ) -> None:
         self.config = config
         self.controller = controller
+        self.lookup = lookup or (build_lookup(config.lookup) if config.lookup else None)
         self.models = models or Models.load(config)
         self.device = torch.device(config.device)
         self.max_model_len = sizing.max_model_len(config, self.models)
@@ -60,7 +61,6 @@ class Engine:
         self.allocator = BlockAllocator(num_blocks, config.block_size)
         self.scheduler = Scheduler(self.allocator, config.max_num_seqs, config.max_num_batched_tokens)
         self.drafter = drafter or build_drafter(config, self.models, num_blocks)
-        self.lookup = lookup or (build_lookup(config.lookup) if config.lookup else None)
         if self.lookup is not None and (self.drafter is None or isinstance(self.drafter, LookupDrafter)):
             raise UserError(
                 "a look-up is a second source, but there is no drafter with a model; name one, or use the look-up as "

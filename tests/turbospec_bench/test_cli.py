@@ -143,6 +143,31 @@ def test_a_workload_with_answers(arguments: list[str], tmp_path: Path) -> None:
     assert rows[-1]["acceptance_rate"] > 0.6  # of look-ups, as the answer is in the prompt
 
 
+def test_a_look_up_beside_each_drafter_that_is_a_model(arguments: list[str], tmp_path: Path) -> None:
+    write_workloads(tmp_path / "texts")
+    repeated = " ".join(f"name{number} = {number}" for number in range(30))
+    (tmp_path / "texts" / "edit.jsonl").write_text(json.dumps({"text": repeated[:250], "answer": repeated[:100]}))
+    selection = ["--workload", "edit", "--concurrency", "1", "--rounds", "1", "--workloads", "texts"]
+    command = [*arguments, *selection, "--lookup", "ngram", "--policy", "lookup-first"]
+
+    assert invoke(*command, "--json", "out.json").exit_code == 0
+
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["meta"]["lookup"] == "ngram"
+    off, beside, _, alone = document["rows"]
+    assert beside["lookup_accepted_length"] > 2
+    assert 0 < beside["drafter_draft_length"] < beside["mean_draft_length"]
+    assert off["lookup_draft_length"] == 0
+    assert "lookup_draft_length" not in alone
+    with pytest.raises(UserError, match="was measured with another lookup"):
+        invoke(*command[:-4], "--policy", "lookup-first", "--resume", "out.json")
+
+
+def test_an_unknown_look_up_is_refused_before_anything_is_loaded(arguments: list[str]) -> None:
+    with pytest.raises(UserError, match="use 'ngram' or 'suffix'"):
+        invoke(*arguments, *ONE, "--lookup", "tree", "--models", "nowhere")
+
+
 def test_an_interruption_keeps_what_is_finished_and_resume_completes_it(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

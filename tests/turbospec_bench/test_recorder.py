@@ -90,3 +90,19 @@ def test_nothing_drafted_has_no_acceptance() -> None:
     timeline.on_step(*step(0, [0], [0]), 0.0)
 
     assert timeline.document()["timeline"]["acceptance"] == [None]
+
+
+def test_totals_by_source_where_a_look_up_drafts_beside_the_drafter() -> None:
+    totals = StepTotals()
+    totals.on_step(*step(0, [4, 0], [2, 0]), 0.01)
+    assert not any(name.startswith(("drafter_", "lookup_")) for name in totals.figures())
+    totals.reset()
+    for number, drafted in enumerate(([4, 9], [2, 0])):
+        view, plan, outcome = step(number, drafted, [2, drafted[1] // 2])
+        totals.on_step(view, plan, replace(outcome, sources=np.array([0, 1])), 0.01)
+    figures = totals.figures()
+    assert (figures["drafter_draft_length"], figures["lookup_draft_length"]) == (6 / 4, 9 / 4)
+    assert (figures["drafter_accepted_length"], figures["lookup_accepted_length"]) == (3.0, 5.0)
+    assert figures["mean_draft_length"] == 15 / 4
+    totals.reset()
+    assert "lookup_draft_length" not in totals.figures()

@@ -24,7 +24,7 @@ from turbospec.cli.bench_progress import BenchProgress
 from turbospec.cli.bench_targets import bench_targets
 from turbospec.cli.bench_vllm import bench_vllm
 from turbospec.cli.console import progress, stderr, stdout, table
-from turbospec.cli.options import DEFAULT_DTYPE, Dtype
+from turbospec.cli.options import DEFAULT_DTYPE, Dtype, Lookup
 from turbospec.errors import UserError
 from turbospec.interface import MAX_DRAFT_LENGTH
 from turbospec.models.profile import Profile
@@ -71,6 +71,7 @@ def bench(
         list[str] | None, typer.Option(help="code, prose, mixed, shift, edit or records; repeat for several.")
     ] = None,
     drafter: Annotated[list[str] | None, typer.Option(help="good, weak, mismatched, n-gram or eagle3.")] = None,
+    lookup: Lookup = None,
     concurrency: Annotated[list[int] | None, typer.Option(help="Requests in flight.")] = None,
     request_rate: Annotated[
         list[float] | None, typer.Option(help="Poisson arrivals per second, in place of a fixed concurrency.")
@@ -162,11 +163,12 @@ def bench(
         from turbospec_bench.embedded.session import Session
         from turbospec_bench.embedded.workloads import USUAL_SAMPLING
 
-        pairs = Pairs(models, device, dtype, threads)
+        pairs = Pairs(models, device, dtype, threads, lookup)
         source = pairs.source(workloads, seed, answered)
         meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": pairs.threads_in_use}
         meta["omp_wait_policy"] = os.environ.get("OMP_WAIT_POLICY", "")
-        compared = ("seed", "device", "dtype", "threads", "omp_wait_policy")
+        meta["lookup"] = lookup or ""
+        compared = ("seed", "device", "dtype", "threads", "omp_wait_policy", "lookup")
         results = outputs.open_results(resumed, meta | surroundings(), compared)
         conditions = {"dtype": dtype, "temperature": USUAL_SAMPLING.temperature, "top_p": USUAL_SAMPLING.top_p}
         if given is not None and (differences := given.differences(conditions)):

@@ -15,10 +15,11 @@ from rich.text import Text
 
 from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import print_json, stderr, stdout, waiting
-from turbospec.cli.options import DEFAULT_DTYPE, MAX_SEED, Dtype
+from turbospec.cli.drafted_text import NAMES, DraftedText, legend
+from turbospec.cli.options import DEFAULT_DRAFTER, DEFAULT_DTYPE, MAX_SEED, Drafter, Dtype, Lookup
 from turbospec.errors import UserError
 from turbospec.files.writing import check_outputs
-from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.interface import Source, StepOutcome, StepPlan, StepView
 from turbospec.observability.summary import Summary
 from turbospec.observability.trace import DecisionTrace, TraceStep
 
@@ -32,9 +33,8 @@ MAX_STDIN_BYTES = 16 * 2**20
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to continue; - reads it from stdin.")],
     target: Annotated[Path, typer.Option(help="Checkpoint folder of the target model.")] = Path("models/target"),
-    drafter: Annotated[
-        str, typer.Option(help='Checkpoint folder of a draft model or EAGLE-3 head, or "ngram".')
-    ] = "models/drafter",
+    drafter: Drafter = DEFAULT_DRAFTER,
+    lookup: Lookup = None,
     policy: Annotated[str, typer.Option(help="Name of a shipped policy, or a policy file.")] = "adaptive",
     max_tokens: Annotated[int, typer.Option(help="Most output tokens.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -68,7 +68,7 @@ def generate(
 
         params = SamplingParams(max_tokens, temperature, top_k, top_p, seed, tuple(stop or ()))
         config = EngineConfig(
-            target, drafter, device=device, dtype=dtype, max_num_seqs=1, max_draft=max_draft, seed=seed
+            target, drafter, lookup, device=device, dtype=dtype, max_num_seqs=1, max_draft=max_draft, seed=seed
         )
     say_when_compiling()
     with waiting("Loading the policy"):
@@ -91,6 +91,8 @@ def generate(
     if as_json:
         print_json(run.document() | {"policy": policy})
     else:
+        if stdout.is_terminal:
+            stderr.print(legend((Source.DRAFTER,) if lookup is None else tuple(Source)))
         stderr.print(f"{run.line()}, policy {policy}", soft_wrap=True)
 
 
@@ -153,29 +155,37 @@ class Run:
 
     def play(self, engine: Engine, prompt: str, params: SamplingParams, *, quiet: bool) -> None:
         """Stream the output: in a live panel on a terminal, as plain text elsewhere, not at all if `quiet`."""
+        from turbospec_engine.detokenizer import Detokenizer
+
         in_panel = stdout.is_terminal and not quiet
         self._began = time.perf_counter()
         outputs = engine.stream(prompt, params)
+        detokenizer = Detokenizer(engine.models.backend_tokenizer)
+        drafted = DraftedText(lambda token_ids: detokenizer.feed(token_ids)[1])
         try:
             with Live(console=stderr, transient=True, auto_refresh=False, vertical_overflow="crop") as live:
                 for output in outputs:
-                    self._take(output)
+                    self._take(output, drafted)
                     if not in_panel and not quiet:
                         print(output.new_text, end="", flush=True)
                     if stderr.is_terminal:
-                        live.update(self._panel(with_text=in_panel), refresh=True)
+                        live.update(self._panel(drafted if in_panel else None), refresh=True)
         finally:
             if in_panel:
-                print(self.text, end="")
+                stdout.print(drafted.styled(self.text), end="", soft_wrap=True)
             if self.text and not quiet:
                 print(flush=True)
 
     def line(self) -> str:
         """The result in one line."""
         summary = self.meter.summary
+        accepted = "".join(
+            f", {counts.accepted_tokens} of {counts.drafted_tokens} from the {NAMES[source]}"
+            for source, counts in summary.sources.items()
+        )
         return (
             f"{self.tokens} tokens, TTFT {self.ttft * 1e3:.1f} ms, TPOT {self.tpot * 1e3:.2f} ms, "
-            f"mean K {summary.mean_draft_length:.2f}, accepted length {summary.accepted_length:.2f}"
+            f"mean K {summary.mean_draft_length:.2f}, accepted length {summary.accepted_length:.2f}{accepted}"
         )
 
     def document(self) -> dict[str, Any]:
@@ -199,17 +209,21 @@ class Run:
         """Seconds per output token after the first."""
         return (self._last - self._first) / max(1, self.tokens - 1)
 
-    def _take(self, output: RequestOutput) -> None:
+    def _take(self, output: RequestOutput, drafted: DraftedText) -> None:
         if not self.tokens:
             self._first = output.emitted_at
         self._last = output.emitted_at
         self.text += output.new_text
         self.tokens += len(output.new_token_ids)
         self.finish_reason = output.finish_reason
+        step = self.meter.latest
+        accepted = 0 if step is None else step.accepted[0]
+        source = Source.DRAFTER if step is None or step.sources is None else Source(step.sources[0])
+        drafted.add(output.new_token_ids, accepted, source)
 
-    def _panel(self, *, with_text: bool) -> RenderableType:
+    def _panel(self, drafted: DraftedText | None) -> RenderableType:
         status = Text(self.meter.line(), style="dim", overflow="ellipsis", no_wrap=True)
-        if not with_text:
+        if drafted is None:
             return status
-        newest = Text(self.text).wrap(stderr, stderr.width)[-max(1, stderr.height - 2) :]
+        newest = drafted.styled(self.text).wrap(stderr, stderr.width)[-max(1, stderr.height - 2) :]
         return Group(*newest, status)

@@ -12,7 +12,7 @@ import typer
 
 from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import print_json, progress, stdout, table
-from turbospec.cli.options import DEFAULT_DTYPE, Dtype
+from turbospec.cli.options import DEFAULT_DRAFTER, DEFAULT_DTYPE, Drafter, Dtype
 from turbospec.errors import UserError
 from turbospec.files.writing import check_outputs
 
@@ -26,9 +26,7 @@ PLOT_FORMATS = (".svg", ".png", ".pdf")
 
 def profile(
     target: Annotated[Path, typer.Option(help="Checkpoint folder of the target model.")] = Path("models/target"),
-    drafter: Annotated[
-        str, typer.Option(help='Checkpoint folder of a draft model or EAGLE-3 head, or "ngram".')
-    ] = "models/drafter",
+    drafter: Drafter = DEFAULT_DRAFTER,
     device: Annotated[str, typer.Option(help="Where the models run: cpu or cuda.")] = "cpu",
     dtype: Dtype = DEFAULT_DTYPE,
     temperature: Annotated[float, typer.Option(help="Temperature of the measured requests; 0 is greedy.")] = 0.0,

@@ -9,6 +9,7 @@ import numpy as np
 import typer
 
 from turbospec.cli.console import print_json, printable, stdout, table
+from turbospec.cli.drafted_text import NAMES
 from turbospec.cli.trace_files import BrokenLines, steps_of
 from turbospec.observability.summary import Summary
 
@@ -35,6 +36,8 @@ def trace(
 def _show(summary: Summary) -> None:
     """Print the tables."""
     _show_totals(summary)
+    if summary.sources:
+        _show_sources(summary)
     _show_positions(summary)
     shown = summary.reasons.most_common(SHOWN_REASONS)
     reasons = table(f"Reasons ({len(shown)} of {len(summary.reasons)})", "reason", "steps")
@@ -66,6 +69,22 @@ def _show_totals(summary: Summary) -> None:
     totals.add_row("  share of step time", f"{summary.seconds['probe'] / step:.1%}" if step else "–")
     totals.add_row("guard fallbacks", f"{summary.fallbacks:,}")
     stdout.print(totals)
+
+
+def _show_sources(summary: Summary) -> None:
+    """What the drafter and the look-up drafted."""
+    sources = table("Sources", "source", "drafts", "tokens drafted", "tokens accepted", "acceptance", "accepted length")
+    for source, counts in summary.sources.items():
+        figures = counts.document()
+        sources.add_row(
+            NAMES[source],
+            f"{counts.drafts:,}",
+            f"{counts.drafted_tokens:,}",
+            f"{counts.accepted_tokens:,}",
+            f"{figures['acceptance_rate']:.0%}" if counts.drafted_tokens else "–",
+            f"{figures['accepted_length']:.2f}" if counts.drafts else "–",
+        )
+    stdout.print(sources)
 
 
 def _show_positions(summary: Summary) -> None:

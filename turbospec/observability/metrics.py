@@ -2,7 +2,8 @@
 
 Steps are added up in plain numbers, which become metrics when Prometheus collects them. Rates are left to the query:
 predicted goodput is `rate(turbospec_predicted_tokens_total[1m]) / rate(turbospec_predicted_seconds_total[1m])`, the
-acceptance rate of a position is accepted over drafted tokens there.
+acceptance rate of a position is accepted over drafted tokens there. Engines with a look-up beside the drafter also
+count by source.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.interface import IntArray, Source, StepOutcome, StepPlan, StepView
 
 if TYPE_CHECKING:  # summaries and traces need no compiled kernels, which the controller imports
     from turbospec.controller import ControllerStats
@@ -48,6 +49,8 @@ class StepMetrics(Collector):
         self._drafted = np.zeros(0, np.int64)
         """Draft tokens verified, by position."""
         self._accepted = np.zeros(0, np.int64)
+        self._by_source: IntArray | None = None
+        """(sources, 3) drafts, draft tokens and accepted tokens of each source; None where there is one."""
         self._emitted = self._steps = self._probe_steps = 0
         self._seconds = self._draft_seconds = self._probe_seconds = 0.0
         self._predicted_tokens = self._predicted_seconds = 0.0
@@ -69,6 +72,8 @@ class StepMetrics(Collector):
         if outcome.drafted.any():
             self._drafted += _at_least(outcome.drafted, positions)
             self._accepted += _at_least(outcome.accepted, positions)
+        if outcome.sources is not None:
+            self._count_sources(outcome.sources, outcome)
         emitted = int(outcome.emitted.sum())
         self._steps += 1 + outcome.reused_plan_steps
         self._emitted += emitted + outcome.reused_plan_tokens
@@ -129,6 +134,28 @@ class StepMetrics(Collector):
             for position, value in enumerate(values.tolist()):
                 family.add_metric([str(position)], value)
             yield family
+        if self._by_source is not None:
+            yield from _by_source(self._by_source)
+
+    def _count_sources(self, sources: IntArray, outcome: StepOutcome) -> None:
+        if self._by_source is None:
+            self._by_source = np.zeros((len(Source), 3), np.int64)
+        for count, lengths in enumerate((outcome.drafted > 0, outcome.drafted, outcome.accepted)):
+            np.add.at(self._by_source[:, count], sources, lengths)
+
+
+def _by_source(counts: IntArray) -> Iterator[Metric]:
+    """Counters with the label `source`, which only servers with two sources have."""
+    texts = {
+        "turbospec_drafts_by_source": "Drafts verified, by what drafted them.",
+        "turbospec_drafted_by_source": "Draft tokens verified, by what drafted them.",
+        "turbospec_accepted_by_source": "Draft tokens accepted, by what drafted them.",
+    }
+    for (name, text), values in zip(texts.items(), counts.T.tolist(), strict=True):
+        family = CounterMetricFamily(name, text, labels=["source"])
+        for source, value in zip(Source, values, strict=True):
+            family.add_metric([source.name.lower()], value)
+        yield family
 
 
 def _at_least(lengths: np.ndarray, positions: int) -> np.ndarray:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from turbospec.interface import MIN_STEP_SECONDS, FloatArray, IntArray, Phase
+from turbospec.interface import MIN_STEP_SECONDS, FloatArray, IntArray, Phase, Source
 from turbospec.observability.trace import TraceStep
 
 MAX_REASON = 200
@@ -17,6 +18,26 @@ MAX_REASONS = 1000
 """Kinds of reasons that are counted one by one; a policy gives a few."""
 OTHER_REASONS = "(others)"
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
+
+
+@dataclass(slots=True)
+class SourceCounts:
+    """What one source drafted, in engines with two."""
+
+    drafts: int = 0
+    """Drafts verified."""
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """Its figures, for JSON."""
+        return {
+            "drafts": self.drafts,
+            "drafted_tokens": self.drafted_tokens,
+            "accepted_tokens": self.accepted_tokens,
+            "acceptance_rate": _ratio(self.accepted_tokens, self.drafted_tokens),
+            "accepted_length": 1 + _ratio(self.accepted_tokens, self.drafts),
+        }
 
 
 class Summary:
@@ -32,6 +53,8 @@ class Summary:
         self.accepted_tokens = 0
         self.drafts = 0
         """Drafts verified: one per request and step with K above 0."""
+        self.sources: dict[Source, SourceCounts] = {}
+        """Empty where there is one source."""
         self.draft_lengths: Counter[int] = Counter()
         """Number of (decoding request, step) pairs by verified draft tokens."""
         self.seconds = dict.fromkeys(("draft", "verify", "controller", "step", "probe"), 0.0)
@@ -66,6 +89,7 @@ class Summary:
         self.fallbacks += step.reason.startswith("guard:")
         self.reasons[self._kind(step.reason)] += 1
         self._count_positions(step)
+        self._count_sources(step)
         if step.predicted_seconds is not None and step.step_seconds >= MIN_STEP_SECONDS:
             self._predictions.append((step.predicted_seconds, step.step_seconds))
 
@@ -122,12 +146,26 @@ class Summary:
             "probe_time_share": _ratio(self.seconds["probe"], self.seconds["step"]),
             "guard_fallbacks": self.fallbacks,
             "reasons": dict(self.reasons.most_common()),
-        }
+        } | ({"sources": self._sources_document()} if self.sources else {})
 
     def _kind(self, reason: str) -> str:
         """A reason without its numbers."""
         kind = NUMBER.sub("#", reason[:MAX_REASON]) or "(none)"
         return kind if kind in self.reasons or len(self.reasons) < MAX_REASONS else OTHER_REASONS
+
+    def _sources_document(self) -> dict[str, Any]:
+        return {source.name.lower(): counts.document() for source, counts in self.sources.items()}
+
+    def _count_sources(self, step: TraceStep) -> None:
+        if step.sources is None:
+            return
+        for source in Source:
+            counts = self.sources.setdefault(source, SourceCounts())
+            for drafted, accepted, drafted_by in zip(step.drafted, step.accepted, step.sources, strict=True):
+                if drafted_by == source:
+                    counts.drafts += drafted > 0
+                    counts.drafted_tokens += drafted
+                    counts.accepted_tokens += accepted
 
     def _count_positions(self, step: TraceStep) -> None:
         deepest = max(step.drafted, default=0)

@@ -16,6 +16,7 @@ from turbospec_bench.matrix import TARGET
 from turbospec_bench.variant import Emit
 from turbospec_engine import EngineConfig, Models
 from turbospec_engine.config import NGRAM
+from turbospec_engine.lookup import build_lookup
 
 DRAFTERS = {"good": "drafter", "weak": "drafter-weak", "mismatched": "drafter-mismatched", "eagle3": "eagle3"}
 """Folder of each drafter that has weights."""
@@ -32,10 +33,14 @@ class Pairs:
     device: str = "cpu"
     dtype: str = "bfloat16"
     threads: int | None = None
+    lookup: str | None = None
+    """A second source of drafts beside each drafter that is a model."""
     _models: dict[str, Models] = field(default_factory=dict[str, Models])
     _hugging_face: dict[str, HuggingFacePair] = field(default_factory=dict[str, HuggingFacePair])
 
     def __post_init__(self) -> None:
+        if self.lookup is not None:
+            build_lookup(self.lookup)  # a missing package is reported before the models are loaded
         # The benchmark has a progress bar of its own.
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
@@ -49,6 +54,7 @@ class Pairs:
         return EngineConfig(
             target=self.folder / TARGET,
             drafter=self._drafter(configuration.drafter),
+            lookup=self.lookup if configuration.drafter in DRAFTERS else None,
             device=self.device,
             dtype=self.dtype,
             max_num_seqs=configuration.concurrency or POISSON_MAX_SEQS,

@@ -84,4 +84,6 @@ class MeasuredProfiles:
         weights = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         described = [weights, self._pairs.device, self._pairs.dtype, torch.get_num_threads(), torch.__version__]
         described += [USUAL_SAMPLING.temperature, USUAL_SAMPLING.top_p, self._text[:64]]
+        # A profile that was measured before there were look-ups stays valid without one.
+        described += [self._pairs.lookup] if self._pairs.lookup else []
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:12]

@@ -21,9 +21,8 @@ def build_drafter(config: EngineConfig, models: Models, num_blocks: int) -> Draf
     """
     if config.drafter is None:
         return None
-    lookup = build_lookup(str(config.drafter))
-    if lookup is not None:
-        return LookupDrafter(lookup)
+    if config.drafter_is_lookup:
+        return LookupDrafter(build_lookup(str(config.drafter)))
     if models.drafter is None:
         raise UserError(f"drafter={str(config.drafter)!r}, but the models have no draft model; load them with it")
     if isinstance(models.drafter, Eagle3Head):

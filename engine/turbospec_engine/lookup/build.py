@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from turbospec_engine.config import NGRAM, SUFFIX
+from turbospec import UserError
+from turbospec_engine.config import LOOKUPS, NGRAM, SUFFIX
 from turbospec_engine.lookup.base import Lookup
 from turbospec_engine.lookup.ngram import NGramLookup
 from turbospec_engine.lookup.suffix import SuffixLookup
 
 
-def build_lookup(name: str) -> Lookup | None:
-    """The look-up of this name; None where it is the name of none.
+def build_lookup(name: str) -> Lookup:
+    """The look-up of this name.
 
     Raises:
-        UserError: the look-up needs a package that is not installed.
+        UserError: there is none, or it needs a package that is not installed.
     """
-    made = {NGRAM: NGramLookup, SUFFIX: SuffixLookup}.get(name)
-    return None if made is None else made()
+    if name == NGRAM:
+        return NGramLookup()
+    if name == SUFFIX:
+        return SuffixLookup()
+    raise UserError(f"lookup={name!r} is unknown; use {' or '.join(map(repr, LOOKUPS))}")

@@ -11,7 +11,7 @@ from tests.turbospec.factories import make_outcome, make_view
 from turbospec import UserError
 from turbospec.cli import trace_files
 from turbospec.cli.trace import trace
-from turbospec.interface import StepPlan
+from turbospec.interface import LookupView, StepPlan
 from turbospec.observability.trace import DecisionTrace
 
 
@@ -110,3 +110,28 @@ def test_json_has_no_numbers_that_are_none(tmp_path: Path, capsys: pytest.Captur
         raise AssertionError(name)
 
     assert json.loads(capsys.readouterr().out, parse_constant=refuse)["steps"] == 1
+
+
+def test_what_each_source_drafted(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace([written], as_json=True)
+    assert "sources" not in json.loads(capsys.readouterr().out)
+    path = tmp_path / "mixed.jsonl"
+    with DecisionTrace(path) as writer:
+        for step, accepted in enumerate(([1, 6, 0], [2, 0, 0])):
+            sources = np.array([0, 1, 1])
+            view = make_view(3, step=step, lookup=LookupView(np.array([0, 8, 0]), np.array([0.0, 5.0, 0.0])))
+            plan = StepPlan(np.array([3, 8, 0]), sources=sources)
+            writer.on_step(view, plan, make_outcome(view, [3, 8, 0], accepted, sources=sources), 1e-4)
+    trace([path], as_json=True)
+    assert json.loads(capsys.readouterr().out)["sources"] == {
+        "drafter": {
+            "drafts": 2, "drafted_tokens": 6, "accepted_tokens": 3, "acceptance_rate": 0.5, "accepted_length": 2.5,
+        },
+        "lookup": {
+            "drafts": 2, "drafted_tokens": 16, "accepted_tokens": 6, "acceptance_rate": 6 / 16, "accepted_length": 4.0,
+        },
+    }  # fmt: skip
+    trace([path])
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    assert ["drafter", "2", "6", "3", "50%", "2.50"] in rows
+    assert ["look-up", "2", "16", "6", "38%", "4.00"] in rows

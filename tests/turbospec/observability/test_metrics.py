@@ -129,3 +129,18 @@ def test_the_dashboard_queries_metrics_that_exist() -> None:
     offered = {sample.name for family in counted().collect() for sample in family.samples}
     assert asked
     assert asked <= offered
+
+
+def test_drafts_are_counted_by_source_where_there_is_a_look_up() -> None:
+    metrics = counted()
+    registry = registered(metrics)
+    assert value(registry, "turbospec_drafts_by_source_total", source="drafter") is None
+    view = make_view(4, max_draft=9)
+    for drafted in ([3, 9, 0, 2], [0, 4, 0, 0]):
+        outcome = make_outcome(view, drafted, [1, 4, 0, 2] if drafted[0] else 0, sources=np.array([0, 1, 0, 0]))
+        metrics.on_step(view, StepPlan(np.array(drafted), sources=np.array([0, 1, 0, 0])), outcome, 0.0)
+    found = {
+        name: [value(registry, f"turbospec_{name}_by_source_total", source=source) for source in ("drafter", "lookup")]
+        for name in ("drafts", "drafted", "accepted")
+    }
+    assert found == {"drafts": [2, 2], "drafted": [5, 13], "accepted": [3, 4]}
