@@ -18,8 +18,10 @@ from tests.turbospec_engine.harness import (
     assert_blocks_sound,
     random_prompts,
 )
-from turbospec import Phase, Source, StepPlan, StepView, UserError
+from turbospec import Phase, Source, StepOutcome, StepPlan, StepView, UserError
 from turbospec.controller import Controller
+from turbospec.policy import load_policy
+from turbospec.policy.lookup_first import LookupFirstConfig
 from turbospec_engine import Engine, Models, SamplingParams
 from turbospec_engine.drafter import LookupDrafter
 
@@ -37,6 +39,16 @@ class Counted(EveryThird):
     def find(self, request, limit):  # pyright: ignore
         self.searched.append(request.row_id)
         return super().find(request, limit)
+
+
+class Outcomes:
+    """A listener that keeps outcomes as random plans do."""
+
+    def __init__(self, plans: MixedPlans) -> None:
+        self.plans = plans
+
+    def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
+        self.plans.outcomes.append(outcome)
 
 
 class LookupPlans(FixedPlans):
@@ -256,6 +268,21 @@ def test_plans_that_cannot_run(lengths: list[int], sources: list[int], llama: Pa
     engine.controller = Wrong()
     with pytest.raises(UserError, match=r"turbospec\.controller\.Controller"):
         engine.step()
+
+
+@pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
+def test_the_shipped_policies_that_know_sources(emit: str, llama: Pair) -> None:
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    prompts = random_prompts(30, longest=30, seed=9)
+    known = [output.token_ids for output in Engine(llama.config(), FixedPlans(longest=0)).generate(prompts, params)]
+    thresholds = LookupFirstConfig(version=1, policy="lookup_first", min_score=2, lookup_length=7)
+    for policy in (load_policy("adaptive", seed=0), thresholds.build(None, 0)):
+        seen = MixedPlans()
+        controller = Controller(policy, listeners=[Outcomes(seen)])
+        engine = Engine(llama.config(emit=emit), controller, lookup=Answers(VOCAB, prompts, known))
+        assert [output.token_ids for output in engine.generate(prompts, params)] == known
+        assert (controller.stats.host_faults, controller.stats.guard_trips) == (0, 0)
+        assert seen.counts(Source.LOOKUP)[1] > 100
 
 
 def test_engines_without_a_look_up_have_one_source(llama: Pair) -> None:
