@@ -114,6 +114,20 @@ def test_an_eagle_head_drafts_and_does_not_change_the_text() -> None:
     assert drafted["accepted_length"] > 1.5
 
 
+def test_a_look_up_beside_the_drafter_does_not_change_the_text(tmp_path: Path) -> None:
+    common = ("--max-tokens", 24, "--dtype", "float32", "--json")
+    prompt = "items = [first, second, third]\nother = [first, second, third]\nitems = [first,"
+    plain = json.loads(turbospec("generate", prompt, *common, "--policy", "off").stdout)
+    drafted = turbospec(
+        "generate", prompt, *common, "--policy", "lookup-first", "--lookup", "ngram", "--trace", tmp_path / "t"
+    )
+    document = json.loads(drafted.stdout)
+    assert document["text"] == plain["text"]
+    assert document["sources"]["lookup"]["accepted_tokens"] > 2
+    summary = json.loads(turbospec("trace", tmp_path / "t", "--json").stdout)
+    assert summary["sources"] == document["sources"]
+
+
 def test_a_prompt_lookup_drafter_needs_no_checkpoint() -> None:
     done = turbospec("generate", "a b c d a b c d a b c", "--drafter", "ngram", "--max-tokens", 8, "--json")
     assert json.loads(done.stdout)["output_tokens"] == 8
@@ -145,6 +159,8 @@ def test_bad_input_ends_with_code_2_and_without_a_traceback() -> None:
             ("models/eagle3", "width 256, not 192"),
             id="an EAGLE head of another target",
         ),
+        pytest.param(["--lookup", "tree"], ("'tree'", "'ngram' or 'suffix'"), id="no such look-up"),
+        pytest.param(["--drafter", "ngram", "--lookup", "ngram"], ("second source",), id="two look-ups"),
         pytest.param(["--seed", "-1"], ("seed",), id="negative seed"),
         pytest.param(["--seed", "1" + "0" * 20], ("seed",), id="huge seed"),
         pytest.param(["--top-k", "-1"], ("top_k",), id="negative top-k"),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.turbospec_engine.harness import DEVICE, RandomPlans, Reference
-from turbospec.interface import Policy, StepOutcome, StepPlan, StepView
+from tests.turbospec_engine.harness import DEVICE, MixedPlans, RandomPlans, Reference
+from turbospec.interface import Policy, Source, StepOutcome, StepPlan, StepView
 from turbospec.policy import load_controller
 from turbospec_engine import Engine, EngineConfig, SamplingParams
 
@@ -39,10 +39,13 @@ def reference() -> Reference:
     return Reference(REPOSITORY / "models" / "target")
 
 
-def outputs_of(drafter: str, controller: Policy, prompts: list[list[int]]) -> list[tuple[int, ...]]:
+def outputs_of(
+    drafter: str, controller: Policy, prompts: list[list[int]], lookup: str | None = None
+) -> list[tuple[int, ...]]:
     config = EngineConfig(
         REPOSITORY / "models" / "target",
         drafter="ngram" if drafter == "ngram" else REPOSITORY / "models" / drafter,
+        lookup=lookup,
         device=DEVICE,
         max_num_seqs=8,
         max_model_len=PROMPT_TOKENS + NEW_TOKENS,
@@ -52,13 +55,20 @@ def outputs_of(drafter: str, controller: Policy, prompts: list[list[int]]) -> li
     return [output.token_ids for output in outputs]
 
 
-@pytest.mark.parametrize("drafter", ["drafter", "eagle3", "ngram"])
-def test_random_plans(drafter: str, prompts: list[list[int]], reference: Reference) -> None:
-    plans = RandomPlans(longest=15)
-    outputs = outputs_of(drafter, plans, prompts)
+@pytest.mark.parametrize(
+    ("drafter", "lookup"),
+    [("drafter", None), ("eagle3", None), ("ngram", None), ("drafter", "ngram"), ("eagle3", "ngram")],
+)
+def test_random_plans(drafter: str, lookup: str | None, prompts: list[list[int]], reference: Reference) -> None:
+    plans = MixedPlans(longest=15) if lookup else RandomPlans(longest=15)
+    outputs = outputs_of(drafter, plans, prompts, lookup)
+    if lookup:
+        assert isinstance(plans, MixedPlans)
+        assert plans.counts(Source.LOOKUP)[1] > len(prompts)
+        assert plans.counts(Source.DRAFTER)[1] > len(prompts)
     assert sum(int(outcome.accepted.sum()) for outcome in plans.outcomes) > len(prompts)
     compared = reference.compare(prompts, outputs, NEW_TOKENS)
-    print(f"\n{drafter}: {compared.equal} of {len(prompts)} equal, {compared.near_ties} differ at a near tie")
+    print(f"\n{drafter}, {lookup}: {compared.equal} of {len(prompts)} equal, {compared.near_ties} differ at a near tie")
     assert not compared.different
     assert compared.equal >= 0.98 * len(prompts) - 1
 
