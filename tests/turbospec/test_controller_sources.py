@@ -132,3 +132,15 @@ def test_a_plan_is_not_reused_where_the_look_up_found_something() -> None:
     assert controller.plan(a_view(lookup=nothing)).reason == "planned"
     assert controller.plan(a_view(step=1, lookup=nothing)).reason == "plan reused"
     assert controller.plan(a_view(step=2)).reason == "planned"
+
+
+@pytest.mark.parametrize(("lengths", "reused"), [([2, 8, 0], False), ([2, 0, 0], True)])
+def test_a_plan_that_drafts_from_the_look_up_is_not_reused(lengths: list[int], reused: bool) -> None:
+    sources = np.array([0, 1, 1])
+    controller = Controller(Scripted(lambda view: StepPlan(np.array(lengths), sources=sources, valid_steps=4)))
+    controller.plan(a_view())
+    controller.policy = Scripted(lambda view: StepPlan(np.zeros(3, np.int64)))
+    plan = controller.plan(a_view(step=1, lookup=lookup_of([0, 0, 0])))
+    assert (plan.reason == "plan reused") == reused
+    assert plan.draft_lengths.tolist() == ([2, 0, 0] if reused else [0, 0, 0])
+    assert controller.stats.guard_trips == 0

@@ -7,7 +7,8 @@ ends sooner.
 There are two ways to reuse a plan:
 
 * The engine calls `plan` and `observe` in every step. `Controller` then returns the last plan
-  (`plan_again`): the same requests must decode, no prefill may be pending, and a look-up must have found nothing.
+  (`plan_again`): the same requests must decode, no prefill may be pending, and a look-up must have found nothing and
+  made no draft of the plan.
 * The engine runs no-draft steps without calling `plan`, and reports their sums (`StepOutcome.reused_plan_steps`). A
   `RunningPlan` says whether the next step may run in this way too. A quarter of the requests may join or leave: if
   drafting does not pay for a batch, it does not pay for one of nearly its size, least of all while first tokens wait.
@@ -21,10 +22,11 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from turbospec.interface import StepPlan, StepView
+from turbospec.interface import Source, StepPlan, StepView
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
+DRAFTER = Source.DRAFTER.value
 MAX_CHANGED_SHARE = 0.25
 """Requests that may join the steps of a `RunningPlan`, or leave them, as a share of the batch."""
 
@@ -42,11 +44,14 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
         return None
     if plan.padded_length and plan.padded_length not in view.graph_lengths:
         return None
+    # What a look-up finds differs from step to step.
     if view.lookup is not None and view.lookup.lengths.any():
-        return None  # what a look-up finds differs from step to step
+        return None
+    if plan.sources is not None and plan.draft_lengths[plan.sources != DRAFTER].any():
+        return None
     lengths = np.minimum(plan.draft_lengths, view.draft_limits)
     gate = None if plan.gate is None else plan.gate.for_next_step(lengths)
-    return replace(plan, draft_lengths=lengths, gate=gate, reason="plan reused")
+    return replace(plan, draft_lengths=lengths, gate=gate, reason="plan reused", sources=None)
 
 
 class RunningPlan(Generic[RequestId]):
