@@ -1,7 +1,7 @@
 """Sampling: processed distributions, draws, and rejection sampling, which verifies drafts losslessly.
 
 Everything is vectorised over the ragged batch. A token is drawn by inverting the cumulative distribution at a uniform
-number from the request's own generator. With the same draft lengths and prefill chunks, the other requests of the batch
+number from the request's own generator. With the same drafts and prefill chunks, the other requests of the batch
 therefore cannot change a request's output.
 """
 

@@ -70,7 +70,7 @@ class Drafter(Protocol):
         Args:
             requests: the n scheduled requests. `request.tokens[:request.num_tokens]` are the prompt and the output.
             lengths: (n,) planned draft lengths, at least one of them above 0. Fewer tokens may be proposed.
-            draws: (n, longest length) uniforms in [0, 1) for the requests that sample; zeros for greedy ones.
+            draws: (n, longest length or more) uniforms in [0, 1) for the requests that sample; zeros for greedy ones.
             gate: asked after each sequential pass which drafts continue; rows are indices of `requests`. None, or
                 ignored by a parallel drafter.
 

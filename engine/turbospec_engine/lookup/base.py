@@ -68,7 +68,7 @@ def find_all(lookup: Lookup, requests: Sequence[Request], limits: IntArray) -> F
     scores = np.zeros(len(requests))
     for row, (request, limit) in enumerate(zip(requests, limits.tolist(), strict=True)):
         tokens, scores[row] = lookup.find(request, limit) if limit >= 0 else ((), 0.0)
-        found.append(tokens)
+        found.append(tokens[: max(0, limit)])
     lengths = np.array([len(tokens) for tokens in found], np.int64)
     table = np.zeros((len(requests), int(lengths.max(initial=0))), np.int64)
     for row in np.flatnonzero(lengths).tolist():
