@@ -11,7 +11,7 @@ from turbospec.interface import Source, StepOutcome, StepPlan, StepView
 from turbospec_sim.scenario import Scenario
 
 LEAST_SCORES = (0, 4, 8)
-"""Of a look-up that goes before the drafter: any, the least match that TensorRT-LLM takes, and twice that."""
+"""Minimum scores that are tried where the look-up comes first: none, TensorRT-LLM's minimum match, twice that."""
 FIELDS = ("draft_length", "lookup_length", "lookup_score")
 """Of a row: what was chosen in hindsight; None for other policies, and for look-ups where there are none."""
 

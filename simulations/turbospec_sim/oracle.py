@@ -78,7 +78,7 @@ class OraclePolicy:
             lengths,
             decoding + gain,
             best.seconds + float((catch_up - charged)[lagging].sum()),
-            f"{int(lengths.sum())} draft tokens at {rate:.0f} {'tokens' if found is None else 'steps of a request'}/s",
+            f"{int(lengths.sum())} draft tokens at {rate:.0f} {'tokens' if found is None else 'request-steps'}/s",
             padded_length=best.padded_length,
             sources=sources,
         )

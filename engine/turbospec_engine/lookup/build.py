@@ -1,4 +1,4 @@
-"""The look-up that a name stands for."""
+"""Builds a look-up by its name."""
 
 from __future__ import annotations
 

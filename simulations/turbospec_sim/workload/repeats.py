@@ -40,7 +40,7 @@ class Repeats(Settings):
     """The repeats in the outputs of a class, and what a look-up finds outside them."""
 
     repeat_tokens: StretchLengths
-    """Lengths of repeats. The look-up drafts a repeat's tokens rightly, and goes on past its end, wrongly."""
+    """Lengths of repeats. The look-up's tokens are right inside a repeat and wrong past its end."""
     gap_tokens: StretchLengths
     """Lengths of the text between them. Its first token is where the repeat's source goes on otherwise."""
     min_match: Count = 3
