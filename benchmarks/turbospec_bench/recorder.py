@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from turbospec.interface import Phase, Source, StepOutcome, StepPlan, StepView
+from turbospec.interface import IntArray, Phase, Source, StepOutcome, StepPlan, StepView
+from turbospec.observability.source_counts import source_counts
 
 MAX_POINTS = 40
 """Points of a timeline; also the number of steps whose predicted and measured times are kept."""
@@ -27,8 +28,8 @@ class StepTotals:
     """Those with at least one draft token."""
     drafted: int = 0
     accepted: int = 0
-    by_source: dict[Source, list[int]] = field(default_factory=dict[Source, list[int]])
-    """Drafts, draft tokens and accepted tokens of each source; empty where there is one."""
+    by_source: IntArray | None = None
+    """(sources, 3) drafts, draft tokens and accepted tokens of each source; None where there is one."""
     draft_seconds: float = 0.0
     step_seconds: float = 0.0
     decision_seconds: float = 0.0
@@ -38,17 +39,16 @@ class StepTotals:
         self.drafts += int((outcome.drafted > 0).sum())
         self.drafted += int(outcome.drafted.sum())
         self.accepted += int(outcome.accepted.sum())
-        for source in Source if outcome.sources is not None else ():
-            counts, made = self.by_source.setdefault(source, [0, 0, 0]), outcome.sources == source
-            for place, lengths in enumerate((outcome.drafted > 0, outcome.drafted, outcome.accepted)):
-                counts[place] += int(lengths[made].sum())
+        if outcome.sources is not None:
+            counts = source_counts(outcome.sources, outcome.drafted, outcome.accepted)
+            self.by_source = counts if self.by_source is None else self.by_source + counts
         self.draft_seconds += outcome.draft_seconds
         self.step_seconds += outcome.step_seconds
         self.decision_seconds += decision_seconds
 
     def reset(self) -> None:
         self.decode_rows = self.drafts = self.drafted = self.accepted = 0
-        self.by_source.clear()
+        self.by_source = None
         self.draft_seconds = self.step_seconds = self.decision_seconds = 0.0
 
     def figures(self) -> dict[str, float]:
@@ -58,10 +58,11 @@ class StepTotals:
         length of its drafts.
         """
         by_source: dict[str, float] = {}
-        for source, (drafts, drafted, accepted) in self.by_source.items():
-            name = source.name.lower()
-            by_source[f"{name}_accepted_length"] = 1.0 + accepted / drafts if drafts else math.nan
-            by_source[f"{name}_draft_length"] = drafted / max(1, self.decode_rows)
+        if self.by_source is not None:
+            for source, (drafts, drafted, accepted) in zip(Source, self.by_source.tolist(), strict=True):
+                name = source.name.lower()
+                by_source[f"{name}_accepted_length"] = 1.0 + accepted / drafts if drafts else math.nan
+                by_source[f"{name}_draft_length"] = drafted / max(1, self.decode_rows)
         return {
             "mean_accepted_length": 1.0 + self.accepted / max(1, self.drafts),
             "mean_draft_length": self.drafted / max(1, self.decode_rows),

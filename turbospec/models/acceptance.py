@@ -31,6 +31,8 @@ from turbospec.models.logistic import (
 from turbospec.runtime.kernels import compiled
 from turbospec.runtime.slots import RequestSlots
 
+PRIOR = 0.6
+"""Acceptance assumed before any observation, of each source."""
 KAPPA_LEVELS = 24
 """Levels that MacKay's κ, in (0, 1], is rounded to, so that exponentials can be shared between requests."""
 MAX_ACCEPTANCE = 0.995
@@ -40,7 +42,7 @@ MIN_SURVIVAL = 1.0 / 64.0
 SCORE_BUCKETS = 5
 """Buckets of a look-up's score: below 2, 4, 8, 16, and above."""
 LOOKUP_POSITIONS = 4
-"""Draft positions that a look-up's model keeps apart; the last one stands for all that follow."""
+"""Position terms of a look-up's model. Position 4 and all later ones share the last."""
 ONE_BUCKET = np.zeros(0, np.int64)
 """The buckets of a source without scores."""
 
@@ -85,7 +87,7 @@ class AcceptanceModel:
         self,
         max_draft: int,
         *,
-        prior: float = 0.6,
+        prior: float = PRIOR,
         server_memory: float = 400.0,
         request_memory: float = 48.0,
         idle_memory: float = 100.0,
@@ -110,7 +112,7 @@ class AcceptanceModel:
         return rows, new
 
 
-def lookup_model(capacity: int, *, prior: float, memory: Memory) -> LogisticModel:
+def lookup_model(capacity: int, *, memory: Memory, prior: float = PRIOR) -> LogisticModel:
     """The model of a look-up, with `capacity` rows of per-request state."""
     features = np.full(SCORE_BUCKETS * LOOKUP_POSITIONS, prior)
     return LogisticModel(features, capacity, memory=memory.server, request_memory=memory.request)
@@ -194,7 +196,7 @@ def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: in
     """
     between_variance, scored = between_request_variance(terms), len(drafts.buckets) > 0
     positions = len(terms.prior) // SCORE_BUCKETS if scored else len(terms.prior)
-    # A draft may be longer than what a drafter's model knows; a look-up's last position stands for all that follow.
+    # A drafter's model has no term for positions past its K; in a look-up's model later positions share the last term.
     depth = MAX_DRAFT_LENGTH if scored else positions
     accepted, drafted = drafts.accepted, drafts.drafted
     idle_factor = memory.idle_decay**idle_steps

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from turbospec.interface import IntArray, Source, StepOutcome, StepPlan, StepView
+from turbospec.observability.source_counts import source_counts
 
 if TYPE_CHECKING:  # summaries and traces need no compiled kernels, which the controller imports
     from turbospec.controller import ControllerStats
@@ -73,7 +74,8 @@ class StepMetrics(Collector):
             self._drafted += _at_least(outcome.drafted, positions)
             self._accepted += _at_least(outcome.accepted, positions)
         if outcome.sources is not None:
-            self._count_sources(outcome.sources, outcome)
+            counts = source_counts(outcome.sources, outcome.drafted, outcome.accepted)
+            self._by_source = counts if self._by_source is None else self._by_source + counts
         emitted = int(outcome.emitted.sum())
         self._steps += 1 + outcome.reused_plan_steps
         self._emitted += emitted + outcome.reused_plan_tokens
@@ -136,12 +138,6 @@ class StepMetrics(Collector):
             yield family
         if self._by_source is not None:
             yield from _by_source(self._by_source)
-
-    def _count_sources(self, sources: IntArray, outcome: StepOutcome) -> None:
-        if self._by_source is None:
-            self._by_source = np.zeros((len(Source), 3), np.int64)
-        for count, lengths in enumerate((outcome.drafted > 0, outcome.drafted, outcome.accepted)):
-            np.add.at(self._by_source[:, count], sources, lengths)
 
 
 def _by_source(counts: IntArray) -> Iterator[Metric]:

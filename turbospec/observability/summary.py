@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from turbospec.interface import MIN_STEP_SECONDS, FloatArray, IntArray, Phase, Source
+from turbospec.observability.source_counts import source_counts
 from turbospec.observability.trace import TraceStep
 
 MAX_REASON = 200
@@ -159,13 +160,12 @@ class Summary:
     def _count_sources(self, step: TraceStep) -> None:
         if step.sources is None:
             return
-        for source in Source:
+        of_step = source_counts(step.sources, step.drafted, step.accepted).tolist()
+        for source, (drafts, drafted, accepted) in zip(Source, of_step, strict=True):
             counts = self.sources.setdefault(source, SourceCounts())
-            for drafted, accepted, drafted_by in zip(step.drafted, step.accepted, step.sources, strict=True):
-                if drafted_by == source:
-                    counts.drafts += drafted > 0
-                    counts.drafted_tokens += drafted
-                    counts.accepted_tokens += accepted
+            counts.drafts += drafts
+            counts.drafted_tokens += drafted
+            counts.accepted_tokens += accepted
 
     def _count_positions(self, step: TraceStep) -> None:
         deepest = max(step.drafted, default=0)

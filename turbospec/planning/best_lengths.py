@@ -88,18 +88,26 @@ def count(gains: Gains) -> None:
 
 
 @compiled
-def consider(gains: Gains, costs: LinearCosts, price: float, fixed_seconds: FloatArray) -> None:
-    """Choose the source of each request for a price of time, and count; a place costs what it adds to the pass."""
+def consider(gains: Gains, costs: LinearCosts, price: float, least_gain: float, fixed_seconds: FloatArray) -> None:
+    """Choose the source of each request, and count.
+
+    Args:
+        gains: of the step.
+        costs: of the step.
+        price: λ, tokens/s.
+        least_gain: a verify token is worth so much at least, also where it adds less time to the pass; in tokens.
+        fixed_seconds: (offers,) as for `best_lengths`.
+    """
     if len(gains.survival) > gains.offers.requests:
-        place = price * slope_at(costs)
-        token, fixed = price * costs.draft_token, price * fixed_seconds
-        choose_sources(gains.offers, gains.survival, place, token, fixed, gains.offered)
+        verify_token = max(least_gain, price * slope_at(costs))
+        drafter_token, fixed = price * costs.draft_token, price * fixed_seconds
+        choose_sources(gains.offers, gains.survival, verify_token, drafter_token, fixed, gains.offered)
     count(gains)
 
 
 @compiled
 def _count_lookups(gains: Gains) -> None:
-    """The same for the look-up's offers alone."""
+    """`count` for the look-up's offers alone."""
     offer_lookups(gains.offers, gains.survival, gains.offered)
     count(gains)
 
@@ -131,10 +139,7 @@ def best_rate(gains: Gains, costs: LinearCosts, base_tokens: float, fixed_second
     _count_lookups(gains)
     rate, least = _best_rate(gains, costs, base_tokens)
     for _ in range(2):
-        place = max(least, rate * slope_at(costs))
-        offers, survival = gains.offers, gains.survival
-        choose_sources(offers, survival, place, rate * costs.draft_token, rate * fixed_seconds, gains.offered)
-        count(gains)
+        consider(gains, costs, rate, least, fixed_seconds)
         both, least = _best_rate(gains, costs, base_tokens)
         rate = max(rate, both)
     return rate

@@ -5,7 +5,7 @@ follow, one for each request for which it found something. Of a request's two of
 
     the larger of   max_j Σ_{i≤j} (S[i] − θ)   of both sources,   less what the drafter costs beside its passes
 
-θ is the value of a place in the target's pass, in tokens. It is that of the plan with the best token rate: the smallest
+θ is the price of a verify token, in accepted tokens. It is that of the plan with the best token rate: the smallest
 gain in it, which is more than λ · slope where the plan ends at a knot of the verify curve. For the θ of the best plan
 the choice is the best one. Passes of the drafter are shared between requests and are not in the comparison: the plan of
 both sources is therefore compared with the best one of the look-up alone.
@@ -32,39 +32,40 @@ class Offers(NamedTuple):
     """(n + m,) the request's other offer; -1 for none."""
     limits: IntArray
     """(n + m,) longest draft."""
-    scores: FloatArray
-    """(m,) of what the look-up found."""
+    buckets: IntArray
+    """(m,) of the scores of what the look-up found."""
 
 
 @compiled
-def list_offers(limits: IntArray, lookup_lengths: IntArray, lookup_scores: FloatArray) -> Offers:
+def list_offers(limits: IntArray, lookup_lengths: IntArray, lookup_buckets: IntArray) -> Offers:
     """The offers of a step.
 
     Args:
         limits: (n,) draft limits of the drafter.
-        lookup_lengths, lookup_scores: of a `LookupView`; empty without one.
+        lookup_lengths: (n,) of a `LookupView`; empty without one, as the next.
+        lookup_buckets: (n,) of its scores.
     """
     n, m = len(limits), 0
     for length in lookup_lengths:
         m += length > 0
     request, rival, longest = np.arange(n + m), np.full(n + m, -1), np.empty(n + m, np.int64)
-    longest[:n], scores, offer = limits, np.empty(m), n
+    longest[:n], buckets, offer = limits, np.empty(m, np.int64), n
     for i in range(len(lookup_lengths)):
         if lookup_lengths[i]:
-            request[offer], longest[offer], scores[offer - n] = i, lookup_lengths[i], lookup_scores[i]
+            request[offer], longest[offer], buckets[offer - n] = i, lookup_lengths[i], lookup_buckets[i]
             rival[offer], rival[i] = i, offer
             offer += 1
-    return Offers(n, request, rival, longest, scores)
+    return Offers(n, request, rival, longest, buckets)
 
 
 @compiled
-def _worth(survival: FloatArray, place_tokens: float) -> float:
+def _worth(survival: FloatArray, verify_token: float) -> float:
     """Largest Σ_{i≤j} (S[i] − θ) over j."""
     worth = 0.0
     for gain in survival:
-        if gain <= place_tokens:
+        if gain <= verify_token:
             break
-        worth += gain - place_tokens
+        worth += gain - verify_token
     return worth
 
 
@@ -72,8 +73,8 @@ def _worth(survival: FloatArray, place_tokens: float) -> float:
 def choose_sources(
     offers: Offers,
     survival: FloatArray,
-    place_tokens: float,
-    token_tokens: float,
+    verify_token: float,
+    drafter_token: float,
     fixed_tokens: FloatArray,
     offered: FloatArray,
 ) -> None:
@@ -82,16 +83,16 @@ def choose_sources(
     Args:
         offers: of the step.
         survival: (offers, K) S[o,j].
-        place_tokens: θ.
-        token_tokens: what a token costs in the drafter's own rows, in tokens.
+        verify_token: θ.
+        drafter_token: what a row of a drafter pass costs, in tokens.
         fixed_tokens: (offers,) what a draft costs beside its tokens, in tokens.
         offered: to be filled.
     """
     offered[:] = survival
     for offer in range(offers.requests, len(survival)):
         rival = offers.rival[offer]
-        drafter = _worth(survival[rival], place_tokens + token_tokens) - fixed_tokens[rival]
-        if drafter > _worth(survival[offer], place_tokens):
+        drafter = _worth(survival[rival], verify_token + drafter_token) - fixed_tokens[rival]
+        if drafter > _worth(survival[offer], verify_token):
             offered[offer] = 0.0
         else:
             offered[rival] = 0.0

@@ -35,7 +35,7 @@ class Problem(NamedTuple):
     @property
     def offers(self) -> Offers:
         found = np.count_nonzero(self.lookup, axis=1)
-        return Offers(*list_offers(np.count_nonzero(self.drafter, axis=1), found, found * 1.0))
+        return Offers(*list_offers(np.count_nonzero(self.drafter, axis=1), found, found))
 
     @property
     def survival(self) -> FloatArray:
@@ -176,11 +176,11 @@ def test_what_a_place_in_the_pass_is_worth_decides_between_few_sure_tokens_and_m
 
 
 def test_offers_are_those_of_the_drafter_then_what_was_found() -> None:
-    offers = Offers(*list_offers(np.array([3, 0, 2]), np.array([0, 5, 4]), np.array([0.0, 7.0, 2.0])))
+    offers = Offers(*list_offers(np.array([3, 0, 2]), np.array([0, 5, 4]), np.array([0, 3, 1])))
     assert offers.request.tolist() == [0, 1, 2, 1, 2]
     assert offers.rival.tolist() == [-1, 3, 4, 1, 2]
     assert offers.limits.tolist() == [3, 0, 2, 5, 4]
-    assert offers.scores.tolist() == [7.0, 2.0]
+    assert offers.buckets.tolist() == [3, 1]
     each, sources = by_request(offers, np.array([3, 0, 0, 0, 4]))
     assert each.tolist() == [3, 0, 4]
     assert sources.tolist() == [Source.DRAFTER, Source.DRAFTER, Source.LOOKUP]

@@ -154,10 +154,8 @@ def decide(
     costs = with_start(costs, weights[CATCH_UP] * facts.drafter_prefill_tokens)
     plain_seconds = no_draft_seconds(costs)
     waiting = shape.prefilling + facts.admitted_requests + (shape.first_decode if facts.draft_before_emit else 0)
-    offers = list_offers(requests.limits, requests.lookup_lengths, requests.lookup_scores)
-    size, depth = len(offers.limits), 0
-    for limit in offers.limits:
-        depth = max(depth, limit)
+    offers = list_offers(requests.limits, requests.lookup_lengths, requests.lookup_buckets)
+    size, depth = len(offers.limits), offers.limits.max()
     if depth == 0:
         # A request that waits for its first token may draft once that is emitted.
         lengths = np.zeros(n, np.int64)

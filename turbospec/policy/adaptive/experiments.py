@@ -9,7 +9,7 @@ import numpy as np
 
 from turbospec.exploration.knowledge_gradient import improvement, learnt_seconds
 from turbospec.interface import FloatArray, IntArray
-from turbospec.models.acceptance import ONE_BUCKET, fill_survival, score_buckets
+from turbospec.models.acceptance import ONE_BUCKET, fill_survival
 from turbospec.models.logistic import CLASS_PRIOR_VARIANCE, MAX_CLASSES, Terms, between_request_variance, posterior
 from turbospec.models.step_cost import CATCH_UP, DRAFT, SIZE
 from turbospec.planning.best_lengths import Gains, best_lengths, consider, empty_gains
@@ -32,7 +32,8 @@ class Requests(NamedTuple):
     limits: IntArray
     lookup_lengths: IntArray
     """Empty without a look-up, as the next."""
-    lookup_scores: FloatArray
+    lookup_buckets: IntArray
+    """Of the look-up's scores."""
 
 
 class Models(NamedTuple):
@@ -99,7 +100,7 @@ def estimate(
         models.lookup,
         requests.rows[at],
         requests.class_ids[at],
-        score_buckets(offers.scores),
+        offers.buckets,
         offers.limits[n:],
         deviations,
         first[n:],
@@ -226,7 +227,7 @@ def more_drafts(
     costs, charged = _cheaper_drafting(weights, covariance, step, deviations)
     offered = hoped if size == n else gains.offered
     hoped_gains = empty_gains(offers, hoped, offered, gains.net, gains.counts, gains.sums, gains.graph_lengths)
-    consider(hoped_gains, costs, step.price, charged)
+    consider(hoped_gains, costs, step.price, 0.0, charged)
     target = np.zeros(size, np.int64)
     padded = best_lengths(hoped_gains, costs, step.price, charged, step.max_seconds, target)
     more = np.flatnonzero(target > best)

@@ -55,6 +55,32 @@ class Measured(NamedTuple):
 
 
 @compiled
+def _learn_source(
+    terms: Terms, drafts: VerifiedDrafts, used: bool, memory: Memory, step: int, last_used: int, idle_factor: float
+) -> int:
+    """Learn the acceptance of one source.
+
+    Args:
+        terms: of the source's model.
+        drafts: of the source.
+        used: whether it drafted; otherwise the evidence that requests share decays.
+        memory: of the model.
+        step: number of the step.
+        last_used: last step before in which it drafted.
+        idle_factor: by which evidence decays in a step without drafts; 1 for no decay.
+
+    Returns:
+        Last step in which it drafted.
+    """
+    if used:
+        observe_drafts(terms, drafts, memory, max(step - last_used - 1, 0))
+        return step
+    if idle_factor < 1.0:
+        discount_shared(terms, idle_factor)
+    return last_used
+
+
+@compiled
 def learn(
     cost_state: Sequence[StepCost],
     server_state: Sequence[Server],
@@ -109,23 +135,19 @@ def learn(
     weight, unforeseen = constants.mean_weight, max(measured.prefill_tokens - measured.planned_prefill_tokens, 0)
     server.unforeseen_share += weight * ((unforeseen > 0) - server.unforeseen_share)
     server.unforeseen_tokens += weight * (unforeseen - server.unforeseen_tokens)
-    none, n = np.zeros(0, np.int64), len(drafts.drafted)
-    of_drafter, of_lookup = drafts.drafted, np.zeros(n if len(drafts.buckets) else 0, np.int64)
+    of_drafter = drafts.drafted
     if len(sources):
         of_drafter = np.where(sources == LOOKUP, 0, drafts.drafted)
+    idle_factor = 1.0
+    if probe_share > 0.0:  # without experiments nothing would correct what is forgotten
+        idle_factor = math.exp(-(1 + measured.reused_plan_steps) / constants.idle_steps)
+    rows, class_ids, accepted, truncated = drafts.rows, drafts.class_ids, drafts.accepted, drafts.truncated
+    made = VerifiedDrafts(rows, class_ids, np.zeros(0, np.int64), of_drafter, accepted, truncated)
+    used = passes > 0 or bool(of_drafter.any())
+    server.drafted_at = _learn_source(terms, made, used, memory, measured.step, server.drafted_at, idle_factor)
+    if len(drafts.buckets):
         of_lookup = drafts.drafted - of_drafter
-    steps = 1 + measured.reused_plan_steps
-    if passes > 0 or of_drafter.any():
-        made = VerifiedDrafts(drafts.rows, drafts.class_ids, none, of_drafter, drafts.accepted, drafts.truncated)
-        observe_drafts(terms, made, memory, max(measured.step - server.drafted_at - 1, 0))
-        server.drafted_at = measured.step
-    elif probe_share > 0.0:  # without experiments nothing would correct what is forgotten
-        discount_shared(terms, math.exp(-steps / constants.idle_steps))
-    if of_lookup.any():
-        made = VerifiedDrafts(
-            drafts.rows, drafts.class_ids, drafts.buckets, of_lookup, drafts.accepted, drafts.truncated
-        )
-        observe_drafts(lookup_terms, made, memory, max(measured.step - server.looked_up_at - 1, 0))
-        server.looked_up_at = measured.step
-    elif len(drafts.buckets) and probe_share > 0.0:
-        discount_shared(lookup_terms, math.exp(-steps / constants.idle_steps))
+        made = VerifiedDrafts(rows, class_ids, drafts.buckets, of_lookup, accepted, truncated)
+        used = bool(of_lookup.any())
+        last = server.looked_up_at
+        server.looked_up_at = _learn_source(lookup_terms, made, used, memory, measured.step, last, idle_factor)

@@ -24,7 +24,7 @@ from turbospec.policy.adaptive.settings import AdaptiveSettings
 from turbospec.runtime.kernels import unnamed
 from turbospec.runtime.plans_in_flight import PlansInFlight
 
-NO_TARGET = NO_SCORES = np.zeros(0)
+NO_TARGET = np.zeros(0)
 NO_LENGTHS = ONE_SOURCE = np.zeros(0, np.int64)
 SCRATCH_COLUMNS = 3
 """Columns of the scratch space beside those of the K positions."""
@@ -73,12 +73,11 @@ class AdaptivePolicy:
         if self.slo is not None:
             self.slo.reset(new, self.acceptance.slots.capacity)
             self.slo.record_first_tokens(view, rows)
-        found, scores, buckets = NO_LENGTHS, NO_SCORES, ONE_BUCKET
+        found, buckets = NO_LENGTHS, ONE_BUCKET
         if view.lookup is not None:
-            found, scores = view.lookup.lengths, view.lookup.scores
+            found, buckets = view.lookup.lengths, score_buckets(view.lookup.scores)
             if self.config.max_draft is not None:
                 found = np.minimum(found, self.config.max_draft)
-            buckets = score_buckets(scores)
         if n + len(found) > self._work.shape[1]:
             self._work = np.zeros((4, 2 * (n + len(found)), self._work.shape[2]))
         if view.graph_lengths is not self._graph_lengths:
@@ -103,7 +102,7 @@ class AdaptivePolicy:
             self._work,
             self._counts,
             self._sums,
-            cast(Requests, (*columns, limits, found, scores)),
+            cast(Requests, (*columns, limits, found, buckets)),
             cast(StepFacts, facts),
             self._graph_array,
             NO_TARGET if self.slo is None else self.slo.slack(view, rows),
@@ -173,7 +172,7 @@ class AdaptivePolicy:
     def _start(self, max_draft: int) -> None:
         """Make the models of a drafter, for drafts of up to `max_draft` tokens, and scratch space."""
         self.acceptance = AcceptanceModel(max_draft, idle_memory=self.constants.idle_steps)
-        self.lookup = lookup_model(self.acceptance.slots.capacity, prior=0.6, memory=self.acceptance.memory)
+        self.lookup = lookup_model(self.acceptance.slots.capacity, memory=self.acceptance.memory)
         self._work = np.zeros((4, 64, max_draft + SCRATCH_COLUMNS))
         self._counts, self._sums = np.zeros((max_draft + 1, BINS), np.int64), np.zeros((max_draft + 1, BINS))
         self._records = PlansInFlight[_Record]()  # their rows are those of the models before

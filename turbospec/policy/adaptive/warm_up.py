@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from turbospec.interface import Phase, StepOutcome, StepView
+from turbospec.interface import LookupView, Phase, StepOutcome, StepView
 from turbospec.policy.adaptive.policy import AdaptivePolicy
 from turbospec.policy.adaptive.settings import AdaptiveSettings
 
@@ -25,6 +25,7 @@ def compile_kernels(settings: AdaptiveSettings) -> None:
         class_ids=ones * 0,
         draft_limits=ones * 4,
         max_draft=4,
+        lookup=LookupView(ones, np.ones(2)),
     )
     policy.plan(view)
     policy.observe(
