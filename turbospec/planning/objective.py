@@ -1,9 +1,9 @@
 """What a step is worth, in tokens: the objective that draft lengths k are chosen by.
 
-    value(k) = Σ_i Σ_{j≤k_i} S[i,j]  −  λ · (T(k) + Σ_{i: k_i>0} c_i)
+    value(k) = Σ_i w_i Σ_{j≤k_i} S[i,j]  −  λ · (T(k) + Σ_{i: k_i>0} c_i)
 
-S[i,j] is the survival of a draft token of the source that drafts for request i, T the duration of the step. The other
-two are:
+S[i,j] is the survival of a draft token of the source that drafts for request i, w_i the weight of the request's tokens
+(`turbospec.planning.token_weights`), T the duration of the step. The other two are:
 
 * **The price of time**, λ = r · (1 + f · ρ · waiting / n), in tokens/s. r is the best rate that the step's own requests
   can reach without prompts, max (n + gain) / T: prompts have to be computed whatever is drafted. `waiting` requests get
@@ -254,7 +254,7 @@ def catch_up_seconds(seconds: FloatArray, lengths: IntArray) -> float:
 
 @compiled
 def expected_gain(survival: FloatArray, lengths: IntArray) -> float:
-    """Σ_i Σ_{j≤k_i} S[i,j]."""
+    """Σ_i Σ_{j≤k_i} of (offers, K) survival, weighted or not."""
     gain = 0.0
     for i in range(len(lengths)):
         for j in range(min(lengths[i], survival.shape[1])):

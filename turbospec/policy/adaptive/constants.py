@@ -12,6 +12,8 @@ class Constants(NamedTuple):
     """q: relative drift of step costs per step, a standard deviation, where errors have no common sign."""
     mean_weight: float = 0.01
     """Weight of the newest step in running means: prompts that join a step after its plan was made, budget limit."""
+    pace_weight: float = 0.2
+    """Weight of the newest step in a request's tokens per step."""
     catch_up_tokens: float = 128.0
     """H: most tokens over which the cost of catching up a drafter KV lag is spread."""
     horizon: float = 100.0

@@ -25,6 +25,7 @@ from turbospec.planning.objective import (
 )
 from turbospec.planning.offers import by_request, list_offers
 from turbospec.planning.slo import max_seconds
+from turbospec.planning.token_weights import accepted_tokens, token_weights, update_tokens_per_step, weigh
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.policy.adaptive.experiments import Models, PlannedStep, Requests, estimate, more_drafts, without_drafts
 from turbospec.runtime.kernels import compiled
@@ -106,6 +107,7 @@ def decide(
     server_state: Sequence[Server],
     terms: Terms,
     lookup_terms: Terms,
+    tokens_per_step: FloatArray,
     work: FloatArray,
     counts: IntArray,
     sums: FloatArray,
@@ -123,6 +125,7 @@ def decide(
         server_state: (1,) `SERVER`.
         terms: of the drafter's acceptance model.
         lookup_terms: of the look-up's.
+        tokens_per_step: (rows,) of each request's state; 0 where unknown.
         work: (4, at least n + m, K + 3) scratch space, for n requests of which a look-up found something for m.
         counts, sums: (K + 1, BINS) scratch space.
         requests, facts, graph_lengths: of the view.
@@ -163,7 +166,9 @@ def decide(
 
     survival, first, charged = work[0, :size, :depth], work[0, :size, -1], work[0, :size, -2]
     lag_seconds, offered = work[0, :size, -3], survival if size == n else work[3, :size, :depth]
+    token_weight = token_weights(requests.rows, requests.phase, tokens_per_step)
     estimate(models, requests, offers, 0.0, first, survival)
+    weigh(survival, offers, token_weight)
     charged[n:], lag_seconds[n:], lag_seconds[:n] = 0.0, 0.0, lag * weights[CATCH_UP]
     charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], constants.catch_up_tokens, charged)
     gains = empty_gains(offers, survival, offered, work[1, :size, :depth], counts, sums, graph_lengths)
@@ -184,13 +189,28 @@ def decide(
     seconds = step_seconds + catch_up_seconds(lag_seconds, lengths)
     number = int(np.count_nonzero(lengths))
     each, sources = by_request(offers, lengths)
+    accepted = accepted_tokens(survival, offers, token_weight, lengths)
+    update_tokens_per_step(tokens_per_step, requests.rows, requests.phase, accepted, constants.pace_weight)
+    gain = accepted.sum()
     best = Decision(each, sources, padded, False, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0)
     refused = facts.step < server.considered_at + constants.pause_steps
     if waiting or server.budget <= 0.0 or refused:
         return best
 
     step = PlannedStep(
-        shape, costs, gains, price, charged, lag_seconds, longest, plain_seconds, lengths, padded, value, seconds
+        shape,
+        costs,
+        gains,
+        token_weight,
+        price,
+        charged,
+        lag_seconds,
+        longest,
+        plain_seconds,
+        lengths,
+        padded,
+        value,
+        seconds,
     )
     tried = without_drafts(cost.covariance, cost.noise[0], step, lag, server.budget, constants)
     better = work[2, :size, : depth + 1]
@@ -204,7 +224,7 @@ def decide(
         settled = number == 0 and more.worth < 0.0
         return Decision(each, sources, padded, settled, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0)
     chosen, padded = tried.draft_lengths, tried.padded_length
-    tokens = base + expected_gain(survival, chosen)
+    tokens = base + accepted_tokens(survival, offers, token_weight, chosen).sum()
     tried_seconds = plan_seconds(costs, chosen, n, padded) + catch_up_seconds(lag_seconds, chosen)
     number, added = int(np.count_nonzero(chosen)), tried_seconds - seconds
     each, sources = by_request(offers, chosen)

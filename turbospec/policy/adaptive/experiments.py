@@ -16,6 +16,7 @@ from turbospec.planning.best_lengths import Gains, best_lengths, consider, empty
 from turbospec.planning.gain_histogram import LinearCosts, drafter_work, plan_seconds
 from turbospec.planning.objective import StepShape, catch_up_seconds, expected_gain, plan_features, step_costs
 from turbospec.planning.offers import Offers
+from turbospec.planning.token_weights import weigh
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.runtime.kernels import compiled
 
@@ -49,6 +50,8 @@ class PlannedStep(NamedTuple):
     shape: StepShape
     costs: LinearCosts
     gains: Gains
+    token_weights: FloatArray
+    """(n,) w_i."""
     price: float
     """λ, tokens/s."""
     charged: FloatArray
@@ -223,6 +226,7 @@ def more_drafts(
     n, deviations = offers.requests, constants.deviations
     hoped, first = better[:, :depth], better[:, depth]
     estimate(models, requests, offers, deviations, first, hoped)
+    weigh(hoped, offers, step.token_weights)
     hoped[:n, min(drafter_work(best, n)[1] + 1, depth) :] = 0.0
     costs, charged = _cheaper_drafting(weights, covariance, step, deviations)
     offered = hoped if size == n else gains.offered

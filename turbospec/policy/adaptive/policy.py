@@ -70,6 +70,8 @@ class AdaptivePolicy:
         rows, new = self.acceptance.assign_rows(view.request_ids)
         if len(new):
             self.lookup.reset(new, self.acceptance.slots.capacity)
+            self._tokens_per_step = np.resize(self._tokens_per_step, self.acceptance.slots.capacity)
+            self._tokens_per_step[new] = 0.0
         if self.slo is not None:
             self.slo.reset(new, self.acceptance.slots.capacity)
             self.slo.record_first_tokens(view, rows)
@@ -99,6 +101,7 @@ class AdaptivePolicy:
             self.server,
             unnamed(self.acceptance.model.terms),
             unnamed(self.lookup.terms),
+            self._tokens_per_step,
             self._work,
             self._counts,
             self._sums,
@@ -173,6 +176,7 @@ class AdaptivePolicy:
         """Make the models of a drafter, for drafts of up to `max_draft` tokens, and scratch space."""
         self.acceptance = AcceptanceModel(max_draft, idle_memory=self.constants.idle_steps)
         self.lookup = lookup_model(self.acceptance.slots.capacity, memory=self.acceptance.memory)
+        self._tokens_per_step = np.zeros(self.acceptance.slots.capacity)
         self._work = np.zeros((4, 64, max_draft + SCRATCH_COLUMNS))
         self._counts, self._sums = np.zeros((max_draft + 1, BINS), np.int64), np.zeros((max_draft + 1, BINS))
         self._records = PlansInFlight[_Record]()  # their rows are those of the models before

@@ -20,6 +20,11 @@ _ALL = (
         {"mean_weight": 0.0},
     ),
     Mechanism(
+        "token-weights",
+        "tokens of requests that emit slowly count more. Without: all count alike",
+        {"pace_weight": 0.0},
+    ),
+    Mechanism(
         "catch-up-spread",
         "a step is charged a share of the time to catch up a drafter KV lag. Without: all of it",
         {"catch_up_tokens": 1.0},
