@@ -6,6 +6,7 @@ What a plan is worth is in `turbospec.planning.objective`, what an experiment is
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from turbospec.models.acceptance import ONE_BUCKET, AcceptanceModel, VerifiedDra
 from turbospec.models.latency import LatencyModel
 from turbospec.models.step_cost import initial_cost
 from turbospec.planning.gain_histogram import BINS
-from turbospec.planning.slo import TpotSlo
+from turbospec.planning.slo import TpotSlo, TtftSlo
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.policy.adaptive.decision import SERVER, StepFacts, decide
 from turbospec.policy.adaptive.experiments import Requests
@@ -52,7 +53,8 @@ class AdaptivePolicy:
         self.server: Any = np.zeros(1, SERVER)
         self.server["considered_at"] = -self.constants.pause_steps
         self.server["drafted_at"] = self.server["looked_up_at"] = -1
-        self.slo: TpotSlo | None = None
+        self.tpot_slo: TpotSlo | None = None
+        self.ttft_slo: TtftSlo | None = None
         self._constants = unnamed(self.constants)
         self._graph_lengths: tuple[int, ...] = ()
         self._graph_array = np.zeros(0, np.int64)
@@ -70,9 +72,12 @@ class AdaptivePolicy:
         rows, new = self.acceptance.assign_rows(view.request_ids)
         if len(new):
             self.lookup.reset(new, self.acceptance.slots.capacity)
-        if self.slo is not None:
-            self.slo.reset(new, self.acceptance.slots.capacity)
-            self.slo.record_first_tokens(view, rows)
+        if self.tpot_slo is not None:
+            self.tpot_slo.reset(new, self.acceptance.slots.capacity)
+            self.tpot_slo.record_first_tokens(view, rows)
+        if self.ttft_slo is not None:
+            self.ttft_slo.reset(new, self.acceptance.slots.capacity)
+            self.ttft_slo.record_arrivals(view, rows, new)
         found, buckets = NO_LENGTHS, ONE_BUCKET
         if view.lookup is not None:
             found, buckets = view.lookup.lengths, score_buckets(view.lookup.scores)
@@ -105,7 +110,8 @@ class AdaptivePolicy:
             cast(Requests, (*columns, limits, found, buckets)),
             cast(StepFacts, facts),
             self._graph_array,
-            NO_TARGET if self.slo is None else self.slo.slack(view, rows),
+            NO_TARGET if self.tpot_slo is None else self.tpot_slo.slack(view, rows),
+            math.inf if self.ttft_slo is None else self.ttft_slo.added_seconds,
             self.config.first_token_weight,
             self._constants,
         )
@@ -134,6 +140,8 @@ class AdaptivePolicy:
         view, rows, buckets, last_step, price, extra_seconds, best_gain = record
         if outcome.step > last_step or len(outcome.drafted) != len(rows):
             return  # the step was planned again for another batch
+        if self.ttft_slo is not None:
+            self.ttft_slo.learn(view, rows, outcome)
         drafts = (rows, view.class_ids, buckets, outcome.drafted, outcome.accepted, outcome.truncated)
         measured = (
             outcome.step,
@@ -177,4 +185,6 @@ class AdaptivePolicy:
         self._counts, self._sums = np.zeros((max_draft + 1, BINS), np.int64), np.zeros((max_draft + 1, BINS))
         self._records = PlansInFlight[_Record]()  # their rows are those of the models before
         if self.config.tpot_slo_ms is not None:
-            self.slo = TpotSlo(self.config.tpot_slo_ms / 1e3, self.acceptance.slots.capacity)
+            self.tpot_slo = TpotSlo(self.config.tpot_slo_ms / 1e3, self.acceptance.slots.capacity)
+        if self.config.ttft_slo_ms is not None:
+            self.ttft_slo = TtftSlo(self.config.ttft_slo_ms / 1e3, self.acceptance.slots.capacity)
