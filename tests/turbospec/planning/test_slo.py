@@ -111,7 +111,7 @@ ROW, NO_ROWS = np.array([0]), np.zeros(0, np.int64)
 
 def first_token(slo: TtftSlo, view: StepView, seconds: float, **outcome: float) -> bool:
     """Whether the first token of the view's request, new in it, is in time if the step takes so many seconds."""
-    before = slo.added_seconds
+    slo.added_seconds = before = min(slo.added_seconds, 0.9 * slo.seconds)
     slo.record_arrivals(view, ROW, ROW)
     slo.learn(view, ROW, make_outcome(view, 0, 0, step_seconds=seconds, **outcome))
     return slo.added_seconds > before
@@ -182,8 +182,16 @@ def test_the_seconds_that_drafts_may_add_have_bounds() -> None:
         first_token(slo, view, 0.2)
     assert slo.added_seconds == pytest.approx(0.001)
     for _ in range(1000):
-        first_token(slo, view, 0.01)
-    assert slo.added_seconds == pytest.approx(0.100)
+        slo.record_arrivals(view, ROW, ROW)
+        slo.learn(view, ROW, make_outcome(view, 0, 0, step_seconds=0.01))
+    assert slo.added_seconds == 0.100
+
+
+def test_a_step_halves_them_once_however_many_first_tokens_are_late_in_it() -> None:
+    slo, view = TtftSlo(0.100, capacity=2), make_view(2, now=5.0, phase=np.zeros(2, np.int64))
+    slo.record_arrivals(view, ROWS, ROWS)
+    slo.learn(view, ROWS, make_outcome(view, 0, 0, step_seconds=0.2))
+    assert slo.added_seconds == 0.050
 
 
 def test_one_first_token_in_a_hundred_is_late() -> None:
