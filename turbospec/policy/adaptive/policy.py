@@ -119,7 +119,7 @@ class AdaptivePolicy:
             decided
         )
         experiment = extra_seconds != 0.0
-        valid_steps = self.constants.settled_steps if settled else 1
+        valid_steps = self.constants.pause_steps if settled else 1
         last_step = view.step + valid_steps - 1
         self._records.put(view.step, (view, rows, buckets, last_step, price, extra_seconds, best_gain))
         return StepPlan(
@@ -180,7 +180,7 @@ class AdaptivePolicy:
     def _start(self, max_draft: int) -> None:
         """Make the models of a drafter, for drafts of up to `max_draft` tokens, and scratch space."""
         self.acceptance = AcceptanceModel(max_draft, idle_memory=self.constants.idle_steps)
-        self.lookup = lookup_model(self.acceptance.slots.capacity, memory=self.acceptance.memory)
+        self.lookup = lookup_model(self.acceptance.slots.capacity)
         self._work = np.zeros((4, 64, max_draft + SCRATCH_COLUMNS))
         self._counts, self._sums = np.zeros((max_draft + 1, BINS), np.int64), np.zeros((max_draft + 1, BINS))
         self._records = PlansInFlight[_Record]()  # their rows are those of the models before
