@@ -210,4 +210,4 @@ def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: in
         if accepted[i] < drafted[i] and not drafts.truncated[i] and accepted[i] < depth:
             feature = first + min(successes, positions - 1)
             learn(terms, class_id, row, feature, 0.0, between_variance, memory.server, memory.request)
-        learn_between_request_variance(terms, row, between_variance)
+        learn_between_request_variance(terms, row, between_variance, memory.server)

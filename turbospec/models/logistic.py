@@ -30,8 +30,6 @@ MAX_CLASSES = 16
 PRIOR_VARIANCE = 1.0
 """Prior variance of every term, squared log-odds; for requests, before their own is learnt. Also the upper bound of the
 variance of the level and of the offsets."""
-BETWEEN_REQUEST_DECAY = 1.0 - 1.0 / 2000.0
-"""Weight that the sums behind the between-request variance keep per update: a memory of 2000 updates."""
 
 
 class Terms(NamedTuple):
@@ -166,16 +164,17 @@ def learn(
 
 
 @compiled
-def learn_between_request_variance(terms: Terms, row: int, between_variance: float) -> None:
+def learn_between_request_variance(terms: Terms, row: int, between_variance: float, memory: float) -> None:
     """Update the between-request variance by one request (a step of expectation maximisation).
 
-    The request's weight is 1 − posterior variance / prior variance, 0 for a request without observations.
+    The request's weight is 1 − posterior variance / prior variance, 0 for a request without observations. `memory` is
+    the number of updates that are remembered.
     """
     mean, variance = posterior(terms.requests, row, between_variance)
     weight = 1.0 - variance / between_variance
-    sums = terms.between_request
-    sums[0] = sums[0] * BETWEEN_REQUEST_DECAY + weight * (mean * mean + variance)
-    sums[1] = sums[1] * BETWEEN_REQUEST_DECAY + weight
+    sums, kept = terms.between_request, 1.0 - 1.0 / memory
+    sums[0] = sums[0] * kept + weight * (mean * mean + variance)
+    sums[1] = sums[1] * kept + weight
 
 
 @compiled

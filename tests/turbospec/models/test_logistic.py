@@ -53,7 +53,7 @@ def serve(
                 observe(model, row, feature, float(hit), memory)
                 if not hit:
                     break
-            learn_between_request_variance(model.terms, row, between_request_variance(model.terms))
+            learn_between_request_variance(model.terms, row, between_request_variance(model.terms), memory)
 
 
 def test_follows_the_frequency_of_each_feature() -> None:
