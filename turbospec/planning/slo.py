@@ -69,10 +69,10 @@ class TpotSlo(_Slo):
 class TtftSlo(_Slo):
     """Learns how much longer drafts may make a step, so that P99 TTFT meets a target.
 
-    `added_seconds` halves with each step whose first tokens are late, and doubles while 99 are in time: in the long run
-    one in a hundred is late, where shorter steps help. It stays between 1 % of the target and the whole of it. A
-    request that found others waiting for longer than a step counts as in time: it waited for throughput, which drafts
-    raise.
+    `added_seconds` halves with each first token that is late, and doubles while 99 are in time: in the long run one in
+    a hundred is late, where shorter steps help. It stays between 1 % of the target and the whole of it, where it
+    begins. A request that found others waiting for longer than a step counts as in time: it waited for throughput,
+    which drafts raise.
 
     A view does not say when a request arrived that was not queued in the view before. The moment is drawn, evenly
     between those at which the last two steps were scheduled.
@@ -123,12 +123,10 @@ class TtftSlo(_Slo):
             self._since_scheduled = outcome.step_seconds - outcome.draft_seconds
         else:
             emitted, seconds = (view.phase == Phase.PREFILL) & (outcome.emitted > 0), outcome.step_seconds
-        first = rows[emitted]
-        if (view.now + seconds - self.moments[first] > self.seconds).any():
-            self.added_seconds /= 2.0
-        else:
-            self.added_seconds *= 2.0 ** (MISSES / (1.0 - MISSES) * len(first))
-        self.moments[first] = math.nan
+        for row in rows[emitted]:
+            late = view.now + seconds - self.moments[row] > self.seconds
+            self.added_seconds *= 0.5 if late else 2.0 ** (MISSES / (1.0 - MISSES))
+            self.moments[row] = math.nan
         self.added_seconds = min(max(self.added_seconds, MISSES * self.seconds), self.seconds)
 
 

@@ -187,11 +187,11 @@ def test_the_seconds_that_drafts_may_add_have_bounds() -> None:
     assert slo.added_seconds == 0.100
 
 
-def test_a_step_halves_them_once_however_many_first_tokens_are_late_in_it() -> None:
+def test_each_late_first_token_of_a_step_halves_them() -> None:
     slo, view = TtftSlo(0.100, capacity=2), make_view(2, now=5.0, phase=np.zeros(2, np.int64))
     slo.record_arrivals(view, ROWS, ROWS)
     slo.learn(view, ROWS, make_outcome(view, 0, 0, step_seconds=0.2))
-    assert slo.added_seconds == 0.050
+    assert slo.added_seconds == 0.025
 
 
 def test_one_first_token_in_a_hundred_is_late() -> None:
