@@ -19,8 +19,8 @@ import numpy as np
 
 from turbospec.interface import MAX_DRAFT_LENGTH, BoolArray, FloatArray, IntArray
 from turbospec.models.logistic import (
-    CLASS_PRIOR_VARIANCE,
     MAX_CLASSES,
+    PRIOR_VARIANCE,
     LogisticModel,
     Terms,
     between_request_variance,
@@ -33,12 +33,9 @@ from turbospec.runtime.slots import RequestSlots
 
 PRIOR = 0.6
 """Acceptance assumed before any observation, of each source."""
-KAPPA_LEVELS = 24
-"""Levels that MacKay's κ, in (0, 1], is rounded to, so that exponentials can be shared between requests."""
-MAX_ACCEPTANCE = 0.995
-"""Upper bound of every estimated acceptance probability."""
-MIN_SURVIVAL = 1.0 / 64.0
-"""No token is drafted after one whose survival is below this."""
+LEVELS = 64
+"""Levels that numbers between 0 and 1 are rounded to: MacKay's κ, so that exponentials can be shared between requests,
+and what draft tokens gain. No token is drafted after one whose survival is below one level."""
 SCORE_BUCKETS = 5
 """Buckets of a look-up's score: below 2, 4, 8, 16, and above."""
 LOOKUP_POSITIONS = 4
@@ -94,9 +91,7 @@ class AcceptanceModel:
     ) -> None:
         self.max_draft = max_draft
         self.slots = RequestSlots()
-        self.model = LogisticModel(
-            np.full(max_draft, prior), self.slots.capacity, memory=server_memory, request_memory=request_memory
-        )
+        self.model = LogisticModel(np.full(max_draft, prior), self.slots.capacity)
         self.memory = Memory(server_memory, request_memory, float(np.exp(-1.0 / idle_memory)))
 
     def assign_rows(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
@@ -112,10 +107,9 @@ class AcceptanceModel:
         return rows, new
 
 
-def lookup_model(capacity: int, *, memory: Memory, prior: float = PRIOR) -> LogisticModel:
+def lookup_model(capacity: int, *, prior: float = PRIOR) -> LogisticModel:
     """The model of a look-up, with `capacity` rows of per-request state."""
-    features = np.full(SCORE_BUCKETS * LOOKUP_POSITIONS, prior)
-    return LogisticModel(features, capacity, memory=memory.server, request_memory=memory.request)
+    return LogisticModel(np.full(SCORE_BUCKETS * LOOKUP_POSITIONS, prior), capacity)
 
 
 @compiled
@@ -151,35 +145,35 @@ def fill_survival(
         limits: (n,) draft limits.
         deviations: standard deviations; the requests' own part of the variance is divided by n.
         first: (n,) a[i,1].
-        survival: (n, K) S[i,j]; 0 past a limit, and where it has fallen below `MIN_SURVIVAL`.
+        survival: (n, K) S[i,j]; 0 past a limit, and where it has fallen below 1 / `LEVELS`.
     """
     n, depth, between_variance = len(rows), survival.shape[1], between_request_variance(terms)
     # The odds exp(κ·(position + rest)) factor into exp(κ·position)·exp(κ·rest). With κ rounded to a few levels, the
     # first factor is shared between requests, which leaves one exponential per request instead of one per draft token.
     positions = len(terms.prior) // SCORE_BUCKETS if len(buckets) else len(terms.prior)
-    position_odds = np.zeros((SCORE_BUCKETS if len(buckets) else 1, KAPPA_LEVELS + 1, depth))
+    position_odds = np.zeros((SCORE_BUCKETS if len(buckets) else 1, LEVELS + 1, depth))
     for i in range(n):
-        class_mean, class_variance = posterior(terms.classes, class_ids[i] % MAX_CLASSES, CLASS_PRIOR_VARIANCE)
+        class_mean, class_variance = posterior(terms.classes, class_ids[i] % MAX_CLASSES, PRIOR_VARIANCE)
         request_mean, request_variance = posterior(terms.requests, rows[i], between_variance)
         variance = terms.level[1] + class_variance + request_variance
-        kappa = int(KAPPA_LEVELS / np.sqrt(1.0 + np.pi / 8.0 * variance) + 0.5)
+        kappa = int(LEVELS / np.sqrt(1.0 + np.pi / 8.0 * variance) + 0.5)
         bucket = buckets[i] if len(buckets) else 0
         odds_at = position_odds[bucket, kappa]
         if odds_at[0] == 0.0:
             for j in range(depth):
                 feature = bucket * positions + min(j, positions - 1)
-                odds_at[j] = np.exp(kappa / KAPPA_LEVELS * (terms.prior[feature] + terms.offsets[0, feature]))
+                odds_at[j] = np.exp(kappa / LEVELS * (terms.prior[feature] + terms.offsets[0, feature]))
         raised = 0.0
         if deviations > 0.0:
             raised = deviations * np.sqrt(terms.level[1] + (class_variance + request_variance) / n)
-        rest_odds = np.exp(kappa / KAPPA_LEVELS * (terms.level[0] + class_mean + request_mean) + raised)
+        rest_odds = np.exp(kappa / LEVELS * (terms.level[0] + class_mean + request_mean) + raised)
         product = 1.0
         for j in range(depth):
-            if j >= limits[i] or product < MIN_SURVIVAL:
+            if j >= limits[i] or product * LEVELS < 1.0:
                 survival[i, j:] = 0.0
                 break
             odds = odds_at[j] * rest_odds
-            product *= min(odds / (1.0 + odds), MAX_ACCEPTANCE)
+            product *= odds / (1.0 + odds)
             survival[i, j] = product
         first[i] = survival[i, 0]
 
@@ -216,4 +210,4 @@ def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: in
         if accepted[i] < drafted[i] and not drafts.truncated[i] and accepted[i] < depth:
             feature = first + min(successes, positions - 1)
             learn(terms, class_id, row, feature, 0.0, between_variance, memory.server, memory.request)
-        learn_between_request_variance(terms, row, between_variance)
+        learn_between_request_variance(terms, row, between_variance, memory.server)

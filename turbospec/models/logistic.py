@@ -27,16 +27,9 @@ from turbospec.runtime.kernels import compiled
 
 MAX_CLASSES = 16
 """Service classes that the models keep apart; class ids are taken modulo this."""
-LEVEL_PRIOR_VARIANCE = 2.0
-"""Prior variance of the level, squared log-odds. Also the upper bound of its variance."""
-OFFSET_PRIOR_VARIANCE = 0.5
-"""Prior variance of each feature's offset, squared log-odds. Also the upper bound of its variance."""
-CLASS_PRIOR_VARIANCE = 0.5
-"""Prior variance of each class's term, squared log-odds."""
-BETWEEN_REQUEST_VARIANCE_BOUNDS = (0.05, 9.0)
-"""Least and largest between-request variance, squared log-odds."""
-BETWEEN_REQUEST_DECAY = 1.0 - 1.0 / 2000.0
-"""Weight that the sums behind the between-request variance keep per update: a memory of 2000 updates."""
+PRIOR_VARIANCE = 1.0
+"""Prior variance of every term, squared log-odds; for requests, before their own is learnt. Also the upper bound of the
+variance of the level and of the offsets."""
 
 
 class Terms(NamedTuple):
@@ -64,22 +57,18 @@ class LogisticModel:
     Args:
         prior: (features,) probability of success assumed before any observation.
         capacity: rows of per-request state.
-        memory: observations that the level, the offsets and the classes remember.
-        request_memory: observations that a request's term remembers.
     """
 
-    def __init__(self, prior: FloatArray, capacity: int, *, memory: float, request_memory: float) -> None:
+    def __init__(self, prior: FloatArray, capacity: int) -> None:
         features = len(prior)
-        self.memory = memory
-        self.request_memory = request_memory
         self.terms = Terms(
             prior=np.log(prior / (1.0 - prior)),
-            level=np.array([0.0, LEVEL_PRIOR_VARIANCE]),
-            offsets=np.stack([np.zeros(features), np.full(features, OFFSET_PRIOR_VARIANCE)]),
+            level=np.array([0.0, PRIOR_VARIANCE]),
+            offsets=np.stack([np.zeros(features), np.full(features, PRIOR_VARIANCE)]),
             classes=np.zeros((MAX_CLASSES, 2)),
             requests=np.zeros((capacity, 2)),
-            # A between-request variance of 1, with the weight of ten well-known requests.
-            between_request=np.array([10.0, 10.0]),
+            # With the weight of ten well-known requests.
+            between_request=np.array([10.0 * PRIOR_VARIANCE, 10.0]),
         )
 
     def reset(self, rows: IntArray, capacity: int) -> None:
@@ -95,8 +84,7 @@ class LogisticModel:
 @compiled
 def between_request_variance(terms: Terms) -> float:
     """Variance of the requests' terms, squared log-odds: how much requests differ in acceptance."""
-    least, largest = BETWEEN_REQUEST_VARIANCE_BOUNDS
-    return min(max(terms.between_request[0] / terms.between_request[1], least), largest)
+    return terms.between_request[0] / terms.between_request[1]
 
 
 @compiled
@@ -136,10 +124,11 @@ def learn(
         class_id, row, feature: whose observation it is, and of what.
         success: 1 or 0.
         between_variance: the model's `between_request_variance`.
-        memory, request_memory: as in `LogisticModel`.
+        memory: observations that the level, the offsets and the classes remember.
+        request_memory: observations that a request's term remembers.
     """
     level, offsets, classes, requests = terms.level, terms.offsets, terms.classes, terms.requests
-    class_mean, class_variance = posterior(classes, class_id, CLASS_PRIOR_VARIANCE)
+    class_mean, class_variance = posterior(classes, class_id, PRIOR_VARIANCE)
     request_mean, request_variance = posterior(requests, row, between_variance)
     p = logistic(terms.prior[feature] + level[0] + offsets[0, feature] + class_mean + request_mean)
     w = p * (1.0 - p)
@@ -155,14 +144,14 @@ def learn(
     level[0] += shared_term_weight * level[1] * step
     level[1] = min(
         (level[1] - shared_term_weight * level[1] * level[1] * w * shrink) * (1.0 + shared_term_weight / memory),
-        LEVEL_PRIOR_VARIANCE,
+        PRIOR_VARIANCE,
     )
     offset_variance = offsets[1, feature]
     offsets[0, feature] += shared_term_weight * offset_variance * step
     offsets[1, feature] = min(
         (offset_variance - shared_term_weight * offset_variance * offset_variance * w * shrink)
         * (1.0 + shared_term_weight / memory),
-        OFFSET_PRIOR_VARIANCE,
+        PRIOR_VARIANCE,
     )
     for natural, index, mean, own_variance, weight, own_memory in (
         (classes, class_id, class_mean, class_variance, shared_term_weight, memory),
@@ -175,23 +164,24 @@ def learn(
 
 
 @compiled
-def learn_between_request_variance(terms: Terms, row: int, between_variance: float) -> None:
+def learn_between_request_variance(terms: Terms, row: int, between_variance: float, memory: float) -> None:
     """Update the between-request variance by one request (a step of expectation maximisation).
 
-    The request's weight is 1 − posterior variance / prior variance, 0 for a request without observations.
+    The request's weight is 1 − posterior variance / prior variance, 0 for a request without observations. `memory` is
+    the number of updates that are remembered.
     """
     mean, variance = posterior(terms.requests, row, between_variance)
     weight = 1.0 - variance / between_variance
-    sums = terms.between_request
-    sums[0] = sums[0] * BETWEEN_REQUEST_DECAY + weight * (mean * mean + variance)
-    sums[1] = sums[1] * BETWEEN_REQUEST_DECAY + weight
+    sums, kept = terms.between_request, 1.0 - 1.0 / memory
+    sums[0] = sums[0] * kept + weight * (mean * mean + variance)
+    sums[1] = sums[1] * kept + weight
 
 
 @compiled
 def discount_shared(terms: Terms, factor: float) -> None:
     """Multiply the weight of the evidence about the level, the offsets and the classes by `factor`."""
-    _discount(terms.level[:1], terms.level[1:], LEVEL_PRIOR_VARIANCE, factor)
-    _discount(terms.offsets[0], terms.offsets[1], OFFSET_PRIOR_VARIANCE, factor)
+    _discount(terms.level[:1], terms.level[1:], PRIOR_VARIANCE, factor)
+    _discount(terms.offsets[0], terms.offsets[1], PRIOR_VARIANCE, factor)
     for row in range(len(terms.classes)):
         terms.classes[row, 0] *= factor
         terms.classes[row, 1] *= factor

@@ -1,13 +1,10 @@
 """A linear model with non-negative weights, learnt from a stream of measurements.
 
-Recursive least squares on relative errors, with three departures from the textbook:
+Recursive least squares on relative errors, with two departures from the textbook:
 
 * **Directional forgetting**: old measurements are forgotten only in the direction that a new one excites, so that a
   server which repeats the same step keeps what it knows of other steps (Bittanti, Bolzern, Campi: "Recursive
   least-squares identification algorithms with incomplete excitation", IEEE TAC 35(12), 1990).
-* **An adaptive response rate**: errors of the same sign in a row mean that the hardware speed has changed, not noise.
-  The larger the tracking signal (mean error over mean absolute error), the faster old measurements are forgotten
-  (Trigg, Leach: "Exponential smoothing with an adaptive response rate", Operational Research Quarterly 18, 1967).
 * **Non-negative weights**: an update stops where the first weight reaches 0, fixes that weight at 0, and continues with
   the gain of the remaining weights given that. Clipping alone would be wrong: the other weights would have risen to
   compensate for a decrease that clipping takes back, and one measurement of a large step would spoil the predictions
@@ -27,8 +24,6 @@ OUTLIER_SIGMAS = 4.0
 """Errors are limited to this many standard deviations."""
 ERROR_MEAN_WEIGHT = 0.05
 """Weight of the newest error in the running means behind the tracking signal."""
-MAX_FORGETTING_FACTOR = 10.0
-"""Forgetting is this many times as fast where all recent errors have the same sign."""
 
 
 class Regression(NamedTuple):
@@ -138,7 +133,6 @@ def learn_online(regression: Regression, features: FloatArray, target: float) ->
     noise_after = min(max(0.98 * noise[0] + 0.02 * abs(error) * 1.25, 0.01), 0.5)
     noise[1] += ERROR_MEAN_WEIGHT * (error - noise[1])
     noise[2] += ERROR_MEAN_WEIGHT * (abs(error) - noise[2])
-    squared_tracking_signal = (noise[1] / max(noise[2], 1e-9)) ** 2
     for _ in range(size):
         denominator = noise[0] ** 2 + variance
         # The largest fraction of the update that leaves every weight at or above 0.
@@ -159,9 +153,7 @@ def learn_online(regression: Regression, features: FloatArray, target: float) ->
     # is bounded by the noise, so that a repeated direction keeps a memory of 1 / (1 − forgetting) steps.
     denominator = noise[0] ** 2 + variance
     variance_after = variance * noise[0] ** 2 / denominator
-    floor = (
-        (1.0 - regression.forgetting) * (1.0 + (MAX_FORGETTING_FACTOR - 1.0) * squared_tracking_signal) * noise[0] ** 2
-    )
+    floor = (1.0 - regression.forgetting) * noise[0] ** 2
     change = -1.0 / denominator
     if 1e-12 < variance_after < floor:
         change += (noise[0] ** 2 / denominator) ** 2 * (floor - variance_after) / variance_after**2

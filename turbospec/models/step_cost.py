@@ -35,10 +35,8 @@ SIZE = CATCH_UP + 1
 
 FORGETTING = 0.995
 """Share of the information that is kept per step, in the direction that the step excites."""
-FITTED_NOISE = 0.1
-"""Standard deviation of the relative error that is assumed at first of a fitted model."""
-PROFILE_ERROR, PROFILE_DRAFT_ERROR, PROFILE_WEIGHT_ERROR = 0.3, 0.3, 0.1
-"""Relative standard deviations by which a profile may be wrong: in all, in drafting alone, in each weight."""
+PROFILE_ERROR = 0.3
+"""Relative standard deviation by which a profile may be wrong: in all, in drafting alone, and in each weight."""
 
 
 class StepCost(Protocol):
@@ -75,10 +73,8 @@ def initial_cost(latency: LatencyModel | None) -> Any:
     cost["noise"][0] = 0.15, 0.0, 0.15
     if latency is not None:
         drafting = np.where(np.arange(SIZE) >= DRAFT, weights, 0.0)
-        covariance += PROFILE_ERROR**2 * np.outer(weights, weights)
-        covariance += PROFILE_DRAFT_ERROR**2 * np.outer(drafting, drafting)
-        covariance += np.diag((PROFILE_WEIGHT_ERROR * weights) ** 2)
-        cost["noise"][0, 0] = FITTED_NOISE
+        wrong = np.outer(weights, weights) + np.outer(drafting, drafting) + np.diag(weights**2)
+        covariance += PROFILE_ERROR**2 * wrong
     cost["weights"][0], cost["covariance"][0] = weights, covariance
     return cost
 

@@ -28,10 +28,11 @@ from typing import NamedTuple
 import numpy as np
 
 from turbospec.interface import MIN_STEP_SECONDS, FloatArray, IntArray
+from turbospec.models.acceptance import LEVELS
 from turbospec.models.latency import VERIFY_KNOTS
 from turbospec.runtime.kernels import compiled
 
-BINS = 64
+BINS = LEVELS
 """Bins of a gain between 0 and 1. Tokens that gain less than one bin are not drafted."""
 
 

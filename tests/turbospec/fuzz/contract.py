@@ -48,7 +48,7 @@ from turbospec.policy.adaptive import AdaptiveConfig
 HOSTILE = "hostile"
 """Name of the policy that misbehaves."""
 ADAPTIVE_SETTINGS: dict[str, dict[str, Any]] = {
-    "adaptive with an SLO": {"tpot_slo_ms": 15.0},
+    "adaptive with SLOs": {"tpot_slo_ms": 15.0, "ttft_slo_ms": 100.0},
     "adaptive with short drafts": {"max_draft": 3, "probe_share": 0.2},
 }
 HOSTILE_SHARE = 0.1

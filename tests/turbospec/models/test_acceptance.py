@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from turbospec.interface import BoolArray, FloatArray, IntArray
 from turbospec.models.acceptance import (
-    MAX_ACCEPTANCE,
-    MIN_SURVIVAL,
+    LEVELS,
     ONE_BUCKET,
     AcceptanceModel,
     Memory,
@@ -169,8 +168,8 @@ def test_predictions_are_probabilities_and_0_past_the_limits(
         assert (first == predicted[:, 0]).all()
         before = np.column_stack([np.ones(len(rows)), predicted[:, :-1]])
         within = np.arange(4) < limits[:, None]
-        assert ((predicted > 0.0) == (within & (before >= MIN_SURVIVAL))).all()
-        assert (predicted <= before * MAX_ACCEPTANCE).all()
+        assert ((predicted > 0.0) == (within & (before * LEVELS >= 1.0))).all()
+        assert (predicted < before)[predicted > 0.0].all()
         raised, _ = survivals(model, rows, classes, limits, 1.0)
         assert (raised >= predicted).all()
         known = evidence(model, rows)
@@ -187,7 +186,7 @@ def test_no_token_is_drafted_after_one_that_hardly_ever_survives() -> None:
     row = survival(model, 10_000, 8)
     last = np.count_nonzero(row) - 1
     assert 0 < last < 7
-    assert row[last] < MIN_SURVIVAL <= row[last - 1]
+    assert row[last] < 1.0 / LEVELS <= row[last - 1]
 
 
 def test_estimates_are_raised_the_less_the_more_is_known_and_the_more_requests_share_the_mistake() -> None:
@@ -261,7 +260,7 @@ def test_scores_are_told_apart_by_their_order_of_magnitude() -> None:
 def test_a_look_up_is_learnt_by_score_and_position() -> None:
     """Matches of 2 tokens are right for one token in five; those of 20 stay right once they have been for a while."""
     rng, memory = np.random.default_rng(0), Memory(400.0, 48.0, 1.0)
-    model, requests = lookup_model(64, prior=0.6, memory=memory), np.arange(40)
+    model, requests = lookup_model(64, prior=0.6), np.arange(40)
     classes = np.zeros(40, np.int64)
     for _ in range(60):
         long = rng.random(40) < 0.5

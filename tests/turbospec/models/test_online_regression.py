@@ -72,13 +72,3 @@ def test_weights_stay_non_negative_and_the_covariance_stays_positive(seed: int) 
         assert (model.weights >= 0.0).all()
     assert np.linalg.eigvalsh(model.covariance).min() >= -1e-9
     assert 0.01 <= model.state.noise[0] <= 0.5
-
-
-def test_a_step_change_is_followed_faster_than_by_a_constant_memory() -> None:
-    """All errors after the change have the same sign, so forgetting is ten times as fast."""
-    model = OnlineRegression(np.ones(1), np.ones(1))
-    for _ in range(1000):
-        model.learn(np.ones(1), 1.0)
-    for _ in range(60):
-        model.learn(np.ones(1), 2.0)
-    assert model.weights[0] > 1.7, "1.16 with a constant memory of 200 steps"

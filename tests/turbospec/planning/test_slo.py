@@ -1,4 +1,4 @@
-"""The longest step under a target for time per output token."""
+"""The longest step under targets for time per output token and time to first token."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.turbospec.factories import make_view
+from tests.turbospec.factories import make_outcome, make_view
 from turbospec.interface import IntArray, Phase, StepView
-from turbospec.planning.slo import TpotSlo, max_seconds
+from turbospec.planning.slo import TpotSlo, TtftSlo, max_seconds
 
 ROWS = np.arange(2)
 
@@ -103,3 +103,116 @@ def test_a_step_of_the_limit_keeps_all_within_the_target_whom_a_step_without_dra
         assert limit >= no_draft_seconds
         assert (met(limit) >= kept).all()
         assert not (met(limit + 1e-6) >= kept).all()
+
+
+PREFILL, FIRST_DECODE = np.array([Phase.PREFILL]), np.array([Phase.FIRST_DECODE])
+ROW, NO_ROWS = np.array([0]), np.zeros(0, np.int64)
+
+
+def first_token(slo: TtftSlo, view: StepView, seconds: float, **outcome: float) -> bool:
+    """Whether the first token of the view's request, new in it, is in time if the step takes so many seconds."""
+    slo.added_seconds = before = min(slo.added_seconds, 0.9 * slo.seconds)
+    slo.record_arrivals(view, ROW, ROW)
+    slo.learn(view, ROW, make_outcome(view, 0, 0, step_seconds=seconds, **outcome))
+    return slo.added_seconds > before
+
+
+def a_ttft_slo(waiting_seconds: float = 0.0, step_seconds: float = 0.040, **view: bool) -> TtftSlo:
+    """A target of 100 ms, after one step that began at 0; a request waited for so long then."""
+    slo, before = TtftSlo(0.100, capacity=2), make_view(1, waiting_seconds=waiting_seconds, **view)
+    slo.record_arrivals(before, np.array([1]), NO_ROWS)
+    slo.learn(before, np.array([1]), make_outcome(before, 0, 0, step_seconds=step_seconds, draft_seconds=0.010))
+    return slo
+
+
+def test_a_request_waits_from_its_arrival_in_the_queue() -> None:
+    view = make_view(1, now=0.040, phase=PREFILL)
+    assert first_token(a_ttft_slo(0.030), view, 0.029)
+    assert not first_token(a_ttft_slo(0.030), view, 0.031)
+
+
+def test_a_request_that_was_not_queued_arrived_during_the_step_before() -> None:
+    view = make_view(2, now=0.040, phase=np.array([Phase.PREFILL, Phase.DECODE]))
+    slo = a_ttft_slo()
+    waited = []
+    for _ in range(1000):
+        slo.record_arrivals(view, ROWS, ROW)
+        waited.append(view.now - slo.moments[0])
+        slo.record_arrivals(make_view(1, now=0.0), np.array([1]), NO_ROWS)
+    assert np.sort(waited) == pytest.approx(np.linspace(0.0, 0.040, 1000), abs=0.004)
+
+
+def test_a_request_that_found_nothing_running_did_not_wait() -> None:
+    view = make_view(1, now=5.0, phase=PREFILL)
+    assert first_token(a_ttft_slo(), view, 0.099)
+    assert not first_token(a_ttft_slo(), view, 0.101)
+
+
+def test_where_drafts_precede_emission_they_delay_the_first_token() -> None:
+    view = make_view(1, now=0.045, phase=FIRST_DECODE, draft_before_emit=True)
+    for drafting, in_time in ((0.019, True), (0.021, False)):
+        slo = a_ttft_slo(0.036, draft_before_emit=True)
+        assert first_token(slo, view, 0.5, draft_seconds=drafting) == in_time
+
+
+def test_a_request_that_queued_for_longer_than_a_step_waited_for_throughput() -> None:
+    view = make_view(1, now=0.040, phase=PREFILL)
+    assert first_token(a_ttft_slo(0.050), view, 0.5)
+
+
+def test_each_first_token_is_judged_once() -> None:
+    slo, view = a_ttft_slo(), make_view(1, now=5.0, phase=PREFILL)
+    assert not first_token(slo, view, 0.2)
+    added = slo.added_seconds
+    slo.learn(view, ROW, make_outcome(view, 0, 0, emitted=np.ones(1, np.int64)))
+    assert slo.added_seconds >= added
+
+
+def test_a_chunk_of_a_prompt_emits_nothing() -> None:
+    slo, view = a_ttft_slo(), make_view(1, now=5.0, phase=PREFILL)
+    slo.record_arrivals(view, ROW, ROW)
+    added = slo.added_seconds
+    slo.learn(view, ROW, make_outcome(view, 0, 0, emitted=np.zeros(1, np.int64), step_seconds=0.2))
+    assert slo.added_seconds == added
+
+
+def test_the_seconds_that_drafts_may_add_have_bounds() -> None:
+    slo, view = TtftSlo(0.100, capacity=1), make_view(1, now=5.0, phase=PREFILL)
+    for _ in range(20):
+        first_token(slo, view, 0.2)
+    assert slo.added_seconds == pytest.approx(0.001)
+    for _ in range(1000):
+        slo.record_arrivals(view, ROW, ROW)
+        slo.learn(view, ROW, make_outcome(view, 0, 0, step_seconds=0.01))
+    assert slo.added_seconds == 0.100
+
+
+def test_each_late_first_token_of_a_step_halves_them() -> None:
+    slo, view = TtftSlo(0.100, capacity=2), make_view(2, now=5.0, phase=np.zeros(2, np.int64))
+    slo.record_arrivals(view, ROWS, ROWS)
+    slo.learn(view, ROWS, make_outcome(view, 0, 0, step_seconds=0.2))
+    assert slo.added_seconds == 0.025
+
+
+def test_one_first_token_in_a_hundred_is_late() -> None:
+    """Requests arrive during steps of 20 ms and what drafts add; the next step computes their prompts, and drafts."""
+    slo, rng, late, number, now = TtftSlo(0.060, capacity=1), np.random.default_rng(1), [], 20_000, 0.0
+    phase, before = np.array([Phase.PREFILL, Phase.DECODE]), np.array([1])
+    for _ in range(number):
+        seconds = 0.020 + slo.added_seconds
+        view = make_view(1, now=now)
+        slo.record_arrivals(view, before, NO_ROWS)
+        slo.learn(view, before, make_outcome(view, 0, 0, step_seconds=seconds))
+        waited = rng.random() * seconds
+        view = make_view(2, now=now + seconds, phase=phase)
+        slo.reset(ROW, 2)
+        slo.record_arrivals(view, ROWS, ROW)
+        late.append(waited + seconds > 0.060)
+        slo.learn(view, ROWS, make_outcome(view, 0, 0, step_seconds=seconds))
+        now += 2.0 * seconds
+    assert np.mean(late[number // 10 :]) == pytest.approx(0.01, abs=0.003)
+
+
+def test_drafts_add_no_more_than_the_ttft_target_allows() -> None:
+    assert max_seconds(np.array([0.050]), 0.010, 0.015) == pytest.approx(0.025)
+    assert max_seconds(np.array([0.020]), 0.010, 0.015) == pytest.approx(0.020)

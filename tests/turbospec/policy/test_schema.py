@@ -175,6 +175,7 @@ def test_numbers_may_have_an_exponent_and_whole_ones_serve_as_floats(tmp_path):
         ("adaptive", "probe_share", [0, 0.2], [-0.01, 0.21]),
         ("adaptive", "first_token_weight", [0], [-0.01, 1e300, ".inf"]),
         ("adaptive", "tpot_slo_ms", [0.01], [0, 1e300, ".inf"]),
+        ("adaptive", "ttft_slo_ms", [0.01], [0, 1e300, ".inf"]),
         ("bandit", "discount", [0.01, 1], [0, 1.01]),
         ("bandit", "exploration", [0], [-0.01, 1e300]),
         ("bandit", "draft_lengths", [[0], [0, 15]], [[], [1, 1], [-1], [0, 10**15]]),

@@ -20,13 +20,12 @@ class Constants(NamedTuple):
     """Steps over which what an experiment shows is worth something."""
     budget_steps: float = 3.0
     """Steps whose duration is the budget of experiments at the start, and its limit later."""
-    pause_steps: int = 4
-    """Steps after an experiment was found not to be worth its loss until one is considered again."""
+    pause_steps: int = 8
+    """Steps after an experiment was found not to be worth its loss until one is considered again; also those that may
+    run on a plan without drafts, where none would pay even if all estimates were better."""
     deviations: float = 1.0
     """Standard deviations by which estimates are better in the plan that an experiment is made for."""
     outcome_variance: float = 0.2
     """p · (1 − p) of a typical draft token."""
     idle_steps: float = 200.0
     """Steps without drafts in which what is known about the drafter's acceptance decays by a factor e."""
-    settled_steps: int = 8
-    """Steps that may run on a plan without drafts, where none would pay even if all estimates were better."""

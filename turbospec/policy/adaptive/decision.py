@@ -115,6 +115,7 @@ def decide(
     facts: StepFacts,
     graph_lengths: IntArray,
     slack: FloatArray,
+    added_seconds: float,
     first_token_weight: float,
     constants: Constants,
 ) -> Decision:
@@ -129,7 +130,8 @@ def decide(
         work: (4, at least n + m, K + 3) scratch space, for n requests of which a look-up found something for m.
         counts, sums: (K + 1, BINS) scratch space.
         requests, facts, graph_lengths: of the view.
-        slack: (n,) seconds within which the step must end for each request; empty for no SLO.
+        slack: (n,) seconds within which the step must end for each request; empty for no TPOT SLO.
+        added_seconds: that drafts may add to the step; infinite for no TTFT SLO.
         first_token_weight: a setting.
         constants: of the policy.
     """
@@ -176,7 +178,7 @@ def decide(
     price = rate * waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
 
     lengths = np.zeros(size, np.int64)
-    longest = max_seconds(slack, plain_seconds)
+    longest = max_seconds(slack, plain_seconds, added_seconds)
     padded = best_lengths(gains, costs, price, charged, longest, lengths)
     if not math.isinf(longest):
         padded = shorten(lengths, n, padded, costs, lag_seconds, longest)

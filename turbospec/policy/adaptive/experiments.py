@@ -10,7 +10,7 @@ import numpy as np
 from turbospec.exploration.knowledge_gradient import improvement, learnt_seconds
 from turbospec.interface import FloatArray, IntArray
 from turbospec.models.acceptance import ONE_BUCKET, fill_survival
-from turbospec.models.logistic import CLASS_PRIOR_VARIANCE, MAX_CLASSES, Terms, between_request_variance, posterior
+from turbospec.models.logistic import MAX_CLASSES, PRIOR_VARIANCE, Terms, between_request_variance, posterior
 from turbospec.models.step_cost import CATCH_UP, DRAFT, SIZE
 from turbospec.planning.best_lengths import Gains, best_lengths, consider, empty_gains
 from turbospec.planning.gain_histogram import LinearCosts, drafter_work, plan_seconds
@@ -176,7 +176,7 @@ def _hidden_gain(
         for j in range(min(target[i], depth)):
             hidden += better[i, j] - min(survival[i, j], better[i, j])
         own = posterior(terms.requests, rows[i], between_variance)[1]
-        own += posterior(terms.classes, class_ids[i] % MAX_CLASSES, CLASS_PRIOR_VARIANCE)[1]
+        own += posterior(terms.classes, class_ids[i] % MAX_CLASSES, PRIOR_VARIANCE)[1]
         variance += (terms.level[1] + own / n) / n
     return hidden / deviations, variance
 

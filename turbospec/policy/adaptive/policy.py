@@ -6,6 +6,7 @@ What a plan is worth is in `turbospec.planning.objective`, what an experiment is
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from turbospec.models.acceptance import ONE_BUCKET, AcceptanceModel, VerifiedDra
 from turbospec.models.latency import LatencyModel
 from turbospec.models.step_cost import initial_cost
 from turbospec.planning.gain_histogram import BINS
-from turbospec.planning.slo import TpotSlo
+from turbospec.planning.slo import TpotSlo, TtftSlo
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.policy.adaptive.decision import SERVER, StepFacts, decide
 from turbospec.policy.adaptive.experiments import Requests
@@ -52,7 +53,8 @@ class AdaptivePolicy:
         self.server: Any = np.zeros(1, SERVER)
         self.server["considered_at"] = -self.constants.pause_steps
         self.server["drafted_at"] = self.server["looked_up_at"] = -1
-        self.slo: TpotSlo | None = None
+        self.tpot_slo: TpotSlo | None = None
+        self.ttft_slo: TtftSlo | None = None
         self._constants = unnamed(self.constants)
         self._graph_lengths: tuple[int, ...] = ()
         self._graph_array = np.zeros(0, np.int64)
@@ -72,9 +74,12 @@ class AdaptivePolicy:
             self.lookup.reset(new, self.acceptance.slots.capacity)
             self._tokens_per_step = np.resize(self._tokens_per_step, self.acceptance.slots.capacity)
             self._tokens_per_step[new] = 0.0
-        if self.slo is not None:
-            self.slo.reset(new, self.acceptance.slots.capacity)
-            self.slo.record_first_tokens(view, rows)
+        if self.tpot_slo is not None:
+            self.tpot_slo.reset(new, self.acceptance.slots.capacity)
+            self.tpot_slo.record_first_tokens(view, rows)
+        if self.ttft_slo is not None:
+            self.ttft_slo.reset(new, self.acceptance.slots.capacity)
+            self.ttft_slo.record_arrivals(view, rows, new)
         found, buckets = NO_LENGTHS, ONE_BUCKET
         if view.lookup is not None:
             found, buckets = view.lookup.lengths, score_buckets(view.lookup.scores)
@@ -108,7 +113,8 @@ class AdaptivePolicy:
             cast(Requests, (*columns, limits, found, buckets)),
             cast(StepFacts, facts),
             self._graph_array,
-            NO_TARGET if self.slo is None else self.slo.slack(view, rows),
+            NO_TARGET if self.tpot_slo is None else self.tpot_slo.slack(view, rows),
+            math.inf if self.ttft_slo is None else self.ttft_slo.added_seconds,
             self.config.first_token_weight,
             self._constants,
         )
@@ -116,7 +122,7 @@ class AdaptivePolicy:
             decided
         )
         experiment = extra_seconds != 0.0
-        valid_steps = self.constants.settled_steps if settled else 1
+        valid_steps = self.constants.pause_steps if settled else 1
         last_step = view.step + valid_steps - 1
         self._records.put(view.step, (view, rows, buckets, last_step, price, extra_seconds, best_gain))
         return StepPlan(
@@ -137,6 +143,8 @@ class AdaptivePolicy:
         view, rows, buckets, last_step, price, extra_seconds, best_gain = record
         if outcome.step > last_step or len(outcome.drafted) != len(rows):
             return  # the step was planned again for another batch
+        if self.ttft_slo is not None:
+            self.ttft_slo.learn(view, rows, outcome)
         drafts = (rows, view.class_ids, buckets, outcome.drafted, outcome.accepted, outcome.truncated)
         measured = (
             outcome.step,
@@ -175,10 +183,12 @@ class AdaptivePolicy:
     def _start(self, max_draft: int) -> None:
         """Make the models of a drafter, for drafts of up to `max_draft` tokens, and scratch space."""
         self.acceptance = AcceptanceModel(max_draft, idle_memory=self.constants.idle_steps)
-        self.lookup = lookup_model(self.acceptance.slots.capacity, memory=self.acceptance.memory)
+        self.lookup = lookup_model(self.acceptance.slots.capacity)
         self._tokens_per_step = np.zeros(self.acceptance.slots.capacity)
         self._work = np.zeros((4, 64, max_draft + SCRATCH_COLUMNS))
         self._counts, self._sums = np.zeros((max_draft + 1, BINS), np.int64), np.zeros((max_draft + 1, BINS))
         self._records = PlansInFlight[_Record]()  # their rows are those of the models before
         if self.config.tpot_slo_ms is not None:
-            self.slo = TpotSlo(self.config.tpot_slo_ms / 1e3, self.acceptance.slots.capacity)
+            self.tpot_slo = TpotSlo(self.config.tpot_slo_ms / 1e3, self.acceptance.slots.capacity)
+        if self.config.ttft_slo_ms is not None:
+            self.ttft_slo = TtftSlo(self.config.ttft_slo_ms / 1e3, self.acceptance.slots.capacity)

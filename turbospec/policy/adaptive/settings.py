@@ -32,3 +32,7 @@ class AdaptiveSettings(PolicyConfig, ABC):
         default=None,
         description="TPOT objective: drafts never make a request miss it that would meet it without drafts.",
     )
+    ttft_slo_ms: Annotated[float, Field(gt=0, le=1e7, json_schema_extra=CEILING)] | None = Field(
+        default=None,
+        description="P99 TTFT objective: drafts add so little to steps that at most one first token in 100 is late.",
+    )

@@ -45,14 +45,9 @@ _ALL = (
         {"idle_steps": NEVER},
     ),
     Mechanism(
-        "plan-reuse",
-        "a plan without drafts is reused where no draft would pay with better estimates either. Without: every step "
-        "is planned",
-        {"settled_steps": 1},
-    ),
-    Mechanism(
         "pause",
-        "steps until an experiment is considered again. Without: considered in every step",
+        "steps until an experiment is considered again, or a plan without drafts is made anew where no draft would pay "
+        "with better estimates either. Without: every step",
         {"pause_steps": 1},
     ),
     Mechanism(

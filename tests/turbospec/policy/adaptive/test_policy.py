@@ -291,6 +291,32 @@ def test_a_loose_promise_changes_nothing() -> None:
     assert loose == pytest.approx(mean_rate(adaptive, GOOD, 4), rel=0.03)
 
 
+def test_the_ttft_objective_limits_what_drafts_add_to_a_step() -> None:
+    policy = adaptive(measured_profile(), ttft_slo_ms=30.0)
+    assert policy.ttft_slo is not None
+    added = []
+    for step in range(20):
+        policy.ttft_slo.added_seconds = 0.030 / (1 + step)
+        view = make_view(8, step=step, first_pass_every_step=False)
+        without = policy.plan(replace(view, draft_limits=np.zeros(8, np.int64))).predicted_seconds
+        added.append(policy.plan(view).predicted_seconds - without)
+        assert added[-1] <= policy.ttft_slo.added_seconds + 1e-9
+    assert added[0] > added[-1]
+
+
+def test_late_first_tokens_shorten_drafts() -> None:
+    """All first tokens take longer than a millisecond."""
+    free, bound = (serve(adaptive(**target), GOOD, 8) for target in ({}, {"ttft_slo_ms": 1.0}))
+    assert bound.mean_draft_length < 0.1 * free.mean_draft_length
+
+
+def test_a_loose_ttft_objective_changes_nothing() -> None:
+    free, loose = (serve(adaptive(**target), GOOD, 4) for target in ({}, {"ttft_slo_ms": 10_000.0}))
+    assert [step.plan.draft_lengths.tolist() for step in loose.steps] == [
+        step.plan.draft_lengths.tolist() for step in free.steps
+    ]
+
+
 def test_predictions_hold() -> None:
     steps = [
         step
