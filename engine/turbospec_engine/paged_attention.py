@@ -63,7 +63,8 @@ def _paged_attention(query, keys, values, rows, scale, head_parts, out):
     block_tables, query_starts, query_lens, context_lens, block_size, block_stride, kv_heads = rows
     group = query.shape[1] // kv_heads
     head_dim = query.shape[2]
-    width = kv_heads * head_dim
+    shape = (block_size, kv_heads, head_dim)
+    numbers = block_size * kv_heads * head_dim
     for task in prange(len(query_lens) * head_parts):
         row, part = task // head_parts, task % head_parts
         first_head, last_head = part * kv_heads // head_parts, (part + 1) * kv_heads // head_parts
@@ -74,15 +75,16 @@ def _paged_attention(query, keys, values, rows, scale, head_parts, out):
         # Blocks outermost: each key is read from memory once for all heads and queries.
         for block in range(num_blocks):
             base = block_tables[row, block] * block_stride
+            block_keys = keys[base : base + numbers].reshape(shape)
             count = min(block_size, context - block * block_size)
             for head in range(first_head, last_head):
                 for index in range(group * length):
                     one = query[start + index // group, head * group + index % group]
                     scores = weights[head - first_head, index]
                     for offset in range(count):
-                        score, first = np.float32(0), base + (offset * kv_heads + head) * head_dim
+                        score = np.float32(0)
                         for d in range(head_dim):
-                            score += one[d] * keys[first + d]
+                            score += one[d] * block_keys[offset, head, d]
                         scores[block * block_size + offset] = score * scale
 
         for head in range(first_head, last_head):
@@ -104,29 +106,28 @@ def _paged_attention(query, keys, values, rows, scale, head_parts, out):
 
         for block in range(num_blocks):
             base = block_tables[row, block] * block_stride
+            block_values = values[base : base + numbers].reshape(shape)
             for head in range(first_head, last_head):
                 for index in range(group * length):
                     weight = weights[head - first_head, index, block * block_size : (block + 1) * block_size]
                     one = out[start + index // group, head * group + index % group]
                     offset = 0
                     while offset + _UNROLL <= block_size:
-                        value = base + (offset * kv_heads + head) * head_dim
                         for d in range(head_dim):
                             one[d] += (
-                                weight[offset] * values[value + d]
-                                + weight[offset + 1] * values[value + width + d]
-                                + weight[offset + 2] * values[value + 2 * width + d]
-                                + weight[offset + 3] * values[value + 3 * width + d]
-                                + weight[offset + 4] * values[value + 4 * width + d]
-                                + weight[offset + 5] * values[value + 5 * width + d]
-                                + weight[offset + 6] * values[value + 6 * width + d]
-                                + weight[offset + 7] * values[value + 7 * width + d]
+                                weight[offset] * block_values[offset, head, d]
+                                + weight[offset + 1] * block_values[offset + 1, head, d]
+                                + weight[offset + 2] * block_values[offset + 2, head, d]
+                                + weight[offset + 3] * block_values[offset + 3, head, d]
+                                + weight[offset + 4] * block_values[offset + 4, head, d]
+                                + weight[offset + 5] * block_values[offset + 5, head, d]
+                                + weight[offset + 6] * block_values[offset + 6, head, d]
+                                + weight[offset + 7] * block_values[offset + 7, head, d]
                             )
                         offset += _UNROLL
                     while offset < block_size:
-                        value = base + (offset * kv_heads + head) * head_dim
                         for d in range(head_dim):
-                            one[d] += weight[offset] * values[value + d]
+                            one[d] += weight[offset] * block_values[offset, head, d]
                         offset += 1
 
 
