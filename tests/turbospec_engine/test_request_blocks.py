@@ -24,7 +24,7 @@ from turbospec import StepView, UserError
 from turbospec_engine import Engine, SamplingParams, request_blocks
 from turbospec_engine.blocks import BlockAllocator, PartAllocator
 from turbospec_engine.config import EngineConfig
-from turbospec_engine.drafter.sequential import SequentialDrafter
+from turbospec_engine.drafter.draft_model import DraftModel
 from turbospec_engine.kv_store import KVShape, drafter_parts
 from turbospec_engine.request_blocks import IDLE_STEPS
 
@@ -87,7 +87,7 @@ def test_drafts_after_giving_back_are_those_of_a_fresh_drafter(llama: Pair) -> N
     engine = Engine(llama.config(**FULL), Phases(longest=0))
     engine.add_request([5, 6, 7] * 9, SamplingParams(max_tokens=60, ignore_eos=True))
     (request,) = engine._requests.values()
-    assert isinstance(engine.drafter, SequentialDrafter)
+    assert isinstance(engine.drafter, DraftModel)
     for _ in range(10):
         engine.step()
     blocks = engine.scheduler.blocks
