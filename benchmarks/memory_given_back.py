@@ -20,11 +20,23 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from turbospec.policy import load_controller
+from turbospec import StepOutcome, StepPlan, StepView
+from turbospec.controller import Controller, GuardConfig
+from turbospec.policy import load_policy
 from turbospec_bench.texts import read_texts
 from turbospec_engine import Engine, EngineConfig, Models, SamplingParams
 
 MEMORIES = ("reserved", "shared")
+
+
+@dataclass(slots=True)
+class DraftCount:
+    """Counts the verified draft tokens of an engine."""
+
+    drafted: int = 0
+
+    def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
+        self.drafted += int(outcome.drafted.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,7 @@ class Figures:
     running: float
     most_running: int
     preemptions: int
+    drafted: int
     given_back: int
     outputs: list[tuple[int, ...]]
 
@@ -75,26 +88,29 @@ def play(drafter: Path, options: argparse.Namespace) -> None:
         options.target, drafter, max_num_seqs=64, max_num_batched_tokens=512, num_blocks=options.blocks, max_draft=5
     )
     models = Models.load(config)
-    engines = {
-        memory: Engine(replace(config, drafter_memory=memory), load_controller(options.policy), models=models)
-        for memory in MEMORIES
-    }
+    engines: dict[str, Engine] = {}
+    counts = {memory: DraftCount() for memory in MEMORIES}
+    for memory, count in counts.items():
+        # A busy machine must not make the guard replace the policy.
+        guard = GuardConfig(max_decision_seconds=1.0)
+        controller = Controller(load_policy(options.policy), guard=guard, listeners=[count])
+        engines[memory] = Engine(replace(config, drafter_memory=memory), controller, models=models)
     texts = read_texts(Path(f"workloads/{options.workload}.jsonl"))
     print(f"{'round':5} {'memory':9} {'tokens/s':>8} {'steps':>6} {'running':>8} {'most':>5} {'preempted':>9} "
-          f"{'given back':>10} {'same outputs':>12}")  # fmt: skip
+          f"{'drafted':>8} {'given back':>10} {'same outputs':>12}")  # fmt: skip
     for number in range(options.rounds + 1):
         rng = np.random.default_rng(number)
         prompts = [texts[int(index)] for index in rng.integers(len(texts), size=options.requests)]
         order = MEMORIES if number % 2 else MEMORIES[::-1]
-        runs = {memory: serve(engines[memory], prompts, options) for memory in order}
+        runs = {memory: serve(engines[memory], counts[memory], prompts, options) for memory in order}
         for memory, run in runs.items() if number else ():
             same = sum(a == b for a, b in zip(run.outputs, runs["reserved"].outputs, strict=True))
             print(f"{number:5} {memory:9} {run.tokens_per_second:8.0f} {run.steps:6} {run.running:8.2f} "
-                  f"{run.most_running:5} {run.preemptions:9} {run.given_back:10} "
+                  f"{run.most_running:5} {run.preemptions:9} {run.drafted:8} {run.given_back:10} "
                   f"{same:8}/{len(run.outputs)}", flush=True)  # fmt: skip
 
 
-def serve(engine: Engine, prompts: list[str], options: argparse.Namespace) -> Figures:
+def serve(engine: Engine, count: DraftCount, prompts: list[str], options: argparse.Namespace) -> Figures:
     """Serve a round in an idle engine."""
     tokenizer, scheduler = engine.tokenizer, engine.scheduler
     params = SamplingParams(max_tokens=options.output_tokens, ignore_eos=True)
@@ -104,6 +120,7 @@ def serve(engine: Engine, prompts: list[str], options: argparse.Namespace) -> Fi
         for prompt in prompts
     ]
     running: list[int] = []
+    count.drafted = 0
     while engine.has_work():
         engine.step()
         running.append(len(scheduler.running))
@@ -114,6 +131,7 @@ def serve(engine: Engine, prompts: list[str], options: argparse.Namespace) -> Fi
         running=float(np.mean(running)),
         most_running=max(running),
         preemptions=scheduler.num_preemptions - preempted,
+        drafted=count.drafted,
         given_back=scheduler.blocks.num_given_back - given_back,
         outputs=[tuple(request.output_tokens.tolist()) for request in requests],
     )
