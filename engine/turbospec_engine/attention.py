@@ -48,30 +48,29 @@ class RaggedBatch:
         """(rows,) index of each row's first token in the pass."""
         return np.cumsum(self.query_lens) - self.query_lens
 
-    def slots(self, block_size: int) -> IntArray:
-        """(tokens,) slot of each token in the KV store."""
+    def slots(self, block_size: int) -> tuple[IntArray, IntArray]:
+        """(tokens,) block of each token in the KV store, and (tokens,) its place in the block."""
         positions = self.positions
         rows = np.repeat(np.arange(len(self.query_lens)), self.query_lens)
-        return self.block_tables[rows, positions // block_size] * block_size + positions % block_size
+        return self.block_tables[rows, positions // block_size], positions % block_size
 
-    def context_slots(self, rows: IntArray, block_size: int) -> IntArray:
-        """(rows, longest context) slots of some rows' whole contexts; undefined past a row's own context."""
+    def context_slots(self, rows: IntArray, block_size: int) -> tuple[IntArray, IntArray]:
+        """(rows, longest context) blocks of some rows' whole contexts, undefined past a row's own context, and (longest
+        context,) the places in the blocks."""
         positions = np.arange(self.context_lens[rows].max())
-        return self.block_tables[rows][:, positions // block_size] * block_size + positions % block_size
+        return self.block_tables[rows][:, positions // block_size], positions % block_size
 
 
 class Rows(Protocol):
     """Some rows of a pass, and how their attention is computed."""
 
-    def attend(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, out: torch.Tensor
-    ) -> None:
+    def attend(self, query: torch.Tensor, store: KVStore, layer: int, scale: float, out: torch.Tensor) -> None:
         """Compute the attention of these rows' queries and write their part of `out`.
 
         Args:
             query: (tokens, heads, head_dim) of the whole pass.
-            keys: (slots, kv_heads, head_dim).
-            values: as `keys`.
+            store: keys and values.
+            layer: index of the layer.
             scale: factor on the scores.
             out: as `query`.
         """
@@ -88,19 +87,17 @@ class GatheredRows:
         last_seen = (context_lens - query_lens)[:, None] + columns
         mask = np.arange(context_lens.max()) <= last_seen[:, None, :, None]
         self.tokens = torch.from_numpy(batch.query_starts[rows][:, None] + columns).to(device)
-        self.slots = torch.from_numpy(batch.context_slots(rows, block_size)).to(device)
+        self.slots = on_device(batch.context_slots(rows, block_size), device)
         self.mask = torch.from_numpy(mask).to(device)
 
-    def attend(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, out: torch.Tensor
-    ) -> None:
+    def attend(self, query: torch.Tensor, store: KVStore, layer: int, scale: float, out: torch.Tensor) -> None:
         attended = scaled_dot_product_attention(
             query[self.tokens].transpose(1, 2),
-            keys[self.slots].transpose(1, 2),
-            values[self.slots].transpose(1, 2),
+            store.keys[layer][self.slots].transpose(1, 2),
+            store.values[layer][self.slots].transpose(1, 2),
             attn_mask=self.mask,
             scale=scale,
-            enable_gqa=query.shape[1] != keys.shape[1],
+            enable_gqa=query.shape[1] != store.shape.kv_heads,
         )
         out[self.tokens] = attended.transpose(1, 2)
 
@@ -108,19 +105,20 @@ class GatheredRows:
 class KernelRows:
     """Short rows, attended by the CPU kernel without gathering keys; float32 only."""
 
-    def __init__(self, batch: RaggedBatch, rows: IntArray, block_size: int) -> None:
+    def __init__(self, batch: RaggedBatch, rows: IntArray, store: KVStore) -> None:
         self.rows = PagedRows(
             batch.block_tables[rows],
             batch.query_starts[rows],
             batch.query_lens[rows],
             batch.context_lens[rows],
-            block_size,
+            store.block_size,
+            store.block_stride,
+            store.shape.kv_heads,
         )
 
-    def attend(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, out: torch.Tensor
-    ) -> None:
-        paged_attention(query.contiguous().numpy(), keys.numpy(), values.numpy(), self.rows, scale, out.numpy())
+    def attend(self, query: torch.Tensor, store: KVStore, layer: int, scale: float, out: torch.Tensor) -> None:
+        keys, values = store.flat_keys[layer].numpy(), store.flat_values[layer].numpy()
+        paged_attention(query.contiguous().numpy(), keys, values, self.rows, scale, out.numpy())
 
 
 class LongRow:
@@ -130,23 +128,21 @@ class LongRow:
         length, context = int(batch.query_lens[row]), int(batch.context_lens[row])
         start = int(batch.query_starts[row])
         self.span = slice(start, start + length)
-        self.slots = torch.from_numpy(batch.context_slots(np.array([row]), block_size)).to(device)
+        self.slots = on_device(batch.context_slots(np.array([row]), block_size), device)
         self.mask = None
         if context > length:
             mask = np.arange(context) <= np.arange(context - length, context)[:, None]
             self.mask = torch.from_numpy(mask[None, None]).to(device)
 
-    def attend(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, out: torch.Tensor
-    ) -> None:
+    def attend(self, query: torch.Tensor, store: KVStore, layer: int, scale: float, out: torch.Tensor) -> None:
         attended = scaled_dot_product_attention(
             query[None, self.span].transpose(1, 2),
-            keys[self.slots].transpose(1, 2),
-            values[self.slots].transpose(1, 2),
+            store.keys[layer][self.slots].transpose(1, 2),
+            store.values[layer][self.slots].transpose(1, 2),
             attn_mask=self.mask,
             is_causal=self.mask is None,
             scale=scale,
-            enable_gqa=query.shape[1] != keys.shape[1],
+            enable_gqa=query.shape[1] != store.shape.kv_heads,
         )
         out[self.span] = attended[0].transpose(0, 1)
 
@@ -156,13 +152,13 @@ class PagedAttention:
 
     def __init__(self, batch: RaggedBatch, store: KVStore, device: torch.device) -> None:
         self.store = store
-        self.slots = torch.from_numpy(batch.slots(store.block_size)).to(device)
+        self.slots = on_device(batch.slots(store.block_size), device)
         long = np.flatnonzero(batch.query_lens > SHORT_QUERY).tolist()
         self.parts: list[Rows] = []
         self.parts += [LongRow(batch, row, store.block_size, device) for row in long]
         short = np.flatnonzero(batch.query_lens <= SHORT_QUERY)
         if len(short) and device.type == "cpu":
-            self.parts.append(KernelRows(batch, short, store.block_size))
+            self.parts.append(KernelRows(batch, short, store))
         elif len(short):
             self.parts.append(GatheredRows(batch, short, store.block_size, device))
 
@@ -185,8 +181,14 @@ class PagedAttention:
         self.store.write(layer, self.slots, key.to(dtype), value.to(dtype))
         out = torch.empty(query.shape, dtype=dtype, device=query.device)
         for rows in self.parts:
-            rows.attend(query.to(dtype), self.store.keys[layer], self.store.values[layer], scale, out)
+            rows.attend(query.to(dtype), self.store, layer, scale, out)
         return out.to(query.dtype)
+
+
+def on_device(slots: tuple[IntArray, IntArray], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The slots that a `RaggedBatch` names, as indices of tensors on `device`."""
+    blocks, places = slots
+    return torch.from_numpy(blocks).to(device), torch.from_numpy(places).to(device)
 
 
 def paged_attention_forward(

@@ -23,6 +23,8 @@ LOOKUPS = (NGRAM, SUFFIX)
 
 EmitOrder = Literal["before_draft", "after_draft"]
 
+DrafterMemory = Literal["shared", "reserved"]
+
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 THREADS_A_CORE = 4
@@ -56,7 +58,11 @@ class EngineConfig:
     block_size: int = 16
     """Tokens in a block of the KV cache."""
     num_blocks: int | None = None
-    """Blocks of the KV cache; None: enough for `max_num_seqs` requests of `max_model_len` tokens, up to 2 GiB."""
+    """Blocks of the KV cache, of which the drafter takes its own; None: enough for `max_num_seqs` requests of
+    `max_model_len` tokens, up to 2 GiB."""
+    drafter_memory: DrafterMemory = "shared"
+    """Whether KV blocks of a drafter that is off for long are given back to the target ("shared"), or every request
+    holds them as long as it runs ("reserved")."""
     max_model_len: int | None = None
     """Most tokens of prompt and output together; None: the target's own limit."""
     max_draft: int = 15
@@ -95,6 +101,8 @@ class EngineConfig:
             )
         if self.emit not in ("before_draft", "after_draft"):
             raise UserError(f"emit={self.emit!r} is unknown; use 'before_draft' or 'after_draft'")
+        if self.drafter_memory not in ("shared", "reserved"):
+            raise UserError(f"drafter_memory={self.drafter_memory!r} is unknown; use 'shared' or 'reserved'")
         if not isinstance(self.device, str) or not DEVICE.fullmatch(self.device):
             raise UserError(f"device={self.device!r} is unknown; use cpu, cuda, or cuda:1 for the second of them")
         if not isinstance(self.dtype, str) or self.dtype not in DTYPES:

@@ -23,7 +23,8 @@ from turbospec_engine.outcome import step_outcome
 from turbospec_engine.planned_step import PlannedStep
 from turbospec_engine.planning import StepPlanner
 from turbospec_engine.request import Completion, FinishReason, Request, RequestOutput, SamplingParams
-from turbospec_engine.runner import ModelRunner
+from turbospec_engine.request_blocks import RequestBlocks
+from turbospec_engine.runner import ModelRunner, kv_memory
 from turbospec_engine.scheduler import Scheduler
 from turbospec_engine.verification import Verification, verify_step
 
@@ -59,15 +60,20 @@ class Engine:
         self.max_model_len = sizing.max_model_len(config, self.models)
         num_blocks = sizing.num_blocks(config, self.models, self.max_model_len)
         self.allocator = BlockAllocator(num_blocks, config.block_size)
-        self.scheduler = Scheduler(self.allocator, config.max_num_seqs, config.max_num_batched_tokens)
-        self.drafter = drafter or build_drafter(config, self.models, num_blocks)
+        memory = kv_memory(self.models.target, num_blocks, config.block_size)
+        draft_blocks = None
+        if drafter is None:
+            drafter, draft_blocks = build_drafter(config, self.models, memory, self.allocator)
+        self.drafter = drafter
+        blocks = RequestBlocks(self.allocator, draft_blocks, gives_back=config.drafter_memory == "shared")
+        self.scheduler = Scheduler(blocks, config.max_num_seqs, config.max_num_batched_tokens)
         if self.lookup is not None and (self.drafter is None or isinstance(self.drafter, LookupDrafter)):
             raise UserError(
                 "a look-up is a second source, but there is no drafter with a model; name one, or use the look-up as "
                 "drafter"
             )
         hidden_states = self.drafter.hidden_states if self.drafter else None
-        self.target = ModelRunner(self.models.target, num_blocks, config.block_size, hidden_states)
+        self.target = ModelRunner(self.models.target, memory.store(memory.shape), hidden_states)
         self.target.warm_up()
         self._planner = StepPlanner(config, self.scheduler, self.drafter, self.lookup)
         longest = max(config.max_draft, self._planner.max_draft)
@@ -228,8 +234,7 @@ class Engine:
             if emission.finish_reason is not None:
                 self._finish(request, emission.finish_reason)
             else:
-                # KV blocks that only rejected drafts needed.
-                self.allocator.shrink(request.block_ids, request.computed)
+                self.scheduler.blocks.trim(request)
             emissions[row] = emission
         return emissions
 

@@ -8,31 +8,40 @@ import torch
 
 
 class HiddenStates:
-    """The hidden states that enter some of the target's layers, addressed by the slots of the KV cache.
+    """The hidden states that enter some of the target's layers, addressed by the slots of its KV cache.
 
     They stay as long as a request's KV blocks. A drafter that was idle for some steps finds here what it has missed.
 
     Args:
         layers: the layers, counted from 0.
         width: size of one layer's state.
-        num_slots: slots of the KV cache.
+        num_blocks: blocks of the KV cache.
+        block_size: tokens in a block.
     """
 
     def __init__(
-        self, layers: Sequence[int], width: int, num_slots: int, *, dtype: torch.dtype, device: torch.device
+        self,
+        layers: Sequence[int],
+        width: int,
+        num_blocks: int,
+        block_size: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.layers = tuple(layers)
-        self._states = torch.zeros(num_slots, len(self.layers) * width, dtype=dtype, device=device)
+        self.block_size = block_size
+        self._states = torch.zeros(num_blocks, block_size, len(self.layers) * width, dtype=dtype, device=device)
 
-    def write(self, slots: torch.Tensor, entering: Sequence[torch.Tensor]) -> None:
+    def write(self, slots: tuple[torch.Tensor, torch.Tensor], entering: Sequence[torch.Tensor]) -> None:
         """Store the states of a pass.
 
         Args:
-            slots: (tokens,) the tokens' slots.
+            slots: (tokens,) block of each token, and (tokens,) its place there.
             entering: (1, tokens, width) for each layer of the target; only those of `layers` are read.
         """
-        self._states.index_copy_(0, slots, torch.cat([entering[layer][0] for layer in self.layers], dim=-1))
+        self._states[slots] = torch.cat([entering[layer][0] for layer in self.layers], dim=-1)
 
-    def read(self, slots: torch.Tensor) -> torch.Tensor:
-        """(tokens, layers · width) states at `slots`, shape (tokens,), the layers side by side."""
+    def read(self, slots: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """(tokens, layers · width) states at `slots`, as in `write`, the layers side by side."""
         return self._states[slots]

@@ -36,7 +36,10 @@ class PagedRows(NamedTuple):
     context_lens: IntArray
     """(rows,) keys of each row."""
     block_size: int
-    """Slots in a block."""
+    """Tokens in a block."""
+    block_stride: int
+    """Numbers of `keys` from one block to the next."""
+    kv_heads: int
 
 
 @njit(fastmath=True, inline="always")
@@ -57,10 +60,11 @@ def _exp(x):
 
 @njit(parallel=True, fastmath=True, cache=True)
 def _paged_attention(query, keys, values, rows, scale, head_parts, out):
-    block_tables, query_starts, query_lens, context_lens, block_size = rows
-    kv_heads = keys.shape[1]
+    block_tables, query_starts, query_lens, context_lens, block_size, block_stride, kv_heads = rows
     group = query.shape[1] // kv_heads
     head_dim = query.shape[2]
+    shape = (block_size, kv_heads, head_dim)
+    numbers = block_size * kv_heads * head_dim
     for task in prange(len(query_lens) * head_parts):
         row, part = task // head_parts, task % head_parts
         first_head, last_head = part * kv_heads // head_parts, (part + 1) * kv_heads // head_parts
@@ -70,7 +74,8 @@ def _paged_attention(query, keys, values, rows, scale, head_parts, out):
 
         # Blocks outermost: each key is read from memory once for all heads and queries.
         for block in range(num_blocks):
-            base = block_tables[row, block] * block_size
+            base = block_tables[row, block] * block_stride
+            block_keys = keys[base : base + numbers].reshape(shape)
             count = min(block_size, context - block * block_size)
             for head in range(first_head, last_head):
                 for index in range(group * length):
@@ -79,7 +84,7 @@ def _paged_attention(query, keys, values, rows, scale, head_parts, out):
                     for offset in range(count):
                         score = np.float32(0)
                         for d in range(head_dim):
-                            score += one[d] * keys[base + offset, head, d]
+                            score += one[d] * block_keys[offset, head, d]
                         scores[block * block_size + offset] = score * scale
 
         for head in range(first_head, last_head):
@@ -100,29 +105,29 @@ def _paged_attention(query, keys, values, rows, scale, head_parts, out):
                 out[start + index // group, head * group + index % group] = 0
 
         for block in range(num_blocks):
-            base = block_tables[row, block] * block_size
+            base = block_tables[row, block] * block_stride
+            block_values = values[base : base + numbers].reshape(shape)
             for head in range(first_head, last_head):
                 for index in range(group * length):
                     weight = weights[head - first_head, index, block * block_size : (block + 1) * block_size]
                     one = out[start + index // group, head * group + index % group]
                     offset = 0
                     while offset + _UNROLL <= block_size:
-                        value = base + offset
                         for d in range(head_dim):
                             one[d] += (
-                                weight[offset] * values[value, head, d]
-                                + weight[offset + 1] * values[value + 1, head, d]
-                                + weight[offset + 2] * values[value + 2, head, d]
-                                + weight[offset + 3] * values[value + 3, head, d]
-                                + weight[offset + 4] * values[value + 4, head, d]
-                                + weight[offset + 5] * values[value + 5, head, d]
-                                + weight[offset + 6] * values[value + 6, head, d]
-                                + weight[offset + 7] * values[value + 7, head, d]
+                                weight[offset] * block_values[offset, head, d]
+                                + weight[offset + 1] * block_values[offset + 1, head, d]
+                                + weight[offset + 2] * block_values[offset + 2, head, d]
+                                + weight[offset + 3] * block_values[offset + 3, head, d]
+                                + weight[offset + 4] * block_values[offset + 4, head, d]
+                                + weight[offset + 5] * block_values[offset + 5, head, d]
+                                + weight[offset + 6] * block_values[offset + 6, head, d]
+                                + weight[offset + 7] * block_values[offset + 7, head, d]
                             )
                         offset += _UNROLL
                     while offset < block_size:
                         for d in range(head_dim):
-                            one[d] += weight[offset] * values[base + offset, head, d]
+                            one[d] += weight[offset] * block_values[offset, head, d]
                         offset += 1
 
 
@@ -133,7 +138,7 @@ def paged_attention(
 
     Args:
         query: (tokens, heads, head_dim); a row's queries are its context's last tokens.
-        keys: (slots, kv_heads, head_dim), already holding this pass's own.
+        keys: (blocks · block stride,) already holding this pass's own; in a block (block size, kv_heads, head_dim).
         values: as `keys`.
         rows: the rows to attend.
         scale: factor on the scores.
@@ -142,5 +147,5 @@ def paged_attention(
     numba.set_num_threads(min(torch.get_num_threads(), MAX_THREADS))
     # Few rows: a task for each head, to occupy all threads. Many rows: a task for all heads of a row, which together
     # read memory sequentially.
-    head_parts = keys.shape[1] if len(rows.query_lens) < 2 * numba.get_num_threads() else 1
+    head_parts = rows.kv_heads if len(rows.query_lens) < 2 * numba.get_num_threads() else 1
     _paged_attention(query, keys, values, rows, np.float32(scale), head_parts, out)

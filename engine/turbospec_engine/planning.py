@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from turbospec import LookupView, Phase, Source, StepPlan, StepView, UserError
-from turbospec.interface import IntArray
+from turbospec.interface import BoolArray, IntArray
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.draft import Draft
 from turbospec_engine.drafter import Drafter
@@ -25,7 +25,7 @@ class StepPlanner:
     ) -> None:
         self._config = config
         self._scheduler = scheduler
-        self._allocator = scheduler.allocator
+        self._blocks = scheduler.blocks
         self._drafter = drafter
         self._lookup = lookup
         self.max_draft = max(config.max_draft if drafter else 0, config.max_lookup if lookup else 0)
@@ -87,7 +87,9 @@ class StepPlanner:
             UserError: the plan is not within the view's limits.
         """
         sources = _checked_sources(plan, view)
-        lengths = self._allocate(batch, _checked_lengths(plan, view, sources))
+        lengths = _checked_lengths(plan, view, sources)
+        drafting = np.ones(view.size, np.bool_) if sources is None else sources == Source.DRAFTER
+        lengths = self._allocate(batch, view, lengths, drafting)
         longest = int(lengths.max(initial=0))
         # For each request that samples: one uniform for the token after the drafts, two for each draft token.
         draws = np.zeros((len(batch.requests), 2 * longest + 1))
@@ -96,7 +98,7 @@ class StepPlanner:
                 draws[row, : 2 * lengths[row] + 1] = request.rng.random(2 * lengths[row] + 1)
         draft_began = time.perf_counter()
         draft = Draft.empty(len(batch.requests))
-        of_drafter = lengths if sources is None else np.where(sources == Source.DRAFTER, lengths, 0)
+        of_drafter = np.where(drafting, lengths, 0)
         if of_drafter.any():
             assert self._drafter is not None  # draft_limits are 0 without one
             draft = self._drafter.propose(batch.requests, of_drafter, draws[:, 1::2], plan.gate)
@@ -125,28 +127,36 @@ class StepPlanner:
         limit = self._within(request, self._config.max_draft)
         if self._drafter.max_model_len is not None:
             limit = max(0, min(limit, self._drafter.max_model_len - request.num_tokens))
-        return limit
+        return self._fitting(request, limit, drafting=True)
 
     def _within(self, request: Request, limit: int) -> int:
-        """A draft limit, within the tokens left, the KV blocks and the request's own cap."""
-        limit = min(limit, request.tokens_left - 1, self._room(request))
+        """A draft limit, within the tokens left, the target's KV blocks and the request's own cap."""
+        limit = min(limit, request.tokens_left - 1)
         if request.params.max_draft is not None:
             limit = min(limit, request.params.max_draft)
-        return max(0, limit)
+        return self._fitting(request, max(0, limit), drafting=False)
 
-    def _allocate(self, batch: ScheduledBatch, lengths: IntArray) -> IntArray:
+    def _allocate(self, batch: ScheduledBatch, view: StepView, lengths: IntArray, drafting: BoolArray) -> IntArray:
         """Allocate KV blocks for drafts, oldest request first, and shorten the drafts that find too few."""
         lengths = lengths.copy()
+        self._blocks.observe_plan(view.draft_limits > 0, drafting & (lengths > 0))
         for row in np.flatnonzero(lengths):
-            request = batch.requests[row]
-            lengths[row] = min(lengths[row], self._room(request))
-            self._allocator.grow(request.block_ids, request.num_tokens + int(lengths[row]))
+            request, of_drafter = batch.requests[row], bool(drafting[row])
+            lengths[row] = self._fitting(request, int(lengths[row]), drafting=of_drafter)
+            if lengths[row]:
+                self._blocks.grow(request, request.num_tokens + int(lengths[row]), drafting=of_drafter)
+            if of_drafter:
+                request.drafted_at = request.decode_steps
+                self._blocks.drafts_lack_blocks |= not lengths[row] and not request.draft_block_ids
         return lengths
 
-    def _room(self, request: Request) -> int:
-        """Draft tokens that fit in the request's own KV blocks and the free ones."""
-        blocks = len(request.block_ids) + self._allocator.num_free
-        return blocks * self._allocator.block_size - request.num_tokens
+    def _fitting(self, request: Request, limit: int, *, drafting: bool) -> int:
+        """Most draft tokens, up to `limit`, that fit in the KV blocks; in the drafter's too where it is `drafting`."""
+        if limit and not self._blocks.fits(request, request.num_tokens + 1, drafting=drafting):
+            return 0
+        while limit and not self._blocks.fits(request, request.num_tokens + limit, drafting=drafting):
+            limit -= 1
+        return limit
 
 
 def _checked_sources(plan: StepPlan, view: StepView) -> IntArray | None:

@@ -130,7 +130,7 @@ def _grid(engine: Engine, rng: np.random.Generator) -> list[tuple[int, int]]:
     contexts = [context for context in CONTEXTS if context + longest < engine.max_request_tokens]
     slots = engine.config.max_num_seqs
     sizes = sorted({*(size for size in REQUESTS if size < slots), min(slots, max(REQUESTS))})
-    cache = engine.allocator.num_blocks * engine.allocator.block_size
+    cache = engine.scheduler.blocks.tokens_with_drafter
     points = [(size, context) for size in sizes for context in contexts if size * (context + longest) <= cache]
     return [points[index] for index in rng.permutation(len(points))]
 

@@ -142,7 +142,12 @@ class Request:
         self.computed = 0
         self.draft_computed = 0
         self.decode_steps = 0
+        self.drafted_at = 0
+        """`decode_steps` at the last step that was planned to draft from the drafter; 0 before."""
         self.block_ids: list[int] = []
+        """The target's KV blocks."""
+        self.draft_block_ids: list[int] = []
+        """The drafter's, where it takes them from the same memory."""
         self.finish_reason: FinishReason | None = None
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,15 +12,14 @@ from turbospec import UserError
 from turbospec.interface import IntArray
 from turbospec_engine.attention import PagedAttention, RaggedBatch
 from turbospec_engine.hidden_states import HiddenStates
-from turbospec_engine.kv_store import KVStore
-from turbospec_engine.request import Request
+from turbospec_engine.kv_store import KVMemory, KVShape, KVStore
 
 
-def kv_shape(model: PreTrainedModel) -> tuple[int, int, int]:
-    """Layers, key/value heads and head dimension of a model's KV cache."""
+def kv_shape(model: PreTrainedModel) -> KVShape:
+    """Shape of a token in a model's KV cache."""
     config: PretrainedConfig = model.config.get_text_config()
     num_heads: int = config.num_attention_heads
-    return (
+    return KVShape(
         config.num_hidden_layers,
         getattr(config, "num_key_value_heads", None) or num_heads,
         getattr(config, "head_dim", None) or config.hidden_size // num_heads,
@@ -30,7 +28,8 @@ def kv_shape(model: PreTrainedModel) -> tuple[int, int, int]:
 
 def kv_bytes_per_token(model: PreTrainedModel) -> int:
     """Bytes that one token's keys and values take in all layers."""
-    return 2 * math.prod(kv_shape(model)) * kv_dtype(model).itemsize
+    shape = kv_shape(model)
+    return 2 * shape.layers * shape.width * kv_dtype(model).itemsize
 
 
 def kv_dtype(model: PreTrainedModel) -> torch.dtype:
@@ -38,41 +37,32 @@ def kv_dtype(model: PreTrainedModel) -> torch.dtype:
     return torch.float32 if model.device.type == "cpu" else model.dtype
 
 
-def block_table(requests: Sequence[Request]) -> IntArray:
-    """(n, most blocks) ids of the requests' KV blocks, padded with 0."""
-    table = np.zeros((len(requests), max(len(request.block_ids) for request in requests)), np.int64)
-    for row, request in enumerate(requests):
-        table[row, : len(request.block_ids)] = request.block_ids
+def block_table(block_lists: Sequence[Sequence[int]]) -> IntArray:
+    """(n, most blocks) ids of n requests' KV blocks, padded with 0."""
+    table = np.zeros((len(block_lists), max(map(len, block_lists))), np.int64)
+    for row, block_ids in enumerate(block_lists):
+        table[row, : len(block_ids)] = block_ids
     return table
 
 
-def kv_store(model: PreTrainedModel, num_blocks: int, block_size: int) -> KVStore:
-    """A KV cache for a model."""
-    num_layers, num_kv_heads, head_dim = kv_shape(model)
-    return KVStore(
-        num_layers=num_layers,
-        num_blocks=num_blocks,
-        block_size=block_size,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        dtype=kv_dtype(model),
-        device=model.device,
-    )
+def kv_memory(model: PreTrainedModel, num_blocks: int, block_size: int) -> KVMemory:
+    """Memory for a model's KV cache."""
+    return KVMemory(kv_shape(model), num_blocks, block_size, dtype=kv_dtype(model), device=model.device)
 
 
 class ModelRunner:
     """One model and its KV cache.
 
     Args:
+        model: the model.
+        store: its KV cache.
         hidden_states: receives the hidden states of each pass; None: they are not kept.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, num_blocks: int, block_size: int, hidden_states: HiddenStates | None = None
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, store: KVStore, hidden_states: HiddenStates | None = None) -> None:
         self.model = model
         self.device = model.device
-        self.store = kv_store(model, num_blocks, block_size)
+        self.store = store
         self.hidden_states = hidden_states
 
     @torch.inference_mode()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from turbospec_engine.blocks import BlockAllocator
 from turbospec_engine.request import Request
+from turbospec_engine.request_blocks import RequestBlocks
 
 
 @dataclass(slots=True)
@@ -29,12 +29,13 @@ class Scheduler:
     """Continuous batching, first come first served, with chunked prefill.
 
     Decoding requests get one token each; the rest of `max_num_batched_tokens` goes to prefill chunks, oldest request
-    first. When a decoding request finds no free KV block, the latest arrival is preempted: it loses its blocks, goes to
-    the head of the waiting queue, and recomputes its tokens when it is scheduled again.
+    first. When a decoding request finds no free KV block, idle drafter KV blocks are given back. Where there are none,
+    the latest arrival is preempted: it loses its blocks, goes to the head of the waiting queue, and recomputes its
+    tokens when it is scheduled again.
     """
 
-    def __init__(self, allocator: BlockAllocator, max_num_seqs: int, max_num_batched_tokens: int) -> None:
-        self.allocator = allocator
+    def __init__(self, blocks: RequestBlocks, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        self.blocks = blocks
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.waiting: deque[Request] = deque()
@@ -68,7 +69,7 @@ class Scheduler:
 
     def finish(self, request: Request) -> None:
         """Remove a running or waiting request and free its blocks."""
-        self._release(request)
+        self.blocks.free(request)
         if request in self.running:
             self.running.remove(request)
         else:
@@ -77,8 +78,7 @@ class Scheduler:
     def _admit(self, batch: ScheduledBatch, budget: int) -> None:
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
             request = self.waiting[0]
-            # All of the prompt's blocks at once: a prefill that has begun never waits for blocks.
-            if not self.allocator.grow(request.block_ids, request.num_tokens):
+            if not self.blocks.admit(request, self.running):
                 return
             self.running.append(self.waiting.popleft())
             num_tokens = min(request.missing, budget)
@@ -89,17 +89,17 @@ class Scheduler:
         index = 0
         while index < len(self.running):
             request = self.running[index]
-            if self.allocator.grow(request.block_ids, request.num_tokens):
+            if self.blocks.grow(request, request.num_tokens, drafting=bool(request.draft_block_ids)):
                 index += 1
+            elif self.blocks.give_back_idle(self.running):
+                continue
+            elif len(self.running) == 1 and request.draft_block_ids:
+                self.blocks.give_back(request)
             else:
                 self._preempt(self.running[-1])
 
     def _preempt(self, request: Request) -> None:
         self.running.remove(request)
-        self._release(request)
+        self.blocks.free(request)
         self.waiting.appendleft(request)
         self.num_preemptions += 1
-
-    def _release(self, request: Request) -> None:
-        self.allocator.shrink(request.block_ids, 0)
-        request.computed = request.draft_computed = 0

@@ -9,9 +9,10 @@ import torch
 from turbospec import UserError
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.eagle3_head import Eagle3Head
+from turbospec_engine.kv_store import drafter_parts
 from turbospec_engine.limits import check_integer
 from turbospec_engine.models import Models
-from turbospec_engine.runner import kv_bytes_per_token
+from turbospec_engine.runner import kv_bytes_per_token, kv_shape
 
 DEFAULT_CACHE_BYTES = 2 << 30
 DEFAULT_MODEL_LEN = 2048
@@ -49,10 +50,12 @@ def num_blocks(config: EngineConfig, models: Models, longest: int) -> int:
     Raises:
         UserError: they are larger than the device's memory.
     """
-    block_bytes = _bytes_per_token(models) * config.block_size
+    block_bytes = _bytes_per_token(config, models) * config.block_size
     blocks = config.num_blocks
     if blocks is None:
         per_request = -(-longest // config.block_size)
+        if (parts := _parts(config, models)) is not None:
+            per_request += -(-longest // (parts[0] * parts[1]))
         blocks = max(per_request, min(config.max_num_seqs * per_request, DEFAULT_CACHE_BYTES // block_bytes))
     if (size := blocks * block_bytes) > (memory := _memory_bytes(models.target.device)):
         raise UserError(
@@ -62,10 +65,18 @@ def num_blocks(config: EngineConfig, models: Models, longest: int) -> int:
     return blocks
 
 
-def _bytes_per_token(models: Models) -> int:
-    """Bytes of one token in the KV caches of target and drafter, and of the hidden states kept for the drafter."""
+def _parts(config: EngineConfig, models: Models) -> tuple[int, int] | None:
+    """The drafter's KV blocks in one of the target's, and their tokens; None where it takes none of them."""
+    if models.drafter is None:
+        return None
+    return drafter_parts(kv_shape(models.target), kv_shape(models.drafter), config.block_size)
+
+
+def _bytes_per_token(config: EngineConfig, models: Models) -> int:
+    """Bytes of one token in the target's KV cache, in that of a drafter with memory of its own, and of the hidden
+    states kept for the drafter."""
     size = kv_bytes_per_token(models.target)
-    if models.drafter is not None:
+    if models.drafter is not None and _parts(config, models) is None:
         size += kv_bytes_per_token(models.drafter)
     if isinstance(models.drafter, Eagle3Head):
         size += models.drafter.fc.in_features * models.target.dtype.itemsize

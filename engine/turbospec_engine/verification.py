@@ -45,7 +45,7 @@ def verify_step(target: ModelRunner, planned: PlannedStep) -> Verification:
     completes = computed + scheduled == np.array([request.num_tokens for request in requests])
     query_lens = scheduled + draft.drafted
 
-    ragged = RaggedBatch(query_lens, computed + query_lens, block_table(requests))
+    ragged = RaggedBatch(query_lens, computed + query_lens, block_table([r.block_ids for r in requests]))
     rows = np.flatnonzero(completes)
     # Of each request, the last 1 + drafted logits: after its newest token and after each draft token.
     wanted = draft.drafted[rows] + 1

@@ -104,6 +104,7 @@ def draft(engine: Records, requests: Records, slots: IntArray, lengths: IntArray
         request, length = requests[slots[i]], lengths[i] if sources[i] == DRAFTER else 0
         known = known_tokens(request)
         in_batch = state.batch_drafter and drafter_lag_tokens(engine, request) == 0
+        in_batch = in_batch and (state.draft_kv_share == 0 or request.draft_blocks > 0)
         if length > 0 or in_batch:
             if goes_on_with_gap(engine, request):
                 request.gap_end = known

@@ -41,6 +41,9 @@ REQUEST = np.dtype(
         ("kept_since", "i8"),  # the engine's `kept` when the request's drafter KV lag began; -1 without lag
         ("gap_end", "i8"),  # position after the last gap in the drafter's KV cache; 0 for none
         ("blocks", "i8"),  # KV blocks held
+        ("draft_blocks", "i8"),  # of the drafter
+        ("drafted_at", "i8"),  # `decode_steps` when the drafter was last to draft for it
+        ("may_draft", "i8"),  # whether its draft limit in the last view was above 0
         ("decode_steps", "i8"),
         ("drafts", "i8"),  # draft tokens that are not verified yet
         ("selected", "i8"),  # most of its next draft tokens that will be verified
@@ -119,6 +122,12 @@ ENGINE = np.dtype(
         ("kept", "i8"),  # tokens kept since the start
         ("gap_acceptance", "f8"),  # share of acceptance right after a gap in the drafter's KV cache; 0: no drafts
         ("gap_tokens", "i8"),  # over which that share rises back to 1
+        ("draft_kv_share", "f8"),  # memory of a drafter's KV block, in blocks of the target; 0: not counted
+        ("gives_back", "i8"),  # whether a drafter that is off for long gives its blocks back
+        ("drafting_share", "f8"),  # of the requests that could draft, those that did; mean over recent steps
+        ("drafts_lack_blocks", "i8"),  # whether the last plan drafted for a request that found no drafter KV blocks
+        ("draft_blocks", "i8"),  # of the drafter, held by requests
+        ("given_back", "i8"),  # times that a request gave back the drafter's blocks
         ("closed_loop", "i8"),  # whether a finished request makes its client send the next one
         ("seed", "i8"),
         ("origin", "f8"),  # simulated time when the measured part began

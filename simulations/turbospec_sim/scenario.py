@@ -87,6 +87,13 @@ class Drafter(Settings):
     cannot catch up drafts no more, as with TurboSpec in vLLM."""
     gap_tokens: Count = 64
     """Tokens over which that share rises back to 1, linearly."""
+    kv_share: float = Field(default=0.0, ge=0, le=1)
+    """Memory of a token in the drafter's KV cache, as a share of the target's, taken out of `server.kv_cache_tokens`;
+    0: the drafter has memory of its own, which is not simulated."""
+    memory: Literal["shared", "reserved"] = "shared"
+    """Whether KV blocks of a drafter that is off for long are given back to the target, or every request holds them as
+    long as it runs. Always reserved with `first_pass_every_step`, and with `kept_tokens`, where a request cannot catch
+    up its whole context."""
 
     @model_validator(mode="after")
     def _gaps_fit(self) -> Drafter:
@@ -166,5 +173,9 @@ def engine_record(server: Server, drafter: Drafter, seed: int = 0) -> Records:
     engine["kept_limit"] = drafter.kept_tokens or 0
     engine["gap_acceptance"] = NO_DRAFTS if drafter.gap_acceptance is None else drafter.gap_acceptance
     engine["gap_tokens"] = drafter.gap_tokens
+    engine["draft_kv_share"] = drafter.kv_share if drafter.max_draft > 0 else 0.0
+    keeps_up = drafter.first_pass_every_step or drafter.kept_tokens is not None
+    engine["gives_back"] = drafter.memory == "shared" and not keeps_up
+    engine["drafting_share"] = 1.0
     engine["seed"] = seed
     return engine

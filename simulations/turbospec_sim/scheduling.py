@@ -4,7 +4,8 @@ Running requests come first, oldest first, each with the tokens that it lacks in
 waiting requests are admitted in order, as far as batch slots, the step's token budget and KV blocks allow. A prompt is
 cut to a prefill chunk of what is left of the budget. When a running request finds no KV block, the latest arrival is
 preempted: it loses its blocks, goes to the head of the waiting queue, and recomputes its tokens later. A step that
-preempted a request admits none.
+preempted a request admits none. Where the drafter's KV blocks are counted, those of requests that have not drafted for
+long are given back first (`drafter_memory.py`).
 
 Source: vLLM 0.14, `vllm/v1/core/sched/scheduler.py`, with prefix caching reduced to a share of each prompt.
 """
@@ -17,6 +18,7 @@ from turbospec.interface import IntArray
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.acceptance import begin_acceptance
 from turbospec_sim.arrays import EngineArrays
+from turbospec_sim.drafter_memory import allocate, drafter_in_use, free, free_drafter, give_back, give_back_idle
 from turbospec_sim.kv_gaps import NO_LAG
 from turbospec_sim.randomness import key
 from turbospec_sim.records import FREE_SLOTS, PREEMPTED, RUNNING, SLOT, TOKENS, Record, Records
@@ -52,7 +54,12 @@ def schedule(arrays: EngineArrays) -> int:
         missing = request.prompt_tokens + request.emitted - request.computed
         tokens = min(missing, budget, state.long_prefill_token_threshold)
         request.drafts = min(request.drafts, budget - tokens)
-        while not allocate(engine, request, request.computed + tokens + request.drafts):
+        while not allocate(engine, request, request.computed + tokens + request.drafts, request.draft_blocks > 0):
+            if give_back_idle(engine, requests, queues):
+                continue
+            if state.running == 1 and request.draft_blocks > 0:
+                give_back(engine, request)
+                continue
             preempted = True
             if _preempt_latest(engine, requests, queues) == slot:
                 return size
@@ -60,7 +67,7 @@ def schedule(arrays: EngineArrays) -> int:
         budget -= tokens + request.drafts
         size += 1
         place += 1
-    if preempted:
+    if preempted or (state.drafts_lack_blocks > 0 and state.running > 0):
         return size
     while budget > 0 and state.running < state.max_num_seqs:
         slot = _head_of_queue(arrays)
@@ -69,9 +76,11 @@ def schedule(arrays: EngineArrays) -> int:
         request = requests[slot]
         missing = request.prompt_tokens + request.emitted - request.cached_tokens
         tokens = min(missing, budget, state.long_prefill_token_threshold)
-        if not allocate(engine, request, request.cached_tokens + tokens):
+        if not _admit(arrays, request, request.cached_tokens + tokens):
             break
         request.computed = request.draft_computed = request.cached_tokens
+        if state.draft_kv_share > 0 and request.draft_blocks == 0:
+            request.draft_computed = 0
         if state.preempted > 0:
             state.preempted -= 1
         else:
@@ -83,26 +92,6 @@ def schedule(arrays: EngineArrays) -> int:
         budget -= tokens
         size += 1
     return size
-
-
-@compiled
-def allocate(engine: Records, request: Record, tokens: int) -> bool:
-    """Give a request the KV blocks for `tokens` tokens; False, and no change, where too few blocks are free."""
-    state = engine[0]
-    lacking = -(-(tokens - request.shared_tokens) // state.block_size) - request.blocks
-    if lacking > state.free_blocks:
-        return False
-    if lacking > 0:
-        state.free_blocks -= lacking
-        request.blocks += lacking
-    return True
-
-
-@compiled
-def free(engine: Records, request: Record) -> None:
-    """Take a request's KV blocks back."""
-    engine[0].free_blocks += request.blocks
-    request.blocks = 0
 
 
 @compiled
@@ -129,6 +118,22 @@ def send_next(engine: Records, offered: Records, now: float) -> None:
     if state.closed_loop and state.head > state.first_measured and state.sent < len(offered):
         offered[state.sent].sent = now
         state.sent += 1
+
+
+@compiled
+def _admit(arrays: EngineArrays, request: Record, tokens: int) -> bool:
+    """Give a new request its KV blocks; False, and no change, where too few are free.
+
+    While the drafter is not in use, its blocks stay free, for the next draft of any request. The only request may take
+    the drafter's memory.
+    """
+    engine = arrays.engine
+    while not allocate(engine, request, tokens, True):
+        if not give_back_idle(engine, arrays.requests, arrays.queues):
+            return engine[0].running == 0 and allocate(engine, request, tokens, False)
+    if not drafter_in_use(engine):
+        free_drafter(engine, request)
+    return True
 
 
 @compiled
@@ -176,8 +181,8 @@ def _head_of_queue(arrays: EngineArrays) -> int:
     cached = min(int(asked.prompt_tokens * kind.cached_share), asked.prompt_tokens - 1)
     request.cached_tokens = cached // state.block_size * state.block_size
     request.shared_tokens = request.cached_tokens if kind.cached_in_common else 0
-    request.emitted = request.computed = request.draft_computed = request.blocks = 0
-    request.decode_steps = request.drafts = request.gap_end = 0
+    request.emitted = request.computed = request.draft_computed = request.blocks = request.draft_blocks = 0
+    request.decode_steps = request.drafts = request.gap_end = request.drafted_at = request.may_draft = 0
     request.kept_since = NO_LAG
     request.step = -1
     begin_acceptance(request, kind, asked.sent - state.origin)

@@ -14,11 +14,13 @@ import numpy as np
 from turbospec.interface import IntArray
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.arrays import EngineArrays
+from turbospec_sim.drafter_memory import DRAFTER as DRAFTER_SOURCE
+from turbospec_sim.drafter_memory import allocate, reserve_drafts
 from turbospec_sim.drafting import DrafterPasses, draft, first_pass_seconds, is_prefilling, keep_inputs
 from turbospec_sim.emission import emit
 from turbospec_sim.pace import DRAFTER, HOST, TARGET, begin_step, pace
 from turbospec_sim.records import Records
-from turbospec_sim.scheduling import allocate, drop_finished, next_arrival, receive, schedule
+from turbospec_sim.scheduling import drop_finished, next_arrival, receive, schedule
 from turbospec_sim.timeline import take_snapshot
 from turbospec_sim.verification import target_pass, verify
 from turbospec_sim.views import VIEW_SLOT, outcome_columns, view_columns, waiting
@@ -151,7 +153,7 @@ def _draft_and_verify(
 ) -> tuple[Any, ...]:
     arrays = EngineArrays(*loose)
     engine, requests, totals = arrays.engine, arrays.requests, arrays.totals
-    lengths = _reserved(engine, requests, slots, lengths)
+    lengths = _reserved(engine, requests, slots, lengths, sources)
     # A pass that drafts before the target has computed a prompt cannot include that prompt.
     decoding = np.array([slot for slot in slots if not is_prefilling(requests[slot])], np.int64)
     first_seconds = first_pass_seconds(engine, requests, decoding)
@@ -218,6 +220,7 @@ def _draft_and_emit(
     arrays = EngineArrays(*loose)
     engine, totals = arrays.engine, arrays.totals
     draft_pace = pace(arrays, DRAFTER, now)
+    lengths = reserve_drafts(engine, arrays.requests, slots, lengths, sources)
     drafter = draft(engine, arrays.requests, slots, lengths, sources)
     seconds = drafter.seconds * draft_pace
     _account(engine, totals, size, Spent(0.0, seconds, 0.0, 0.0))
@@ -226,18 +229,17 @@ def _draft_and_emit(
 
 
 @compiled
-def _reserved(engine: Records, requests: Records, slots: IntArray, lengths: IntArray) -> IntArray:
+def _reserved(engine: Records, requests: Records, slots: IntArray, lengths: IntArray, sources: IntArray) -> IntArray:
     """Allocate KV blocks for drafts, oldest request first, and shorten the drafts that find too few."""
-    state = engine[0]
-    lengths = lengths.copy()
+    lengths = reserve_drafts(engine, requests, slots, lengths, sources).copy()
     for i in range(len(slots)):
         if lengths[i] == 0:
             continue
         request = requests[slots[i]]
         known = request.prompt_tokens + request.emitted
-        room = (request.blocks + state.free_blocks) * state.block_size + request.shared_tokens - known
-        lengths[i] = min(lengths[i], room)
-        allocate(engine, request, known + lengths[i])
+        drafting = sources[i] == DRAFTER_SOURCE
+        while lengths[i] > 0 and not allocate(engine, request, known + lengths[i], drafting):
+            lengths[i] -= 1
     return lengths
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from turbospec.interface import IntArray, Phase
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.arrays import EngineArrays
+from turbospec_sim.drafter_memory import blocks_lacking
 from turbospec_sim.drafting import drafter_lag_tokens, is_prefilling
 from turbospec_sim.kv_gaps import NO_DRAFTS, lag_is_lost
 from turbospec_sim.records import PREEMPTED, SLOT, TOKENS, Records
@@ -56,6 +57,11 @@ def view_columns(arrays: EngineArrays, size: int) -> tuple[IntArray, int]:
                 found = min(state.max_lookup, room) if score > 0 else 0
             if state.gap_acceptance == NO_DRAFTS and lag_is_lost(engine, request):
                 limit = 0
+            if state.draft_kv_share > 0:
+                begins = request.prompt_tokens + request.emitted
+                if request.draft_blocks == 0 and blocks_lacking(engine, request, begins, True) > state.free_blocks:
+                    limit = 0
+        request.may_draft = limit > 0
         columns[0, rows] = slot
         columns[1, rows] = request.index
         columns[2, rows] = phase

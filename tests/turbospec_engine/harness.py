@@ -24,8 +24,10 @@ from transformers import (
 
 from turbospec import Source, StepOutcome, StepPlan, StepView
 from turbospec_engine import Engine, EngineConfig
+from turbospec_engine.blocks import PartAllocator
 from turbospec_engine.eagle3_head import Eagle3Config, Eagle3Head
 from turbospec_engine.request import Request
+from turbospec_engine.request_blocks import RequestBlocks
 
 DEVICE = os.environ.get("TURBOSPEC_TEST_DEVICE", "cpu")
 NEAR_TIE = 1e-4
@@ -236,8 +238,19 @@ def random_prompts(count: int, longest: int, vocab_size: int = 257, seed: int = 
 
 
 def assert_blocks_sound(engine: Engine) -> None:
-    """Every block is free or owned by exactly one request."""
-    allocator = engine.allocator
-    owned = [block for request in engine._requests.values() for block in request.block_ids]
+    """Every block is free or has one owner: a request, or the drafter, which divides it among requests."""
+    blocks = engine.scheduler.blocks
+    assert_owned_once(blocks, list(engine._requests.values()))
+
+
+def assert_owned_once(blocks: RequestBlocks, requests: Sequence[Any]) -> None:
+    """No block is leaked, and none is held twice, by requests or by the drafter that divides it."""
+    owned = [block for request in requests for block in request.block_ids]
+    parts = [part for request in requests for part in request.draft_block_ids]
+    assert len(parts) == len(set(parts))
+    if isinstance(blocks.drafter, PartAllocator):
+        divided = {part % blocks.target.num_blocks for part in parts}
+        assert blocks.drafter.num_spare == len(divided) * blocks.drafter.parts - len(parts)
+        owned += divided
     assert len(owned) == len(set(owned))
-    assert allocator.num_free + len(owned) == allocator.num_blocks
+    assert blocks.target.num_free + len(owned) == blocks.target.num_blocks

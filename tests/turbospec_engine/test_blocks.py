@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.turbospec_engine.harness import Pair, RandomPlans, assert_blocks_sound
+from tests.turbospec_engine.harness import Pair, RandomPlans, assert_blocks_sound, assert_owned_once
 from turbospec_engine import Engine, SamplingParams
-from turbospec_engine.blocks import BlockAllocator
+from turbospec_engine.blocks import BlockAllocator, PartAllocator
 from turbospec_engine.request import Request
+from turbospec_engine.request_blocks import IDLE_STEPS, RequestBlocks
 from turbospec_engine.scheduler import Scheduler
 
 BLOCK_SIZE = 4
@@ -25,8 +26,9 @@ class FakeRequest:
     def __init__(self, num_tokens: int, last: int) -> None:
         self.num_tokens = num_tokens
         self.last = last
-        self.computed = self.draft_computed = 0
+        self.computed = self.draft_computed = self.decode_steps = self.drafted_at = 0
         self.block_ids: list[int] = []
+        self.draft_block_ids: list[int] = []
 
     @property
     def missing(self) -> int:
@@ -34,10 +36,21 @@ class FakeRequest:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    @initialize(num_blocks=st.integers(4, 12), max_num_seqs=st.integers(1, 5), budget=st.integers(5, 20))
-    def build(self, num_blocks: int, max_num_seqs: int, budget: int) -> None:
+    @initialize(
+        num_blocks=st.integers(4, 12),
+        max_num_seqs=st.integers(1, 5),
+        budget=st.integers(5, 20),
+        parts=st.integers(0, 3),
+        part_size=st.integers(1, 6),
+        gives_back=st.booleans(),
+    )
+    def build(
+        self, num_blocks: int, max_num_seqs: int, budget: int, parts: int, part_size: int, gives_back: bool
+    ) -> None:
         self.allocator = BlockAllocator(num_blocks, BLOCK_SIZE)
-        self.scheduler = Scheduler(self.allocator, max_num_seqs, budget)
+        drafter = PartAllocator(self.allocator, parts, part_size) if parts else None
+        self.blocks = RequestBlocks(self.allocator, drafter, gives_back=gives_back)
+        self.scheduler = Scheduler(self.blocks, max_num_seqs, budget)
         self.budget = budget
 
     @property
@@ -63,10 +76,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         for request, num_tokens in zip(batch.requests, batch.num_tokens, strict=True):
             assert num_tokens >= 1
             if request.missing == 1:
-                self.allocator.grow(request.block_ids, request.num_tokens + data.draw(st.integers(0, 6)))
+                drafts, drafting = data.draw(st.integers(0, 6)), data.draw(st.booleans())
+                request.drafted_at = request.decode_steps if drafting else request.drafted_at
+                self.blocks.drafts_lack_blocks = data.draw(st.booleans())
+                fits = self.blocks.fits(request, request.num_tokens + drafts, drafting=drafting)
+                assert fits == self.blocks.grow(request, request.num_tokens + drafts, drafting=drafting)
         for request, num_tokens in zip(batch.requests, batch.num_tokens, strict=True):
             fake = cast(FakeRequest, request)
             fake.computed += num_tokens
+            fake.decode_steps += data.draw(st.sampled_from([1, IDLE_STEPS]))
             if fake.missing == 0:
                 spare = min(fake.last, len(fake.block_ids) * BLOCK_SIZE) - fake.num_tokens
                 accepted = data.draw(st.integers(0, max(0, spare)))
@@ -75,14 +93,12 @@ class SchedulerMachine(RuleBasedStateMachine):
                 if fake.num_tokens >= fake.last:
                     self.scheduler.finish(request)
                 else:
-                    self.allocator.shrink(fake.block_ids, fake.computed)
+                    self.blocks.trim(request)
 
     @invariant()
     def every_block_has_one_owner(self) -> None:
-        owned = [block for request in self.alive for block in request.block_ids]
-        assert len(owned) == len(set(owned))
-        assert len(owned) + self.allocator.num_free == self.allocator.num_blocks
-        assert all(not request.block_ids for request in self.scheduler.waiting)
+        assert_owned_once(self.blocks, self.alive)
+        assert all(not request.block_ids and not request.draft_block_ids for request in self.scheduler.waiting)
         assert len(self.scheduler.running) <= self.scheduler.max_num_seqs
 
 

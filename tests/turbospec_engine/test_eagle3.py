@@ -75,8 +75,10 @@ class Recorded:
             current[:] = [Fed(r.tokens[: r.num_tokens].tolist(), r.num_tokens, torch.empty(0)) for r in drafting]
             return propose(requests, lengths, *rest)
 
-        def recorded_pass(tokens: np.ndarray, batch: RaggedBatch, continued: np.ndarray | None) -> torch.Tensor:
-            logits = run_pass(tokens, batch, continued)
+        def recorded_pass(
+            tokens: np.ndarray, batch: RaggedBatch, target_tables: np.ndarray, continued: np.ndarray | None
+        ) -> torch.Tensor:
+            logits = run_pass(tokens, batch, target_tables, continued)
             if continued is not None:
                 before = [current[row] for row in continued]
                 current[:] = [
@@ -194,10 +196,12 @@ def test_hidden_states_are_kept_only_for_a_head(tiny: Pair, llama: Pair) -> None
 def test_the_memory_of_a_block_is_what_is_allocated(tiny: Pair) -> None:
     engine = Engine(tiny.config(num_blocks=4, block_size=8), FixedPlans())
     assert isinstance(engine.drafter, Eagle3Drafter)
-    stores = (engine.target.store, engine.drafter.store)
-    tensors = [tensor for store in stores for tensor in (*store.keys, *store.values)]
-    tensors.append(engine.drafter.hidden_states._states)
-    assert sum(tensor.nbytes for tensor in tensors) == sizing._bytes_per_token(engine.models) * 4 * 8
+    store = engine.target.store
+    tensors = [*store.keys, *store.values, engine.drafter.hidden_states._states]
+    assert sum(tensor.nbytes for tensor in tensors) == sizing._bytes_per_token(engine.config, engine.models) * 4 * 8
+    assert {key.untyped_storage().data_ptr() for key in engine.drafter.store.keys} == {
+        store.keys[0].untyped_storage().data_ptr()
+    }
 
 
 def test_a_head_needs_no_tokenizer_but_not_another_one(tiny: Pair) -> None:

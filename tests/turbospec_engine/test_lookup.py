@@ -108,7 +108,7 @@ def test_preemption(emit: str, llama: Pair, reference: Callable[[Path], Referenc
 
 def test_drafts_shorten_before_anyone_is_preempted(llama: Pair) -> None:
     plans = LookupPlans(longest=12)
-    engine = Engine(llama.config(num_blocks=7, block_size=8), plans, lookup=EveryThird(VOCAB))
+    engine = Engine(llama.config(num_blocks=13, block_size=8), plans, lookup=EveryThird(VOCAB))
     # After the prefills one KV block is free: the first request's draft takes it. The third request finishes then.
     params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in (9, 9, 2)]
     engine.generate([[1] * 14, [2] * 14, [3] * 14], params)

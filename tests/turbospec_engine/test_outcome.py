@@ -221,8 +221,9 @@ def test_truncated_by_eos_shows_no_failure(llama: Pair) -> None:
 
 def test_drafts_shorten_before_anyone_is_preempted(llama: Pair) -> None:
     plans = FixedPlans(longest=6)
-    engine = Engine(llama.config(num_blocks=7, block_size=8), plans)
-    # After the prefills one KV block is free: the first request's draft takes it. The third request finishes then.
+    engine = Engine(llama.config(num_blocks=14, block_size=8), plans)
+    # After the prefills one KV block is free in each model: the first request's draft takes both. The third request
+    # finishes then.
     params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in (9, 9, 2)]
     engine.generate([[1] * 14, [2] * 14, [3] * 14], params)
     assert plans.plans[1].draft_lengths.tolist() == [6, 6, 0]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from turbospec_engine.attention import GatheredRows, KernelRows, LongRow, PagedAttention, RaggedBatch
-from turbospec_engine.kv_store import KVStore
+from turbospec_engine.kv_store import KVShape, KVStore
 
 TOLERANCE = 1e-5
 
@@ -21,25 +21,33 @@ def ragged(rng: np.random.Generator, query_lens: list[int], block_size: int) -> 
     return RaggedBatch(lens, contexts, tables), num_blocks
 
 
+def random_store(num_blocks: int, block_size: int, shape: KVShape, *, scale: float = 1, unused: int = 0) -> KVStore:
+    """Random keys and values; `unused` numbers end every block."""
+    stride = block_size * shape.width + unused
+    keys, values = (scale * torch.randn(2, num_blocks * stride)).unbind(0)
+    return KVStore([keys], [values], shape, block_size, stride)
+
+
 @pytest.mark.parametrize("block_size", [16, 5])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 4, 64), (8, 2, 32), (6, 3, 24)])
 @pytest.mark.parametrize("query_lens", [[1], [1, 4, 1, 7, 2, 16]])
+@pytest.mark.parametrize("unused", [0, 7])
 def test_kernel_agrees_with_gather(
-    query_lens: list[int], heads: int, kv_heads: int, head_dim: int, block_size: int
+    unused: int, query_lens: list[int], heads: int, kv_heads: int, head_dim: int, block_size: int
 ) -> None:
     batch, num_blocks = ragged(np.random.default_rng(0), query_lens, block_size)
     torch.manual_seed(0)
     tokens = sum(query_lens)
     query = torch.randn(tokens, heads, head_dim)
-    keys, values = torch.randn(2, num_blocks * block_size, kv_heads, head_dim).unbind(0)
+    store = random_store(num_blocks, block_size, KVShape(1, kv_heads, head_dim), unused=unused)
     rows = np.arange(len(query_lens))
     gathered, kernel = torch.empty_like(query), torch.empty_like(query)
-    GatheredRows(batch, rows, block_size, torch.device("cpu")).attend(query, keys, values, 0.2, gathered)
-    KernelRows(batch, rows, block_size).attend(query, keys, values, 0.2, kernel)
+    GatheredRows(batch, rows, block_size, torch.device("cpu")).attend(query, store, 0, 0.2, gathered)
+    KernelRows(batch, rows, store).attend(query, store, 0, 0.2, kernel)
     torch.testing.assert_close(kernel, gathered, atol=TOLERANCE, rtol=0)
     for row in rows.tolist():
         alone = torch.empty_like(query)
-        LongRow(batch, row, block_size, torch.device("cpu")).attend(query, keys, values, 0.2, alone)
+        LongRow(batch, row, block_size, torch.device("cpu")).attend(query, store, 0, 0.2, alone)
         span = slice(int(batch.query_starts[row]), int(batch.query_starts[row] + batch.query_lens[row]))
         torch.testing.assert_close(alone[span], gathered[span], atol=TOLERANCE, rtol=0)
 
@@ -47,39 +55,30 @@ def test_kernel_agrees_with_gather(
 def test_large_scores_do_not_overflow() -> None:
     batch, num_blocks = ragged(np.random.default_rng(1), [3, 1], 16)
     query = torch.full((4, 2, 16), 30.0)
-    keys, values = (30 * torch.randn(2, num_blocks * 16, 2, 16)).unbind(0)
+    store = random_store(num_blocks, 16, KVShape(1, 2, 16), scale=30)
     gathered, kernel = torch.empty_like(query), torch.empty_like(query)
-    GatheredRows(batch, np.arange(2), 16, torch.device("cpu")).attend(query, keys, values, 1.0, gathered)
-    KernelRows(batch, np.arange(2), 16).attend(query, keys, values, 1.0, kernel)
+    GatheredRows(batch, np.arange(2), 16, torch.device("cpu")).attend(query, store, 0, 1.0, gathered)
+    KernelRows(batch, np.arange(2), store).attend(query, store, 0, 1.0, kernel)
     torch.testing.assert_close(kernel, gathered, atol=1e-3, rtol=1e-4)
 
 
 def test_long_and_short_rows_in_one_pass() -> None:
     """A prefill chunk rides with decodes: every token attends to its own request only."""
     batch, num_blocks = ragged(np.random.default_rng(2), [1, 50, 3], 16)
-    store = KVStore(
-        num_layers=1,
-        num_blocks=num_blocks,
-        block_size=16,
-        num_kv_heads=2,
-        head_dim=16,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-    )
     torch.manual_seed(0)
-    store.keys[0].normal_()
-    store.values[0].normal_()
+    store = random_store(num_blocks, 16, KVShape(1, 2, 16))
     query, key, value = torch.randn(54, 4, 16), torch.randn(54, 2, 16), torch.randn(54, 2, 16)
     out = PagedAttention(batch, store, torch.device("cpu")).forward(0, query, key, value, 0.25)
     for row in range(3):
         start, length, context = (int(x[row]) for x in (batch.query_starts, batch.query_lens, batch.context_lens))
-        slots = torch.from_numpy(batch.context_slots(np.array([row]), 16)[0])
+        blocks, places = batch.context_slots(np.array([row]), 16)
+        slots = torch.from_numpy(blocks[0] * 16 + places)
         past = context - length
-        assert torch.equal(store.keys[0][slots[past:]], key[start : start + length])
+        assert torch.equal(store.keys[0].flatten(0, 1)[slots[past:]], key[start : start + length])
         scores = torch.einsum(
-            "qhd,khd->hqk", query[start : start + length], store.keys[0][slots].repeat_interleave(2, 1)
+            "qhd,khd->hqk", query[start : start + length], store.keys[0].flatten(0, 1)[slots].repeat_interleave(2, 1)
         )
         hidden = torch.ones(length, context).tril(past) == 0
         weights = (scores * 0.25).masked_fill(hidden, -torch.inf).softmax(-1)
-        expected = torch.einsum("hqk,khd->qhd", weights, store.values[0][slots].repeat_interleave(2, 1))
+        expected = torch.einsum("hqk,khd->qhd", weights, store.values[0].flatten(0, 1)[slots].repeat_interleave(2, 1))
         torch.testing.assert_close(out[start : start + length], expected, atol=TOLERANCE, rtol=0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import signal
 import warnings
 from typing import Any
@@ -47,7 +48,11 @@ class Invariants:
         state, engine = self.state, self.state.engine[0]
         held = state.requests["blocks"]
         assert (held >= 0).all()
-        assert held.sum() + engine["free_blocks"] == engine["num_blocks"]
+        of_drafter = state.requests["draft_blocks"]
+        assert (of_drafter >= 0).all()
+        assert of_drafter.sum() == engine["draft_blocks"]
+        taken = held.sum() + math.ceil(engine["draft_kv_share"] * of_drafter.sum() - 1e-9)
+        assert taken + engine["free_blocks"] == engine["num_blocks"]
         assert engine["running"] + engine["preempted"] + engine["free_slots"] == engine["max_num_seqs"]
         assert len(set(view.request_ids.tolist())) == view.size <= engine["max_num_seqs"]
         # A step's drafts are part of its budget where they are made before it is scheduled.
@@ -74,6 +79,8 @@ class Invariants:
     cached=st.sampled_from([0.0, 0.7]),
     in_common=st.booleans(),
     lookup=st.booleans(),
+    kv_share=st.sampled_from([0.0, 0.3, 1.0]),
+    memory=st.sampled_from(["shared", "reserved"]),
 )
 def test_every_request_is_served_whole_whatever_the_policy(
     seed: int,
@@ -87,6 +94,8 @@ def test_every_request_is_served_whole_whatever_the_policy(
     cached: float,
     in_common: bool,
     lookup: bool,
+    kv_share: float,
+    memory: str,
 ) -> None:
     made = scenario(
         server={
@@ -95,7 +104,7 @@ def test_every_request_is_served_whole_whatever_the_policy(
             "max_num_batched_tokens": budget,
             "kv_cache_tokens": blocks * 16,
         },
-        drafter=drafter,
+        drafter=drafter | {"kv_share": kv_share, "memory": memory},
         rates=[rate],
         chat__max_tokens=max_tokens,
         chat__cached_share=cached,

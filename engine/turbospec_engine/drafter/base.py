@@ -63,9 +63,10 @@ class Drafter(Protocol):
         """Draft for the requests whose length is above 0.
 
         A drafter with a KV cache stores it under the KV blocks `request.block_ids`, which hold `request.num_tokens` +
-        `lengths[i]` tokens, and sets `request.draft_computed` to the number of tokens that its cache then holds; the
-        engine takes rejected tokens off, and sets it to 0 when the request is preempted. Nothing else of a request may
-        be changed.
+        `lengths[i]` tokens; the drafters that the engine builds use `request.draft_block_ids`. It sets
+        `request.draft_computed` to the number of tokens that its cache then holds. The engine takes rejected tokens
+        off, and sets it to 0 when the request is preempted or its drafter KV blocks are given back. Nothing else of a
+        request may be changed.
 
         Args:
             requests: the n scheduled requests. `request.tokens[:request.num_tokens]` are the prompt and the output.

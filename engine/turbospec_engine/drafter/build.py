@@ -3,34 +3,60 @@
 from __future__ import annotations
 
 from turbospec import UserError
+from turbospec_engine.blocks import BlockAllocator, PartAllocator
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.drafter.base import Drafter
 from turbospec_engine.drafter.draft_model import DraftModel
 from turbospec_engine.drafter.eagle3 import Eagle3Drafter
 from turbospec_engine.drafter.lookup import LookupDrafter
 from turbospec_engine.eagle3_head import Eagle3Head
+from turbospec_engine.kv_store import KVMemory, drafter_parts
 from turbospec_engine.lookup import build_lookup
 from turbospec_engine.models import Models
+from turbospec_engine.runner import kv_memory, kv_shape
 
 
-def build_drafter(config: EngineConfig, models: Models, num_blocks: int) -> Drafter | None:
-    """The drafter of one engine, whose KV cache has `num_blocks` blocks; None without speculation.
+def build_drafter(
+    config: EngineConfig, models: Models, memory: KVMemory, blocks: BlockAllocator
+) -> tuple[Drafter | None, BlockAllocator | None]:
+    """The drafter of one engine, None without speculation, and its KV blocks, None where it has no KV cache.
+
+    Its blocks are parts of the target's where their shapes allow it. Otherwise its KV cache has memory of its own, with
+    as many blocks as the target's.
+
+    Args:
+        config: of the engine.
+        models: of the engine.
+        memory: of the target's KV cache.
+        blocks: the target's.
 
     Raises:
         UserError: the models were loaded without the draft model, or the drafter needs a package that is not installed.
     """
     if config.drafter is None:
-        return None
+        return None, None
     if config.drafter_is_lookup:
-        return LookupDrafter(build_lookup(str(config.drafter)))
-    if models.drafter is None:
+        return LookupDrafter(build_lookup(str(config.drafter))), None
+    model = models.drafter
+    if model is None:
         raise UserError(f"drafter={str(config.drafter)!r}, but the models have no draft model; load them with it")
-    if isinstance(models.drafter, Eagle3Head):
-        return Eagle3Drafter(
-            models.drafter,
+    shape = kv_shape(model)
+    parts = drafter_parts(memory.shape, shape, config.block_size)
+    if parts is None:
+        memory = kv_memory(model, blocks.num_blocks, config.block_size)
+        draft_blocks = BlockAllocator(blocks.num_blocks, config.block_size)
+    else:
+        draft_blocks = PartAllocator(blocks, *parts)
+    store = memory.store(shape)
+    if isinstance(model, Eagle3Head):
+        drafter = Eagle3Drafter(
+            model,
             models.target,
-            num_blocks=num_blocks,
+            store,
+            num_blocks=blocks.num_blocks,
             block_size=config.block_size,
             max_draft=config.max_draft,
         )
-    return DraftModel(models.drafter, num_blocks, config.block_size, models.vocab_size)
+    else:
+        drafter = DraftModel(model, store, models.vocab_size)
+    return drafter, draft_blocks

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from turbospec.interface import IntArray
 from turbospec_engine.attention import RaggedBatch
 from turbospec_engine.drafter.sequential import SequentialDrafter
+from turbospec_engine.kv_store import KVStore
 from turbospec_engine.runner import ModelRunner
 
 ORDINARY_TOKENS = 2
@@ -18,15 +19,17 @@ ORDINARY_TOKENS = 2
 class DraftModel(SequentialDrafter):
     """Drafts with a causal language model that reads the request's tokens."""
 
-    def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int, target_vocab_size: int) -> None:
+    def __init__(self, model: PreTrainedModel, store: KVStore, target_vocab_size: int) -> None:
         super().__init__(skipped=0, ordinary_tokens=ORDINARY_TOKENS, keeps_drafts=True)
-        self.runner = ModelRunner(model, num_blocks, block_size)
+        self.runner = ModelRunner(model, store)
         self.runner.warm_up()
         self.target_vocab_size = target_vocab_size
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self.max_model_len = getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
-    def _logits(self, tokens: IntArray, batch: RaggedBatch, continued: IntArray | None) -> torch.Tensor:
+    def _logits(
+        self, tokens: IntArray, batch: RaggedBatch, target_tables: IntArray, continued: IntArray | None
+    ) -> torch.Tensor:
         # The target's embedding may be padded to more tokens.
         input_ids = torch.from_numpy(np.minimum(tokens, self.vocab_size - 1)).to(self.runner.device)
         return self._fit(self.runner.forward(input_ids, batch, np.cumsum(batch.query_lens) - 1))

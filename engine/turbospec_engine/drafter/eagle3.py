@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from turbospec import UserError
 from turbospec.interface import IntArray
-from turbospec_engine.attention import PagedAttention, RaggedBatch
+from turbospec_engine.attention import PagedAttention, RaggedBatch, on_device
 from turbospec_engine.drafter.sequential import SequentialDrafter
 from turbospec_engine.eagle3_head import Eagle3Head
 from turbospec_engine.hidden_states import HiddenStates
-from turbospec_engine.runner import kv_store
+from turbospec_engine.kv_store import KVStore
 
 
 class Eagle3Drafter(SequentialDrafter):
@@ -25,8 +27,9 @@ class Eagle3Drafter(SequentialDrafter):
     Args:
         head: the head.
         target: the model whose embedding it reads.
-        num_blocks: blocks of the KV cache.
-        block_size: tokens in a block.
+        store: the head's KV cache.
+        num_blocks: blocks of the target's KV cache.
+        block_size: tokens in a block of the target.
         max_draft: longest draft of the engine.
 
     Raises:
@@ -34,18 +37,26 @@ class Eagle3Drafter(SequentialDrafter):
     """
 
     def __init__(
-        self, head: Eagle3Head, target: PreTrainedModel, *, num_blocks: int, block_size: int, max_draft: int
+        self,
+        head: Eagle3Head,
+        target: PreTrainedModel,
+        store: KVStore,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_draft: int,
     ) -> None:
         # After a draft that was accepted: its tokens and the target's own.
         super().__init__(skipped=1, ordinary_tokens=1 + max_draft, keeps_drafts=False)
         self.head = head
         self.embed = target.get_input_embeddings()
-        self.store = kv_store(head, num_blocks, block_size)
+        self.store = store
         config = target.config.get_text_config()
         self._target_states = self.hidden_states = HiddenStates(
             head.target_layers(config.num_hidden_layers),
             config.hidden_size,
-            num_blocks * block_size,
+            num_blocks,
+            block_size,
             dtype=target.dtype,
             device=target.device,
         )
@@ -54,11 +65,14 @@ class Eagle3Drafter(SequentialDrafter):
         """(rows, width) the head's state of each row's last token in the pass before."""
         self._check_finite()
 
-    def _logits(self, tokens: IntArray, batch: RaggedBatch, continued: IntArray | None) -> torch.Tensor:
+    def _logits(
+        self, tokens: IntArray, batch: RaggedBatch, target_tables: IntArray, continued: IntArray | None
+    ) -> torch.Tensor:
         device = self.head.device
         paged = PagedAttention(batch, self.store, device)
         if continued is None:
-            hidden = self.head.fc(self._target_states.read(paged.slots))
+            in_target = replace(batch, block_tables=target_tables).slots(self._target_states.block_size)
+            hidden = self.head.fc(self._target_states.read(on_device(in_target, device)))
         else:
             hidden = self._last[torch.from_numpy(continued).to(device)]
         embedded = self.embed(torch.from_numpy(tokens).to(device))
@@ -71,7 +85,7 @@ class Eagle3Drafter(SequentialDrafter):
         one, first = np.ones(1, np.int64), np.zeros((1, 1), np.int64)
         # Not token 0, which may be padding, with an embedding of zeros.
         token = one * (self.head.config.vocab_size - 1)
-        logits = self._logits(token, RaggedBatch(one, one, first), None)
+        logits = self._logits(token, RaggedBatch(one, one, first), first, None)
         if not torch.isfinite(logits[:, self.head.token_ids]).all():
             raise UserError(
                 f"{self.head.name_or_path}: the EAGLE-3 head gives no finite logits in {self.head.dtype}; use another "

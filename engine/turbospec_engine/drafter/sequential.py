@@ -19,7 +19,7 @@ from turbospec_engine.sampler import SamplingBatch, draw
 
 
 class SequentialDrafter(ABC):
-    """Drafts with a model that has its own KV cache, under the target's block ids.
+    """Drafts with a model that has a KV cache, in the blocks `request.draft_block_ids`.
 
     The first pass is ragged: it computes what each request's drafter KV cache lacks: the tokens since its last draft
     or, after steps without drafts, up to the whole prompt. Each later pass computes one token for the requests that
@@ -42,12 +42,15 @@ class SequentialDrafter(ABC):
         self._keeps_drafts = keeps_drafts
 
     @abstractmethod
-    def _logits(self, tokens: IntArray, batch: RaggedBatch, continued: IntArray | None) -> torch.Tensor:
+    def _logits(
+        self, tokens: IntArray, batch: RaggedBatch, target_tables: IntArray, continued: IntArray | None
+    ) -> torch.Tensor:
         """Run one pass.
 
         Args:
             tokens: (t,) the tokens of all rows, end to end.
             batch: the rows.
+            target_tables: (rows, blocks) ids of the rows' blocks in the target's KV cache.
             continued: (rows,) index of each row among those of the pass before; None in a draft's first pass.
 
         Returns:
@@ -66,7 +69,8 @@ class SequentialDrafter(ABC):
         drafting = [requests[row] for row in rows.tolist()]
         sampling = SamplingBatch.of(requests)
         fed_tokens = np.array([request.num_tokens for request in requests]) - self._skipped
-        tables = block_table(requests)
+        tables = block_table([request.draft_block_ids for request in requests])
+        target_tables = block_table([request.block_ids for request in requests])
         drawn_index = np.full((size, longest), -1)
         confidences = np.full((size, longest), np.nan)
         draft = Draft(
@@ -88,7 +92,8 @@ class SequentialDrafter(ABC):
         )
         for depth in range(longest):
             context_lens = fed_tokens[rows] + depth
-            logits = self._logits(fed, RaggedBatch(query_lens, context_lens, tables[rows]), continued)
+            batch = RaggedBatch(query_lens, context_lens, tables[rows])
+            logits = self._logits(fed, batch, target_tables[rows], continued)
             tokens, confidence, drawn = _choose(logits, sampling, rows, draws[:, depth])
             if drawn is not None:
                 distributions.append(drawn)

@@ -1,0 +1,131 @@
+"""Which requests hold KV blocks of the drafter, and when these go back to the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turbospec.interface import BoolArray
+from turbospec_engine.blocks import BlockAllocator, PartAllocator
+from turbospec_engine.request import Request
+
+IDLE_STEPS = 100
+"""Decode steps of a request without a draft of the drafter, after which its drafter KV blocks may be given back."""
+IN_USE = 1 / 8
+"""Share of the requests that could draft and do, in the mean over the last `IDLE_STEPS` steps, above which new requests
+get drafter KV blocks when they are admitted. Experiments of a controller that leaves the drafter off stay below it."""
+
+
+class RequestBlocks:
+    """Grows and frees the KV blocks of requests, in target and drafter.
+
+    While the drafter is in use, a request is admitted with KV blocks for both, and grows in both. Otherwise it gets the
+    target's alone, and the drafter's at its first draft. A request that has not drafted for long gives the drafter's
+    back where blocks are lacking; its drafter KV lag is then its whole context.
+
+    Args:
+        target: the target's blocks.
+        drafter: the drafter's; None for a drafter without a KV cache in blocks.
+        gives_back: False: every request holds the drafter's blocks as long as the target's.
+    """
+
+    def __init__(
+        self, target: BlockAllocator, drafter: BlockAllocator | None = None, *, gives_back: bool = True
+    ) -> None:
+        self.target, self.drafter = target, drafter
+        self.gives_back = gives_back
+        self.num_given_back = 0
+        """Times that a request's drafter KV blocks were given back."""
+        self.drafts_lack_blocks = False
+        """Whether the last plan drafted for a request that found no drafter KV blocks: drafts precede admissions."""
+        self._drafting_share = 1.0
+
+    @property
+    def tokens_with_drafter(self) -> int:
+        """Tokens that the memory holds in target and drafter together."""
+        blocks = self.target.num_blocks
+        if isinstance(self.drafter, PartAllocator):
+            parts = self.drafter.parts * self.drafter.block_size
+            blocks = blocks * parts // (parts + self.target.block_size)
+        return blocks * self.target.block_size
+
+    @property
+    def drafter_in_use(self) -> bool:
+        return not self.gives_back or self._drafting_share > IN_USE
+
+    def observe_plan(self, possible: BoolArray, planned: BoolArray) -> None:
+        """Count the drafts of a step's plan.
+
+        Args:
+            possible: (n,) whether the drafter could draft for a request.
+            planned: (n,) whether it is to.
+        """
+        self.drafts_lack_blocks = False
+        if possible.any():
+            self._drafting_share += (planned[possible].mean() - self._drafting_share) / IDLE_STEPS
+
+    def fits(self, request: Request, num_tokens: int, *, drafting: bool) -> bool:
+        """Whether a request can grow to `num_tokens` tokens, in the drafter too where it is `drafting`."""
+        lacking = self.target.lacking(request.block_ids, num_tokens)
+        if drafting and isinstance(self.drafter, PartAllocator):
+            parts = self.drafter.lacking(request.draft_block_ids, num_tokens)
+            lacking += self.drafter.blocks_to_divide(parts)
+        return lacking <= self.target.num_free
+
+    def grow(self, request: Request, num_tokens: int, *, drafting: bool) -> bool:
+        """Give a request blocks for `num_tokens` tokens, in the drafter too where it is `drafting`.
+
+        Returns:
+            False, with nothing changed, where too few blocks are free.
+        """
+        if not self.fits(request, num_tokens, drafting=drafting):
+            return False
+        self.target.grow(request.block_ids, num_tokens)
+        if drafting and self.drafter is not None:
+            self.drafter.grow(request.draft_block_ids, num_tokens)
+        return True
+
+    def admit(self, request: Request, running: Sequence[Request]) -> bool:
+        """Give a new request all of its prompt's blocks, so that a prefill that has begun never waits for any.
+
+        While the drafter is not in use, its blocks stay free, for the next draft of any request. The only request may
+        take the drafter's memory.
+
+        Returns:
+            False, with nothing changed, where too few blocks are free, or running requests are to draft first.
+        """
+        if running and self.drafts_lack_blocks:
+            return False
+        while not self.grow(request, request.num_tokens, drafting=True):
+            if not self.give_back_idle(running):
+                return not running and self.grow(request, request.num_tokens, drafting=False)
+        if self.drafter is not None and not self.drafter_in_use:
+            self.drafter.shrink(request.draft_block_ids, 0)
+        return True
+
+    def give_back_idle(self, running: Sequence[Request]) -> bool:
+        """Free the drafter KV blocks of the request that has not drafted for longest; False where none is idle."""
+        idle = [r for r in running if r.draft_block_ids and r.decode_steps - r.drafted_at >= IDLE_STEPS]
+        if not self.gives_back or not idle:
+            return False
+        self.give_back(max(idle, key=lambda request: request.decode_steps - request.drafted_at))
+        return True
+
+    def give_back(self, request: Request) -> None:
+        """Free a request's drafter KV blocks."""
+        if self.drafter is not None:
+            self.drafter.shrink(request.draft_block_ids, 0)
+        request.draft_computed = 0
+        self.num_given_back += 1
+
+    def trim(self, request: Request) -> None:
+        """Free the blocks that only rejected drafts needed."""
+        self.target.shrink(request.block_ids, request.computed)
+        if self.drafter is not None:
+            self.drafter.shrink(request.draft_block_ids, request.computed)
+
+    def free(self, request: Request) -> None:
+        """Free all of a request's blocks."""
+        self.target.shrink(request.block_ids, 0)
+        if self.drafter is not None:
+            self.drafter.shrink(request.draft_block_ids, 0)
+        request.computed = request.draft_computed = 0
