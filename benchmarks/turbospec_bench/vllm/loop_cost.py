@@ -87,7 +87,7 @@ class Server:
         idle, _ = loop.idle(scheduled, 0.0)
         lengths = np.zeros(len(running), np.int64)
         if not idle:
-            lengths, *_ = loop.plan(running, scheduled, (), Queue(), 0.0, verifies=bool(drafts))
+            lengths, *_ = loop.plan(running, scheduled, (), Queue(), 0.0)
         planned = time.thread_time()
         longest = int(lengths.max())
         self.now += STEP_SECONDS + TOKEN_SECONDS * sum(scheduled.values()) + PASS_SECONDS * self._passes

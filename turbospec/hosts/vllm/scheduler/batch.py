@@ -86,6 +86,11 @@ class ScheduledBatch:
         return len(self.rows)
 
     @property
+    def drafts(self) -> IntArray:
+        """(n,) drafts that the step verifies."""
+        return np.maximum(self.computed - self.tokens, 0)
+
+    @property
     def missing(self) -> IntArray:
         """(n,) prefill tokens left for later steps, also of requests that resume after a preemption."""
         return np.maximum(self.tokens - self.computed, 0)

@@ -191,8 +191,6 @@ class VllmLoop:
         restarted: Collection[str],
         queue: Queue,
         began: float,
-        *,
-        verifies: bool,
     ) -> Planned:
         """Choose how many tokens each request drafts at the end of the step that is being scheduled.
 
@@ -204,7 +202,6 @@ class VllmLoop:
             queue: requests that are not scheduled.
             began: when the engine turned to this step, or to the first of an unbroken run of steps up to this one, on
                 the clock of `time.perf_counter`.
-            verifies: whether there are drafts among the step's tokens.
         """
         if restarted:
             for request in requests:
@@ -222,8 +219,8 @@ class VllmLoop:
                 batch.names,
                 batch.rows,
                 batch.scheduled,
+                batch.drafts,
                 lengths,
-                verifies=verifies,
                 unfinished=bool(batch.missing.any()),
                 drafter_fits=self._views.drafts_fit(batch),
                 early=early,

@@ -219,8 +219,7 @@ class _Adaptive(Scheduler):
             # A session's next input comes in place of the drafts after its last turn.
             self.requests[each.req_id].spec_token_ids = []
         requests = [self.requests[name] for name in scheduled]
-        verifies = any(scheduler_output.scheduled_spec_decode_tokens.values())
-        planned = loop.plan(requests, scheduled, restarted, self._queue(), self._began, verifies=verifies)
+        planned = loop.plan(requests, scheduled, restarted, self._queue(), self._began)
         drafted, looked_up = (
             dict(zip(scheduled, lengths.tolist(), strict=True)) if lengths.any() else {}
             for lengths in (planned.lengths, planned.lookup_lengths)

@@ -87,9 +87,7 @@ class FakeEngine:
         if idle:
             lengths = np.zeros(len(requests), np.int64)
         else:
-            lengths, _, self.orders = self.loop.plan(
-                requests, scheduled, (), Queue(), self.began, verifies=any(verified.values())
-            )
+            lengths, _, self.orders = self.loop.plan(requests, scheduled, (), Queue(), self.began)
         self.numbers.append(self.loop.newest)
         for request, length in zip(requests, lengths.tolist(), strict=True):
             request.num_computed_tokens += scheduled[request.request_id]
@@ -449,7 +447,7 @@ def test_a_plan_ahead_is_dropped_where_a_request_resumes_or_the_step_is_another(
         engine, a = FakeEngine(controller, ON_DEMAND), Request("a", num_prompt_tokens=1)
         engine.step([a], ahead=True)
         engine.loop._next_step += missed
-        lengths, *_ = engine.loop.plan([a], {"a": 2}, resumed, Queue(), 0.0, verifies=True)
+        lengths, *_ = engine.loop.plan([a], {"a": 2}, resumed, Queue(), 0.0)
         assert lengths.tolist() == ([2] if not resumed and not missed else [3])
 
 

@@ -52,7 +52,8 @@ class Engine:
     def plan(self, *lengths: int, idle_steps: int = 1) -> Recorder:
         """Have the loop plan these lengths, and then 0."""
         controller = Recorder(lengths=[*lengths], idle_steps=idle_steps)
-        self.scheduler._loop = VllmLoop(controller, self.scheduler._loop.limits)
+        loop = self.scheduler._loop
+        self.scheduler._loop = VllmLoop(controller, loop.limits, loop.lookups)
         return controller
 
     def add(self, name: str, prompt: int = 4, max_tokens: int = 40, **extra: Any) -> Any:
