@@ -243,8 +243,9 @@ class VllmLoop:
         elif orders is not None and self.limits.late_drafts and drafts:
             step.late = orders.late = bool(batch.brings_first_token.any())
         self._steps[step.number] = step
-        lookup_lengths = np.zeros(batch.size, np.int64) if plan is None else plan.lookup_lengths
-        return Planned(lengths, lookup_lengths, orders)
+        if plan is None or self.lookups is None:
+            return Planned(lengths, np.zeros(batch.size, np.int64), orders)
+        return Planned(lengths, plan.lookup_lengths, orders)
 
     def plan_ahead(self, requests: Sequence[VllmRequest], queue: Queue) -> None:
         """Plan the step after the one that runs, from what is known while it runs.
