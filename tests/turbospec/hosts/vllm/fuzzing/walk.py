@@ -377,15 +377,15 @@ class Walk:
             self._check_looked_up(output, name, step.requests[name], len(drafts))
         for name in output.finished_req_ids:
             self._most_drafts.pop(name, None)
+        looked_up = self.scheduler._lookup_lengths
+        self._from_lookup.difference_update(scheduled)
+        self._from_lookup.update(looked_up)
         if step.lengths is None or not scheduled:
             self._expect(longest == self.setup.longest, f"vLLM's own K is {self.setup.longest}, not {longest}")
             self._expect(orders_of(output) is None, "orders without a plan")
             self._most_drafts |= dict.fromkeys(scheduled, longest)
             return
-        looked_up = self.scheduler._lookup_lengths
         self._most_drafts |= {name: step.lengths.get(name, 0) or looked_up.get(name, 0) for name in scheduled}
-        self._from_lookup.difference_update(scheduled)
-        self._from_lookup.update(looked_up)
         self._expect(longest == max(step.lengths.values(), default=0), "the longest draft is not the step's")
         computed = max(request.num_computed_tokens for request in step.requests.values())
         self._expect(not longest or computed + limits.max_draft <= limits.max_model_len, "vLLM does not draft here")
