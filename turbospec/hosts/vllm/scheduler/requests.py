@@ -35,11 +35,14 @@ class VllmRequest(Protocol):
     num_output_placeholders: int
     max_tokens: int
     sampling_params: SamplingParams | None
-    all_token_ids: Sequence[int]
-    """Prompt and output, without those of steps in flight."""
 
     @property
     def num_tokens(self) -> int: ...
+    @property
+    def all_token_ids(self) -> Sequence[int]:
+        """Prompt and output, without those of steps in flight."""
+        ...
+
     @property
     def use_structured_output(self) -> bool: ...
 

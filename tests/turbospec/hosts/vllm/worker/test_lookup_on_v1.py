@@ -33,7 +33,7 @@ class Runner:
         self.use_async_scheduling = asynchronous
         self.num_spec_tokens, self.device = WIDTH, torch.device("cpu")
         self.input_batch = SimpleNamespace(req_ids=["a", "b", "c"], prev_req_id_to_index={"a": 0, "b": 1, "c": 2})
-        self._draft_token_ids = None if drafts is None else torch.tensor(drafts, dtype=torch.int64).reshape(3, -1)
+        self._draft_token_ids: Any = None if drafts is None else torch.tensor(drafts, dtype=torch.int64).reshape(3, -1)
         self._draft_token_req_ids = ["a", "b", "c"] if host else None
         self.prev_num_spec_tokens = 2
         self.valid_sampled_token_count_gpu = torch.tensor([1, 3, 1], dtype=torch.int32)
