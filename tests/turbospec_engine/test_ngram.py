@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turbospec.runtime.prompt_lookup import MAX_CANDIDATES, MAX_MATCH, MIN_MATCH, IndexedText
 from turbospec_engine.lookup import NGramLookup
-from turbospec_engine.lookup.ngram import MAX_CANDIDATES, MAX_MATCH, MIN_MATCH
 
 
 def request_of(tokens: list[int], row_id: int = 0) -> Any:
@@ -73,10 +73,8 @@ def test_the_index_finds_what_a_search_of_the_whole_text_finds() -> None:
 
 def test_a_search_compares_a_bounded_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
-    from turbospec_engine.lookup import ngram
-
-    match = ngram._Text._match
-    monkeypatch.setattr(ngram._Text, "_match", lambda self, end: compared.append(end) or match(self, end))
+    match = IndexedText._match
+    monkeypatch.setattr(IndexedText, "_match", lambda self, end: compared.append(end) or match(self, end))
     tokens = [token for place in range(500) for token in (1, 2, 10 + place)] + [1, 2]
     found, _ = NGramLookup().find(request_of(tokens), 3)
     assert list(found) == [509, 1, 2]

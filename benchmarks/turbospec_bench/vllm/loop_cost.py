@@ -40,9 +40,14 @@ class Request:
     num_computed_tokens: int = 0
     num_output_placeholders: int = 0
     sampling_params: Any = None
+    use_structured_output: bool = False
     tokens: list[int] = field(default_factory=lambda: [0] * 100)
     draft: int = 0
     """Draft tokens that the next step verifies."""
+
+    @property
+    def all_token_ids(self) -> list[int]:
+        return self.tokens
 
     @property
     def num_tokens(self) -> int:
@@ -87,7 +92,7 @@ class Server:
         idle, _ = loop.idle(scheduled, 0.0)
         lengths = np.zeros(len(running), np.int64)
         if not idle:
-            lengths, _ = loop.plan(running, scheduled, (), Queue(), 0.0, verifies=bool(drafts))
+            lengths, *_ = loop.plan(running, scheduled, (), Queue(), 0.0)
         planned = time.thread_time()
         longest = int(lengths.max())
         self.now += STEP_SECONDS + TOKEN_SECONDS * sum(scheduled.values()) + PASS_SECONDS * self._passes

@@ -102,6 +102,7 @@ def _with_scheduler(create):
             speculation,
             scheduler_cls=scheduler.scheduler_cls,
             model_runner_v2=config.use_v2_model_runner,
+            lookup=settings.lookup is not None,
         )
         if reason is not None:
             log.warning("TurboSpec is off, vLLM keeps its own draft length: %s", reason)
@@ -149,7 +150,7 @@ def _with_runner_wrapped(init):
 
 def _install_on_v1(runner, config) -> None:
     from turbospec.hosts.vllm.shared.support import drafts_late, kept_tokens
-    from turbospec.hosts.vllm.worker import drafter_on_demand, drafts_in_output, full_drafts, late_drafts
+    from turbospec.hosts.vllm.worker import drafter_on_demand, drafts_in_output, full_drafts, late_drafts, lookup_on_v1
 
     full_drafts.install(runner)
     if kept_tokens(config):
@@ -158,16 +159,18 @@ def _install_on_v1(runner, config) -> None:
         late_drafts.install(runner)
     if not config.scheduler_config.async_scheduling:
         drafts_in_output.install(runner)
+    lookup_on_v1.install(runner)
 
 
 def _install_on_v2(runner, config) -> None:
     from turbospec.hosts.vllm.shared.support import LOOK_UP_METHODS, kept_tokens
-    from turbospec.hosts.vllm.worker import speculator_on_demand
+    from turbospec.hosts.vllm.worker import lookup_on_v2, speculator_on_demand
 
     if kept_tokens(config):
         speculator_on_demand.install(runner)
     elif config.speculative_config.method in LOOK_UP_METHODS:
         speculator_on_demand.install_without_cache(runner)
+    lookup_on_v2.install(runner)
 
 
 def _settings(args):
@@ -176,15 +179,17 @@ def _settings(args):
     return read_settings(args.additional_config)
 
 
-def _reason(args, speculation, *, scheduler_cls=None, model_runner_v2: bool = False) -> str | None:
+def _reason(
+    args, speculation, *, scheduler_cls=None, model_runner_v2: bool = False, lookup: bool = False
+) -> str | None:
     """Why TurboSpec cannot control this server; None where it can."""
     try:
-        return _unsupported(args, speculation, scheduler_cls, model_runner_v2)
+        return _unsupported(args, speculation, scheduler_cls, model_runner_v2, lookup)
     except Exception as error:
         return f"its configuration cannot be read ({type(error).__name__}: {error})"
 
 
-def _unsupported(args, speculation, scheduler_cls, model_runner_v2: bool) -> str | None:
+def _unsupported(args, speculation, scheduler_cls, model_runner_v2: bool, lookup: bool) -> str | None:
     from vllm.version import __version_tuple__
 
     from turbospec.hosts.vllm.shared.support import SetUp, unsupported
@@ -203,6 +208,7 @@ def _unsupported(args, speculation, scheduler_cls, model_runner_v2: bool) -> str
             experts=speculation is not None and speculation.target_model_config.is_moe,
             pipeline_parallel_size=args.pipeline_parallel_size,
             model_runner_v2=model_runner_v2,
+            lookup=lookup,
         )
     )
 

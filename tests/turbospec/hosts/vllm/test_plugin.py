@@ -50,7 +50,7 @@ class EngineArgs:
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """vLLM's modules, by the names that the plugin imports; the classes are fresh ones."""
-    for name in ("POLICY", "PROFILE", "TRACE"):
+    for name in ("POLICY", "PROFILE", "TRACE", "LOOKUP"):
         monkeypatch.delenv(f"TURBOSPEC_{name}", raising=False)
     monkeypatch.setenv(METRICS_FILE_VARIABLE, "")
     modules: dict[str, Any] = {
@@ -109,6 +109,7 @@ def test_without_a_policy_nothing_changes(vllm: dict[str, Any]) -> None:
         ("TURBOSPEC_PROFILE", "/gone.json"),
         ("TURBOSPEC_TRACE", "/dev/null"),
         ("TURBOSPEC_TRACE", "/proc/trace.jsonl"),
+        ("TURBOSPEC_LOOKUP", "ngrams"),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_no_server(
@@ -127,6 +128,22 @@ def test_a_wrong_setting_is_one_line_and_no_server(
     assert line.startswith("turbospec: ")
     with pytest.raises(UserError):
         start(vllm, SCRIPT)
+
+
+def test_a_look_up_beside_a_look_up_is_one_warning(
+    vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    monkeypatch.setenv("TURBOSPEC_LOOKUP", "ngram")
+    assert start(vllm).scheduler_config.scheduler_cls == plugin.SYNC_SCHEDULER
+    args = vllm["vllm.engine.arg_utils"].EngineArgs()
+    own = args.create_speculative_config
+    monkeypatch.setattr(args, "create_speculative_config", lambda: SimpleNamespace(**vars(own()) | {"method": "ngram"}))
+    with caplog.at_level(logging.WARNING, "turbospec"):
+        config = args.create_engine_config(SERVER)
+    assert config.scheduler_config.scheduler_cls is None
+    assert len(caplog.records) == 1
+    assert "lookup is for servers with a drafter of" in caplog.text
 
 
 def test_a_vllm_with_other_names_is_left_alone(

@@ -28,6 +28,7 @@ MOST_TOKENS = 2**31 - 1
 class ScheduledBatch:
     """One row per scheduled request, in vLLM's order."""
 
+    requests: Sequence[VllmRequest]
     names: Sequence[str]
     rows: IntArray
     """(n,) in `KnownRequests`."""
@@ -66,6 +67,7 @@ class ScheduledBatch:
         before, tokens, placeholders, prompt, max_tokens = values.reshape(size, READ_COUNT).T.copy()
         scheduled = np.fromiter(num_scheduled.values(), np.int64, size)
         return cls(
+            requests=requests,
             names=list(num_scheduled),
             rows=known.rows(requests),
             scheduled=scheduled,
@@ -84,9 +86,19 @@ class ScheduledBatch:
         return len(self.rows)
 
     @property
+    def drafts(self) -> IntArray:
+        """(n,) drafts that the step verifies."""
+        return np.maximum(self.computed - self.tokens, 0)
+
+    @property
     def missing(self) -> IntArray:
         """(n,) prefill tokens left for later steps, also of requests that resume after a preemption."""
         return np.maximum(self.tokens - self.computed, 0)
+
+    @property
+    def ahead(self) -> IntArray:
+        """(n,) most tokens that are emitted until the step has ended, and are not known yet."""
+        return self.computed + 1 - self.prompt - self.output
 
     @property
     def prefill_tokens(self) -> int:

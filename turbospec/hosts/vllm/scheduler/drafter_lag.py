@@ -11,12 +11,16 @@ from turbospec.hosts.vllm.scheduler.requests import KnownRequests
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 from turbospec.interface import BoolArray, IntArray
 
+LOST = -1
+"""In place of a kept step: the request's lag can no longer be caught up."""
+
 
 class DrafterLag:
     """Decides, step by step, whether the drafter's first pass is skipped and which requests catch up.
 
     A pass is skipped where nothing is to be drafted and no drafts are verified: then the lag of each request is known
-    without waiting for the device. The step after a draft always runs the drafter. Before the worker can keep no more,
+    without waiting for the device. The step after a draft always runs the drafter, and a request whose drafts are a
+    look-up's catches up there. Before the worker can keep no more,
     one pass catches up as many requests as have room, those that lag longest first, if `early` allows it: with 256
     requests and 8,192 kept tokens, one pass every 16 steps.
 
@@ -99,9 +103,9 @@ class DrafterLag:
         names: Sequence[str],
         rows: IntArray,
         tokens: IntArray,
+        drafts: IntArray,
         lengths: IntArray,
         *,
-        verifies: bool,
         unfinished: bool,
         drafter_fits: bool,
         early: bool,
@@ -112,8 +116,8 @@ class DrafterLag:
             names: of the n scheduled requests.
             rows: (n,) of these requests.
             tokens: (n,) tokens that the step computes for each of them, drafts included.
+            drafts: (n,) drafts among these.
             lengths: (n,) draft lengths; set to 0 for requests that cannot catch up in this step.
-            verifies: whether there are drafts among the step's tokens.
             unfinished: whether a prefill chunk is left for later steps; a long prompt may be too much to catch up.
             drafter_fits: whether vLLM calls the drafter at all in this step.
             early: whether requests may catch up that do not draft yet.
@@ -122,7 +126,7 @@ class DrafterLag:
         lag, can_draft = known.lag_tokens[rows], self.can_draft(rows)
         room = self._max_batched_tokens - total - self._slots * len(names)
         due = early and self._catch_up_is_due(rows, total) and bool(((lag > 0) & (lag <= room) & can_draft).any())
-        idle = not verifies and not lengths.any()
+        idle = not drafts.any() and not lengths.any()
         if idle and (not drafter_fits or (not due and not unfinished and self._all_may_lag(rows, tokens))):
             orders = DrafterOrders(self._next, self._first, skip=True)
             self._add_lag(rows, tokens)
@@ -134,7 +138,7 @@ class DrafterLag:
             return orders
         if due:
             lagging = lagging[np.argsort(known.lag_since[rows[lagging]], kind="stable")]
-        wanted = np.full(len(names), due) | (lengths > 0) | known.lacks_prompt[rows]
+        wanted = np.full(len(names), due) | (lengths > 0) | (drafts > 0) | known.lacks_prompt[rows]
         wanted &= can_draft & drafter_fits
         stays = np.ones(len(names), np.bool_)
         for row in map(int, lagging[wanted[lagging]]):
@@ -145,7 +149,9 @@ class DrafterLag:
         caught_up, left = rows[lagging[~stays[lagging]]], lagging[stays[lagging]]
         known.lag_tokens[caught_up], known.lacks_prompt[caught_up] = 0, False
         lengths[left] = 0
-        self._add_lag(rows[left], tokens[left])
+        self._add_lag(rows[left], (tokens - drafts)[left])
+        # Which of the drafts are accepted is not known when the lag is caught up.
+        known.lag_since[rows[left[drafts[left] > 0]]] = LOST
         orders.keep.update(names[row] for row in map(int, left))
         if due:
             self._release(rows)

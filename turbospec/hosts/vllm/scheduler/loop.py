@@ -12,6 +12,7 @@ the output of step t + 1. Under async scheduling step t + 1 is scheduled before 
 While a sync scheduler decides, its workers are idle. The loop therefore reports outcomes and makes the next plan
 while the workers run a step (`settle`, `plan_ahead`), and the plan is fitted to the step when that is scheduled. Steps
 without drafts may reuse a plan and then have no view, plan or outcome of their own (`turbospec.runtime.plan_reuse`).
+With a look-up neither is done: what it finds depends on the last tokens.
 
 A step's time starts when the step before returned its tokens, or when the engine turned to it after a pause, and ends
 when it returns its own. While requests run that is the time from output to output: what a step adds to the run, whether
@@ -24,22 +25,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from turbospec.hosts.common import ReusedSteps
 from turbospec.hosts.vllm.scheduler.batch import ScheduledBatch
 from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
+from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests, VllmRequest
 from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, StepSplit, TargetPass
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue, Views
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
-from turbospec.interface import BoolArray, IntArray, Policy, StepOutcome, StepView
+from turbospec.interface import BoolArray, IntArray, Policy, Source, StepOutcome, StepView
 from turbospec.runtime.plan_reuse import RunningPlan
 
 CATCH_UP_SHARE = 0.02
 """Largest share of time for passes that catch up requests that do not draft yet. vLLM's own way, a first pass in every
 step, takes 4 to 11 %. Where a large batch would need more, its requests draft no more until they end."""
+LOOKUP = Source.LOOKUP.value
 ABSENT = ""
 """In place of a request's name; no request has it."""
 
@@ -55,6 +59,18 @@ class Verified:
     emitted: IntArray
 
 
+class Planned(NamedTuple):
+    """What a step is to draft at its end, for each of its n requests."""
+
+    lengths: IntArray
+    """(n,) draft lengths of the drafter, padding included. It drafts the longest for the whole batch; the others are to
+    be cut."""
+    lookup_lengths: IntArray
+    """(n,) longest draft of the look-up; 0 where it drafts nothing."""
+    orders: DrafterOrders | None
+    """To the worker's drafter; None where the drafter runs in every step."""
+
+
 VerifyResultFn = Callable[[Sequence[str]], Verified]
 """Returns what a step did with the drafts of these n requests."""
 
@@ -68,6 +84,10 @@ class _Plan:
     """Of the view's requests; `ABSENT` for those that the plan's step did not schedule."""
     lengths: IntArray
     """(n,) draft lengths without padding."""
+    lookup_lengths: IntArray
+    """(n,) those that are of the look-up."""
+    sources: IntArray | None
+    """(n,) of a `StepPlan`."""
     padded_length: int
     reuse: RunningPlan[str]
 
@@ -81,7 +101,7 @@ class _Step:
     plan: _Plan | None
     """None where the step reuses an earlier plan."""
     drafts: bool
-    """Whether the step makes drafts."""
+    """Whether the drafter drafts in the step."""
     target: TargetPass
     passes: DrafterPasses
     late: bool = False
@@ -100,10 +120,12 @@ class VllmLoop:
     Args:
         controller: plans every step that does not reuse a plan.
         limits: of the engine.
+        lookups: beside the drafter; None for no look-up.
     """
 
-    def __init__(self, controller: Policy, limits: EngineLimits) -> None:
+    def __init__(self, controller: Policy, limits: EngineLimits, lookups: Lookups | None = None) -> None:
         self.controller = controller
+        self.lookups = lookups
         self.known = KnownRequests()
         self.limits = limits
         self._lag: DrafterLag | None = None
@@ -115,7 +137,7 @@ class VllmLoop:
                 slots=limits.drafter_slots,
                 prefix_caching=limits.prefix_caching,
             )
-        self._views = Views(limits, self.known, self._lag)
+        self._views = Views(limits, self.known, self._lag, lookups)
         self._split = StepSplit()
         self._steps: dict[int, _Step] = {}
         """Scheduled and not yet finished, by number, oldest first."""
@@ -142,7 +164,12 @@ class VllmLoop:
         counted: do not call `plan` for it.
         """
         running, tokens = self._running, len(num_scheduled)
-        if running is None or sum(num_scheduled.values()) != tokens or not running.covers(num_scheduled.keys()):
+        if (
+            self.lookups is not None
+            or running is None
+            or sum(num_scheduled.values()) != tokens
+            or not running.covers(num_scheduled.keys())
+        ):
             return False, None
         orders = None
         if self._lag is not None:
@@ -164,9 +191,7 @@ class VllmLoop:
         restarted: Collection[str],
         queue: Queue,
         began: float,
-        *,
-        verifies: bool,
-    ) -> tuple[IntArray, DrafterOrders | None]:
+    ) -> Planned:
         """Choose how many tokens each request drafts at the end of the step that is being scheduled.
 
         Args:
@@ -177,16 +202,13 @@ class VllmLoop:
             queue: requests that are not scheduled.
             began: when the engine turned to this step, or to the first of an unbroken run of steps up to this one, on
                 the clock of `time.perf_counter`.
-            verifies: whether there are drafts among the step's tokens.
-
-        Returns:
-            (n,) draft lengths. The drafter drafts the longest for the whole batch; the others are to be cut. And the
-            orders to the worker's drafter; None where the drafter runs in every step.
         """
         if restarted:
             for request in requests:
                 if request.request_id in restarted:
                     self.known.restart(request)
+            if self.lookups is not None:
+                self.lookups.forget(restarted)
         batch = ScheduledBatch.of(requests, num_scheduled, self.known)
         plan, lengths = self._choose(batch, num_scheduled.keys(), restarted, queue)
         self._next_step += 1
@@ -197,8 +219,8 @@ class VllmLoop:
                 batch.names,
                 batch.rows,
                 batch.scheduled,
+                batch.drafts,
                 lengths,
-                verifies=verifies,
                 unfinished=bool(batch.missing.any()),
                 drafter_fits=self._views.drafts_fit(batch),
                 early=early,
@@ -221,7 +243,9 @@ class VllmLoop:
         elif orders is not None and self.limits.late_drafts and drafts:
             step.late = orders.late = bool(batch.brings_first_token.any())
         self._steps[step.number] = step
-        return lengths, orders
+        if plan is None or self.lookups is None:
+            return Planned(lengths, np.zeros(batch.size, np.int64), orders)
+        return Planned(lengths, plan.lookup_lengths, orders)
 
     def plan_ahead(self, requests: Sequence[VllmRequest], queue: Queue) -> None:
         """Plan the step after the one that runs, from what is known while it runs.
@@ -232,7 +256,7 @@ class VllmLoop:
             requests: of the step that runs, with its tokens counted as computed.
             queue: waiting requests.
         """
-        if self._running is not None and self._running.valid:
+        if self.lookups is not None or (self._running is not None and self._running.valid):
             return
         if not requests or any(request.num_computed_tokens < request.num_prompt_tokens for request in requests):
             return
@@ -290,7 +314,7 @@ class VllmLoop:
         self, batch: ScheduledBatch, names: Set[str], restarted: Collection[str], queue: Queue
     ) -> tuple[_Plan | None, IntArray]:
         """The plan of a step, None where it reuses one, with its draft lengths."""
-        if self._running is not None and self._running.admits(names):
+        if self.lookups is None and self._running is not None and self._running.admits(names):
             self._running.run(names)
             return None, np.zeros(batch.size, np.int64)
         plan = self._ahead
@@ -305,11 +329,16 @@ class VllmLoop:
         return plan, lengths
 
     def _ask(self, view: StepView, names: Sequence[str]) -> tuple[_Plan, IntArray]:
-        """Have the controller plan a view of the requests of these names."""
+        """Have the controller plan a view of the requests of these names; the drafter's lengths with padding."""
         asked = self.controller.plan(view)
-        padded_length = asked.padded_length if asked.draft_lengths.any() else 0
-        plan = _Plan(view, names, asked.draft_lengths, padded_length, RunningPlan(asked, names))
-        return plan, np.full(view.size, padded_length) if padded_length else asked.draft_lengths.copy()
+        lengths, padded_length = asked.draft_lengths, asked.padded_length if asked.draft_lengths.any() else 0
+        lookup_lengths = np.zeros(view.size, np.int64)
+        if asked.sources is not None:
+            lookup_lengths = np.where(asked.sources == LOOKUP, lengths, 0)
+        if lookup_lengths.any():
+            padded_length = 0  # the look-up may find fewer tokens, so that the batch is not surely uniform
+        plan = _Plan(view, names, lengths, lookup_lengths, asked.sources, padded_length, RunningPlan(asked, names))
+        return plan, np.full(view.size, padded_length) if padded_length else lengths - lookup_lengths
 
     def _fit(self, plan: _Plan, batch: ScheduledBatch, names: Set[str], restarted: Collection[str]) -> IntArray | None:
         """Draft lengths of a step that was planned ahead; None where the plan cannot be used.
@@ -427,5 +456,6 @@ class VllmLoop:
                 reused_plan_tokens=reused.tokens,
                 reused_plan_seconds=reused.seconds,
                 waiting_requests=queue.requests,
+                sources=plan.sources,
             )
         )

@@ -38,6 +38,13 @@ class VllmRequest(Protocol):
 
     @property
     def num_tokens(self) -> int: ...
+    @property
+    def all_token_ids(self) -> Sequence[int]:
+        """Prompt and output, without those of steps in flight."""
+        ...
+
+    @property
+    def use_structured_output(self) -> bool: ...
 
 
 class KnownRequests:

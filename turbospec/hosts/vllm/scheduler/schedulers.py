@@ -21,6 +21,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 
 from turbospec.errors import UserError
+from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.outputs import verified
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
@@ -31,6 +32,7 @@ from turbospec.hosts.vllm.shared.drafter_orders import (
     DrafterOrders,
 )
 from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule, largest_batches
+from turbospec.hosts.vllm.shared.lookup_drafts import LOOKUP_DRAFTS_ATTRIBUTE, LookupDraft
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileWriter, file_of_engine
 from turbospec.hosts.vllm.shared.settings import Settings, read_settings
 from turbospec.hosts.vllm.shared.support import LOOK_UP_METHODS, drafts_in_one_pass, drafts_late, kept_tokens
@@ -64,7 +66,11 @@ class _Adaptive(Scheduler):
         self._was_paused = False
         """Whether the engine was paused since the last step; requests may have stayed in the batch."""
         self._lengths: dict[str, int] = {}
-        """K of each request in the last scheduled step."""
+        """K of each request in the last scheduled step, of the drafter's drafts."""
+        self._lookup_lengths: dict[str, int] = {}
+        """Longest draft of the look-up for each request in the last scheduled step, where it drafts."""
+        self._looked_up: dict[str, LookupDraft] = {}
+        """Drafts of the look-up for the step that is being scheduled."""
         self.drafts_are_due = True
         """Whether the last scheduled step makes drafts that its output does not carry."""
         # The server has loaded its model by now. A file that was there when it started may be gone.
@@ -105,6 +111,7 @@ class _Adaptive(Scheduler):
             prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),
             late_drafts=drafts_late(vllm_config),
             tokens_first=vllm_config.use_v2_model_runner and not current_platform.is_cpu(),
+            async_scheduling=bool(vllm_config.scheduler_config.async_scheduling),
             graphs=self._graphs(vllm_config, lookup[1:]),
         )
         engine = vllm_config.parallel_config.data_parallel_index
@@ -116,7 +123,7 @@ class _Adaptive(Scheduler):
         if path := os.environ.get(METRICS_FILE_VARIABLE):
             metrics = StepMetrics(controller.stats, self._seconds)
             controller.listeners += [metrics, MetricsFileWriter(file_of_engine(Path(path), engine), metrics)]
-        return VllmLoop(controller, limits)
+        return VllmLoop(controller, limits, Lookups() if settings.lookup is not None else None)
 
     def _graphs(self, vllm_config, lengths) -> tuple[tuple[int, int], ...]:
         """Draft lengths with full CUDA graphs, and their largest batches; empty where the runner captures none."""
@@ -136,6 +143,10 @@ class _Adaptive(Scheduler):
         # without requests, or in a pause, belongs to no step.
         if self._was_paused or not self.running:
             self._began, self._was_paused = time.perf_counter(), False
+        self._looked_up = {}
+        if self._loop is not None and self._lookup_lengths:
+            with self._measured():
+                self._look_up(self._loop)
         return super().schedule(*args, **kwargs)
 
     def set_pause_state(self, *args, **kwargs):
@@ -143,11 +154,14 @@ class _Adaptive(Scheduler):
         return super().set_pause_state(*args, **kwargs)
 
     def _update_after_schedule(self, scheduler_output) -> None:
-        self.drafts_are_due, self._lengths = True, {}
+        self.drafts_are_due, self._lengths, self._lookup_lengths = True, {}, {}
+        self._send_looked_up(scheduler_output)
         if self._loop is not None:
             with self._measured():
                 restarted = _restarted(self._loop, scheduler_output)
                 self._loop.known.forget(scheduler_output.finished_req_ids)
+                if self._loop.lookups is not None:
+                    self._loop.lookups.forget(scheduler_output.finished_req_ids)
                 if scheduler_output.num_scheduled_tokens:
                     self._plan(self._loop, scheduler_output, restarted)
                 self._healthy_steps += 1
@@ -199,25 +213,35 @@ class _Adaptive(Scheduler):
         if not restarted:
             idle, orders = loop.idle(scheduled, self._began)
             if idle:
-                self._order(scheduler_output, loop.newest, orders, {})
+                self._order(scheduler_output, loop.newest, orders, {}, {})
                 return
         for each in scheduler_output.scheduled_new_reqs:
             # A session's next input comes in place of the drafts after its last turn.
             self.requests[each.req_id].spec_token_ids = []
         requests = [self.requests[name] for name in scheduled]
-        verifies = any(scheduler_output.scheduled_spec_decode_tokens.values())
-        lengths, orders = loop.plan(requests, scheduled, restarted, self._queue(), self._began, verifies=verifies)
-        drafted = dict(zip(scheduled, lengths.tolist(), strict=True)) if lengths.any() else {}
-        self._order(scheduler_output, loop.newest, orders, drafted)
+        planned = loop.plan(requests, scheduled, restarted, self._queue(), self._began)
+        drafted, looked_up = (
+            dict(zip(scheduled, lengths.tolist(), strict=True)) if lengths.any() else {}
+            for lengths in (planned.lengths, planned.lookup_lengths)
+        )
+        self._order(scheduler_output, loop.newest, planned.orders, drafted, looked_up)
 
-    def _order(self, scheduler_output, step: int, orders: DrafterOrders | None, lengths: dict[str, int]) -> None:
+    def _order(
+        self,
+        scheduler_output,
+        step: int,
+        orders: DrafterOrders | None,
+        lengths: dict[str, int],
+        lookup_lengths: dict[str, int],
+    ) -> None:
         """Take the plan of a step over into vLLM's output. Last, so that a step has all of it or nothing.
 
         Args:
             scheduler_output: vLLM's.
             step: the loop's number of the step.
             orders: to the worker's drafter.
-            lengths: K of each request; empty where nothing is drafted.
+            lengths: K of each request; empty where the drafter drafts nothing.
+            lookup_lengths: longest draft of the look-up for each request; empty where it drafts nothing.
         """
         setattr(scheduler_output, STEP_ATTRIBUTE, step)
         if orders is not None:
@@ -226,6 +250,44 @@ class _Adaptive(Scheduler):
             setattr(scheduler_output, DRAFTS_DUE_ATTRIBUTE, True)
         scheduler_output.num_spec_tokens_to_schedule = max(lengths.values(), default=0)
         self.drafts_are_due, self._lengths = bool(lengths), lengths
+        self._lookup_lengths = {name: length for name, length in lookup_lengths.items() if length}
+
+    def _look_up(self, loop: VllmLoop) -> None:
+        """Have the step that is scheduled next verify what the look-up finds now, where the last plan wants that.
+
+        The tokens of steps in flight are unknown: the draft begins after them, wherever they end, and a worker finds
+        its place (`LookupDraft`). Where all tokens are known, the draft is all that is found.
+        """
+        assert loop.lookups is not None
+        found: dict[str, LookupDraft] = {}
+        drafts: dict[str, list[int]] = {}
+        for name, length in self._lookup_lengths.items():
+            request = self.requests.get(name)
+            if request is None or request.is_finished() or request.is_prefill_chunk:
+                continue
+            in_flight = request.num_output_placeholders
+            if loop.limits.async_scheduling and not in_flight:
+                continue  # it was not in the last step: a worker does not know where it ends
+            left = request.max_tokens - request.num_output_tokens - in_flight - 1
+            tokens, _ = loop.lookups.find(request, max(min(length, left), 0) + in_flight)
+            found[name] = LookupDraft(request.num_tokens, tokens)
+            if in_flight:
+                drafts[name] = [-1] * (len(tokens) - in_flight)
+            else:
+                drafts[name] = self.structured_output_manager.validate_tokens(request, list(tokens))
+        self._looked_up = found  # all or nothing: a worker needs the tokens in place of each -1
+        for name, tokens in drafts.items():
+            self.requests[name].spec_token_ids = tokens
+
+    def _send_looked_up(self, scheduler_output) -> None:
+        """Give the step's drafts of the look-up to the workers, and drop those for which the step has no room."""
+        looked_up, self._looked_up = self._looked_up, {}
+        drafted = scheduler_output.scheduled_spec_decode_tokens
+        for name in looked_up.keys() - scheduler_output.num_scheduled_tokens.keys():
+            if (request := self.requests.get(name)) is not None:
+                request.spec_token_ids = []
+        if sent := {name: draft for name, draft in looked_up.items() if name in drafted}:
+            setattr(scheduler_output, LOOKUP_DRAFTS_ATTRIBUTE, sent)
 
     def _cut_drafts(self) -> None:
         """Cut the drafts of the last scheduled step, or their placeholders, to each request's K."""

@@ -9,8 +9,9 @@ import numpy as np
 
 from turbospec.hosts.vllm.scheduler.batch import ScheduledBatch
 from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
+from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests
-from turbospec.interface import IntArray, Phase, StepView
+from turbospec.interface import BoolArray, IntArray, LookupView, Phase, StepView
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,6 +36,8 @@ class EngineLimits:
     """Whether the drafter can run after a step's tokens were sent, as it does if one of them is a first token."""
     tokens_first: bool = False
     """Whether every step sends its tokens before its drafts are made, as model runner V2 does on a GPU."""
+    async_scheduling: bool = False
+    """Whether a step is scheduled before the one before it has ended."""
 
     graphs: tuple[tuple[int, int], ...] = ()
     """Draft lengths with full CUDA graphs, rising from 0, and the most requests that each has graphs for."""
@@ -67,12 +70,16 @@ class Views:
         limits: of the engine.
         known: the requests.
         lag: of the drafter; None where the drafter runs in every step.
+        lookups: beside the drafter; None where there is no look-up.
     """
 
-    def __init__(self, limits: EngineLimits, known: KnownRequests, lag: DrafterLag | None) -> None:
+    def __init__(
+        self, limits: EngineLimits, known: KnownRequests, lag: DrafterLag | None, lookups: Lookups | None
+    ) -> None:
         self._limits = limits
         self._known = known
         self._lag = lag
+        self._lookups = lookups
 
     def of_step(self, step: int, batch: ScheduledBatch, queue: Queue, running: int = 0) -> StepView:
         """The batch as it will be when this step's tokens are sampled.
@@ -116,6 +123,7 @@ class Views:
             first_pass_every_step=self._lag is None and not limits.heads,
             drafter_always_prefills=self._lag is None or limits.prefix_caching,
             drafter_prefill_tokens=0 if self._lag is None else batch.prefill_tokens,
+            lookup=self._look_up(batch, prefilling, left),
         )
         if limits.graphs and not view.prefill_pending:
             paddable = self.paddable(batch)
@@ -143,10 +151,25 @@ class Views:
         """The length to which all drafts may be padded: past a request's last token, and past no other limit."""
         return int(self._allowed(batch).min(initial=self._limits.max_draft))
 
+    def _look_up(self, batch: ScheduledBatch, prefilling: BoolArray, left: IntArray) -> LookupView | None:
+        """What the look-up finds for the drafts that follow this step; None without one."""
+        if self._lookups is None:
+            return None
+        limits = np.where(prefilling, 0, np.clip(self._longest(batch), 0, np.maximum(left - 1, 0)))
+        # A grammar checks the drafts that the drafter has made for all requests of such a step, not the look-up's.
+        if self._limits.async_scheduling and any(request.use_structured_output for request in batch.requests):
+            limits[:] = 0
+        return self._lookups.view(batch.requests, limits, batch.ahead)
+
     def _allowed(self, batch: ScheduledBatch) -> IntArray:
-        """(n,) longest draft of each request, however few tokens are left to emit; negative where it is too long."""
+        """(n,) longest draft of the drafter, however few tokens are left to emit; negative where it is too long."""
+        longest = self._longest(batch)
+        if self._lag is None:
+            return longest
+        return np.where(self._lag.can_draft(batch.rows), longest, np.minimum(longest, 0))
+
+    def _longest(self, batch: ScheduledBatch) -> IntArray:
+        """(n,) longest draft of any source, however few tokens are left to emit; negative where it is too long."""
         limits = self._limits
-        allowed = np.minimum(self._known.max_draft[batch.rows], limits.max_draft)
-        if self._lag is not None:
-            allowed = np.where(self._lag.can_draft(batch.rows), allowed, 0)
-        return np.minimum(allowed, limits.max_model_len - batch.computed - 2)
+        longest = np.minimum(self._known.max_draft[batch.rows], limits.max_draft)
+        return np.minimum(longest, limits.max_model_len - batch.computed - 2)

@@ -1,13 +1,15 @@
-"""TurboSpec's settings in a vLLM server: the policy, a profile, and the trace file.
+"""TurboSpec's settings in a vLLM server: the policy, a profile, the trace file, and a look-up beside the drafter.
 
-From the environment (`TURBOSPEC_POLICY`, `TURBOSPEC_PROFILE`, `TURBOSPEC_TRACE`), or from vLLM's `--additional-config`:
-`{"turbospec": "adaptive"}` or `{"turbospec": {"policy": "adaptive", "trace": "trace.jsonl"}}`, which takes precedence.
+From the environment (`TURBOSPEC_POLICY`, `TURBOSPEC_PROFILE`, `TURBOSPEC_TRACE`, `TURBOSPEC_LOOKUP`), or from vLLM's
+`--additional-config`: `{"turbospec": "adaptive"}` or `{"turbospec": {"policy": "adaptive", "trace": "trace.jsonl"}}`,
+which takes precedence.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -31,6 +33,9 @@ class Settings(BaseModel):
     policy: str = Field(min_length=1, description="Policy file, or the name of a shipped policy.")
     profile: Path | None = Field(default=None, description="Step times measured on this server; optional.")
     trace: Path | None = Field(default=None, description="File for the decision trace; none by default.")
+    lookup: Literal["ngram"] | None = Field(
+        default=None, description="A look-up in prompt and answer beside the drafter; none by default."
+    )
 
     def check(self) -> None:
         """Read the files, and see whether the trace can be written, without building anything.

@@ -21,6 +21,10 @@ SEQUENTIAL_METHODS = ("draft_model", "eagle", "eagle3", "mtp")
 LOOK_UP_METHODS = ("ngram", "ngram_gpu", "suffix", "custom_class")
 BLOCK_METHODS = ("medusa", "dflash", "dspark")
 """One pass of these drafts all positions."""
+BESIDE_LOOKUP = (*SEQUENTIAL_METHODS, "dflash", "dspark")
+"""Drafters that a look-up can be offered beside."""
+LOOKUP_VERSION = (0, 32)
+"""The first version in which a look-up was run beside a drafter."""
 NO_DRAFTER = {
     "extract_hidden_states": "method 'extract_hidden_states' drafts nothing: vLLM uses it to hand out hidden states",
     "mlp_speculator": "vLLM has no drafter for method 'mlp_speculator'",
@@ -49,6 +53,8 @@ class SetUp:
     pipeline_parallel_size: int = 1
     model_runner_v2: bool = False
     """Model runner V2, vLLM's default where Triton is available."""
+    lookup: bool = False
+    """Whether a look-up is wanted beside the drafter."""
 
 
 def is_asked_for(additional_config: object) -> bool:
@@ -154,6 +160,10 @@ def unsupported(setup: SetUp) -> str | None:
             "pipeline parallelism is not supported: a step's drafts are not verified by the next step, which vLLM "
             "gives to other requests"
         )
+    if setup.lookup and setup.method not in BESIDE_LOOKUP:
+        return f"lookup is for servers with a drafter of {', '.join(BESIDE_LOOKUP)}, not {setup.method!r}; leave it out"
+    if setup.lookup and release < LOOKUP_VERSION:
+        return f"lookup needs vLLM {'.'.join(map(str, LOOKUP_VERSION))} or newer, and this is {version}; leave it out"
     if setup.model_runner_v2 and release < OLDEST_V2_VERSION:
         return f"vLLM {version}'s model runner V2 has one draft length for all steps; set VLLM_USE_V2_MODEL_RUNNER=0"
     return None

@@ -76,6 +76,11 @@ class Checked:
         most = np.minimum(np.maximum(view.tokens_left - 1, 0), limits.max_draft)
         expect((view.draft_limits >= 0).all() and (view.draft_limits <= most).all(), f"limits {view.draft_limits}")
         expect(not view.draft_limits[view.phase == Phase.PREFILL].any(), "a request in prefill may draft")
+        if view.lookup is not None:
+            found, scores = view.lookup.lengths, view.lookup.scores
+            expect((found >= 0).all() and (found <= most).all(), f"found {found}")
+            expect(not found[view.phase == Phase.PREFILL].any(), "a look-up in prefill")
+            expect(bool((scores[found > 0] > 0).all()) and not scores[found == 0].any(), f"scores {scores} of {found}")
         expect((view.tokens_left >= 0).all(), f"tokens left: {view.tokens_left.min()}")
         expect((view.emitted_tokens > 0).all(), "emitted tokens")
         lag = view.drafter_lag_tokens
@@ -95,6 +100,7 @@ class Checked:
         expect(np.array_equal(outcome.request_ids, view.request_ids), "an outcome of other requests")
         expect((accepted >= 0).all() and (accepted <= drafted).all(), "accepted more than was drafted")
         expect((drafted <= outcome.proposed).all(), "drafted more than was proposed")
+        expect(np.array_equal(outcome.sources, plan.sources), "sources of another plan")  # pyright: ignore
         expect((drafted <= plan.draft_lengths).all(), f"drafted {drafted}, planned {plan.draft_lengths}")
         expect((accepted <= emitted).all(), "accepted more than was emitted")
         seconds = (outcome.draft_seconds, outcome.verify_seconds, outcome.step_seconds, outcome.reused_plan_seconds)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.interface import Source, StepOutcome, StepPlan, StepView
 
 FAILS = 0.01
 
@@ -21,7 +21,7 @@ class UnspeakableError(Exception):
 
 
 class RandomPolicy:
-    """Any lengths within the limits, padded or not, valid for one step or several."""
+    """Any lengths within the limits, padded or not, valid for one step or several, of any source."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -35,8 +35,13 @@ class RandomPolicy:
             return StepPlan(np.zeros(view.size, np.int64), valid_steps=rng.choice((1, 2, 8, 100)))
         padded = rng.choice(view.graph_lengths) if view.graph_lengths and rng.random() < 0.5 else 0
         longest = padded or rng.randint(0, view.max_draft)
-        lengths = np.minimum(self._numbers.integers(0, longest, view.size, endpoint=True), view.draft_limits)
-        return StepPlan(lengths, padded_length=padded, valid_steps=rng.choice((1, 1, 4)), probe=rng.random() < 0.1)
+        limits, sources = view.draft_limits, None
+        if view.lookup is not None and not padded:
+            sources = np.where(self._numbers.random(view.size) < 0.5, Source.LOOKUP, Source.DRAFTER)
+            limits = np.where(sources == Source.LOOKUP, view.lookup.lengths, limits)
+        lengths = np.minimum(self._numbers.integers(0, longest, view.size, endpoint=True), limits)
+        valid, probe = rng.choice((1, 1, 4)), rng.random() < 0.1
+        return StepPlan(lengths, padded_length=padded, valid_steps=valid, probe=probe, sources=sources)
 
     def observe(self, outcome: StepOutcome) -> None:
         if self._rng.random() < FAILS / 2:

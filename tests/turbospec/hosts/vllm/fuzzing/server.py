@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, Protocol
@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 from tests.turbospec.hosts.vllm.fuzzing import stand_in
 from tests.turbospec.hosts.vllm.fuzzing.stand_in import Pause, Status
 from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule
+from turbospec.hosts.vllm.shared.support import BESIDE_LOOKUP
 
 PAUSES = {"none": Pause.NONE, "new": Pause.NEW, "all": Pause.ALL}
 
@@ -35,6 +36,7 @@ class Setup:
     caches: int = 8
     """Requests of the model's length that the KV cache holds."""
     slots: int = 1
+    lookup: bool = False
 
     @property
     def table(self) -> list[tuple[int, int, int]]:
@@ -45,7 +47,7 @@ class Setup:
     def draw(cls, rng: random.Random, policy: Path) -> Setup:
         """Any."""
         seqs, longest = rng.choice((1, 2, 4, 8, 8, 64, 1024)), rng.choice((1, 2, 5, 8, 15))
-        return cls(
+        drawn = cls(
             policy=policy,
             asynchronous=rng.random() < 0.5,
             v2=rng.random() < 0.5,
@@ -59,6 +61,7 @@ class Setup:
             caches=rng.choice((1, 1, 2, 2, 50)),
             slots=rng.choice((1, 1, longest)),
         )
+        return replace(drawn, lookup=drawn.method in BESIDE_LOOKUP and rng.random() < 0.4)
 
 
 @dataclass(slots=True, frozen=True)
@@ -194,6 +197,8 @@ def _configuration(setup: Setup, rng: random.Random) -> Any:
     settings = {"policy": str(setup.policy)}
     if setup.trace is not None:
         settings["trace"] = str(setup.trace)
+    if setup.lookup:
+        settings["lookup"] = "ngram"
     return SimpleNamespace(
         additional_config={"turbospec": settings},
         speculative_config=SimpleNamespace(

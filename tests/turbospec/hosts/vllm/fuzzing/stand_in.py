@@ -24,6 +24,8 @@ from turbospec.hosts.vllm.scheduler import loop
 
 BLOCK = 4
 """Tokens of a KV block."""
+TEXT = random.Random(0).choices(range(3), k=2000)
+"""The tokens of every request."""
 
 
 class Status(Enum):
@@ -45,7 +47,7 @@ class Pause(Enum):
 
 @dataclass(eq=False)
 class Request:
-    """vLLM's `Request`, with numbers of tokens in place of tokens."""
+    """vLLM's `Request`. What counts are the numbers of tokens: all texts are alike."""
 
     request_id: str
     num_prompt_tokens: int
@@ -69,6 +71,14 @@ class Request:
     @property
     def num_tokens(self) -> int:
         return self.num_prompt_tokens + self.num_output_tokens
+
+    @property
+    def all_token_ids(self) -> list[int]:
+        return TEXT[: self.num_tokens]
+
+    @property
+    def use_structured_output(self) -> bool:
+        return self.grammar
 
     @property
     def num_tokens_with_spec(self) -> int:
@@ -135,6 +145,7 @@ class Scheduler:
         """Requests that end with an error when the next step does."""
         self._between_turns = 0
         self._pause = Pause.NONE
+        self.structured_output_manager = SimpleNamespace(validate_tokens=self._valid)
 
     # The engine core's calls
 

@@ -20,6 +20,7 @@ from turbospec.controller import Controller
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.views import EngineLimits
 from turbospec.hosts.vllm.shared.drafter_orders import DRAFTS_ATTRIBUTE, DRAFTS_DUE_ATTRIBUTE, orders_of
+from turbospec.hosts.vllm.shared.lookup_drafts import lookup_drafts_of
 from turbospec.models.logistic import MAX_CLASSES
 from turbospec.observability.metrics import StepMetrics
 
@@ -84,6 +85,8 @@ class Walk:
         """In views, of all requests so far."""
         self._most_drafts: dict[str, int] = {}
         """That each request may have verified in its next step."""
+        self._from_lookup: set[str] = set()
+        """Requests whose drafts in their next step are of the look-up."""
 
     def note(self, problem: str) -> None:
         self.problems.append(problem)
@@ -371,14 +374,18 @@ class Walk:
         for name, drafts in output.scheduled_spec_decode_tokens.items():
             most = self._most_drafts.get(name, 0)
             self._expect(len(drafts) <= most, f"{name} verifies {len(drafts)} drafts of {most}")
+            self._check_looked_up(output, name, step.requests[name], len(drafts))
         for name in output.finished_req_ids:
             self._most_drafts.pop(name, None)
+        looked_up = self.scheduler._lookup_lengths
+        self._from_lookup.difference_update(scheduled)
+        self._from_lookup.update(looked_up)
         if step.lengths is None or not scheduled:
             self._expect(longest == self.setup.longest, f"vLLM's own K is {self.setup.longest}, not {longest}")
             self._expect(orders_of(output) is None, "orders without a plan")
             self._most_drafts |= dict.fromkeys(scheduled, longest)
             return
-        self._most_drafts |= {name: step.lengths.get(name, 0) for name in scheduled}
+        self._most_drafts |= {name: step.lengths.get(name, 0) or looked_up.get(name, 0) for name in scheduled}
         self._expect(longest == max(step.lengths.values(), default=0), "the longest draft is not the step's")
         computed = max(request.num_computed_tokens for request in step.requests.values())
         self._expect(not longest or computed + limits.max_draft <= limits.max_model_len, "vLLM does not draft here")
@@ -390,6 +397,16 @@ class Walk:
             self._expect(0 <= length <= cap, f"{name} drafts {length}, and may draft {cap}")
             left = max(request.max_tokens - request.num_output_tokens - 2, 0)
             self._expect(padded or length <= left, f"{name} drafts {length}, and has {left} left")
+
+    def _check_looked_up(self, output: Any, name: str, request: Any, drafted: int) -> None:
+        """Drafts of the look-up reach past all tokens that the scheduler does not know; no others are sent."""
+        found = lookup_drafts_of(output).get(name)
+        self._expect((found is not None) == (name in self._from_lookup), f"{name} drafts from another source")
+        if found is not None:
+            self.counts["drafts of a look-up"] += 1
+            unknown = max(request.num_output_placeholders - 1 - drafted, 0)
+            self._expect(found.known == request.num_tokens, f"{found.known} tokens are known of {name}")
+            self._expect(len(found.tokens) >= unknown + drafted, f"{found.tokens} after {unknown} tokens")
 
     def _check_tables(self) -> None:
         scheduler, loop = self.scheduler, self.loop
@@ -403,6 +420,8 @@ class Walk:
         if loop is None:
             return
         alive = len(scheduler.requests) + len(scheduler.finished_req_ids)
+        if loop.lookups is not None:
+            self._expect(len(loop.lookups._texts) <= alive, "texts of requests that have ended")
         self._expect(len(loop.known) <= alive, f"{len(loop.known)} requests are known, {alive} are alive")
         self._expect(len(loop._steps) <= 3, f"{len(loop._steps)} steps are open")
         self._expect(len(loop._ended) <= 2, f"{len(loop._ended)} steps are not reported")
@@ -464,7 +483,7 @@ class Walk:
         self._listeners = list(controller.listeners)
         self._followed = controller.policy
         self._checked = Checked(controller, self.limits, self.note)
-        return VllmLoop(self._checked, self.limits)
+        return VllmLoop(self._checked, self.limits, loop.lookups)
 
 
 def _draw_limits(rng: random.Random, longest: int) -> dict[str, Any]:

@@ -47,8 +47,8 @@ class Steps:
             self.names,
             self.rows,
             np.array([prompts.get(name, 1 + drafted.get(name, 0)) for name in self.names]),
+            np.array([drafted.get(name, 0) for name in self.names]),
             self.lengths,
-            verifies=any(drafted.values()),
             unfinished=unfinished,
             drafter_fits=drafter_fits,
             early=early,
@@ -252,3 +252,24 @@ def test_after_a_step_without_orders_nobody_lags() -> None:
     orders = steps.step(a=2)
     assert (orders.catch_up, orders.skip, orders.oldest) == ({}, False, 1)
     assert steps.lengths.tolist() == [2, 0]
+
+
+def test_a_request_that_verifies_a_look_ups_drafts_catches_up_in_that_step() -> None:
+    steps = Steps("ab")
+    steps.step()
+    orders = steps.step(drafted={"b": 2})
+    assert orders.catch_up == {"b": KvLag(1, 0)}
+    assert orders.keep == {"a"}
+    assert steps.missed == [2, 0]
+
+
+def test_a_request_that_cannot_catch_up_where_it_verifies_drafts_no_more() -> None:
+    """Which of the drafts are accepted is not known when its lag would be caught up."""
+    steps = Steps("ab", max_batched_tokens=16)
+    for _ in range(5):
+        steps.step(early=False)
+    steps.step(prompts={"a": 7}, drafted={"b": 2}, early=False)
+    assert steps.missed[1] == 6
+    assert not steps.can_draft("b")
+    steps.step(b=3)
+    assert steps.lengths.tolist() == [0, 0]

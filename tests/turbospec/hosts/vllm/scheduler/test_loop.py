@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.loop import Verified, VerifyResultFn, VllmLoop
 from turbospec.hosts.vllm.scheduler.step_split import DrafterPasses
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
-from turbospec.interface import IntArray, Phase, StepOutcome, StepPlan, StepView
+from turbospec.interface import IntArray, Phase, Source, StepOutcome, StepPlan, StepView
 
 LIMITS = EngineLimits(max_draft=5, max_model_len=100, max_batched_tokens=64, parallel_drafter=False)
 ON_DEMAND = replace(LIMITS, kept_tokens=8)
@@ -31,10 +32,17 @@ class Request:
     num_output_placeholders: int = 0
     num_output_tokens: int = 0
     sampling_params: Any = None
+    use_structured_output: bool = False
+    text: Sequence[int] = range(1000)
+    """Its tokens, those to come included."""
 
     @property
     def num_tokens(self) -> int:
         return self.num_prompt_tokens + self.num_output_tokens
+
+    @property
+    def all_token_ids(self) -> list[int]:
+        return [*self.text[: self.num_tokens]]
 
 
 @dataclass
@@ -44,6 +52,8 @@ class Recorder:
     lengths: list[int] = field(default_factory=list)
     idle_steps: int = 1
     """Steps that may reuse a plan without drafts, its own included."""
+    sources: Source | None = None
+    """Of all drafts, whose lengths are then within those of the look-up."""
     views: list[StepView] = field(default_factory=list)
     outcomes: list[StepOutcome] = field(default_factory=list)
 
@@ -51,6 +61,9 @@ class Recorder:
         self.views.append(view)
         plan = StepPlan.same_length(view, self.lengths.pop(0) if self.lengths else 0, "")
         plan.valid_steps = self.idle_steps
+        if self.sources is not None:
+            assert view.lookup is not None
+            plan.draft_lengths, plan.sources = view.lookup.lengths, np.full(view.size, self.sources)
         return plan
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -70,8 +83,8 @@ def result(rows: dict[str, tuple[int, int, int]]) -> VerifyResultFn:
 class FakeEngine:
     """Schedules all its requests each step; `step` is one of vLLM's, sync."""
 
-    def __init__(self, controller: Recorder, limits: EngineLimits = LIMITS) -> None:
-        self.loop = VllmLoop(controller, limits)
+    def __init__(self, controller: Recorder, limits: EngineLimits = LIMITS, lookups: Lookups | None = None) -> None:
+        self.loop = VllmLoop(controller, limits, lookups)
         self.drafts: dict[str, int] = {}
         self.orders: DrafterOrders | None = None
         self.began = 0.0
@@ -87,9 +100,8 @@ class FakeEngine:
         if idle:
             lengths = np.zeros(len(requests), np.int64)
         else:
-            lengths, self.orders = self.loop.plan(
-                requests, scheduled, (), Queue(), self.began, verifies=any(verified.values())
-            )
+            lengths, looked_up, self.orders = self.loop.plan(requests, scheduled, (), Queue(), self.began)
+            lengths = lengths + looked_up
         self.numbers.append(self.loop.newest)
         for request, length in zip(requests, lengths.tolist(), strict=True):
             request.num_computed_tokens += scheduled[request.request_id]
@@ -449,7 +461,7 @@ def test_a_plan_ahead_is_dropped_where_a_request_resumes_or_the_step_is_another(
         engine, a = FakeEngine(controller, ON_DEMAND), Request("a", num_prompt_tokens=1)
         engine.step([a], ahead=True)
         engine.loop._next_step += missed
-        lengths, _ = engine.loop.plan([a], {"a": 2}, resumed, Queue(), 0.0, verifies=True)
+        lengths, *_ = engine.loop.plan([a], {"a": 2}, resumed, Queue(), 0.0)
         assert lengths.tolist() == ([2] if not resumed and not missed else [3])
 
 
@@ -715,3 +727,101 @@ def test_a_plan_made_ahead_is_dropped_where_one_has_become_too_long() -> None:
     assert engine.step([a, b], ahead=True).tolist() == [5, 5]
     # With its drafts it has 56 tokens computed, of which the plan for this step could not know.
     assert engine.step([a, b], ahead=True).tolist() == [0, 0]
+
+
+REPEATED = [1, 2, 3, 4, 5, 6, 7, 8] * 20
+
+
+def test_a_view_has_what_a_look_up_finds_past_the_tokens_that_are_not_known() -> None:
+    """Of six tokens that follow, the step itself emits one."""
+    controller = Recorder()
+    engine = FakeEngine(controller, lookups=Lookups())
+    a, b = Request("a", num_prompt_tokens=10, text=REPEATED), Request("b", num_prompt_tokens=20)
+    c = Request("c", num_prompt_tokens=40, text=REPEATED)
+    engine.schedule([a, b, c], chunk=30)
+    lookup = controller.views[0].lookup
+    assert lookup is not None
+    assert lookup.lengths.tolist() == [LIMITS.max_draft, 0, 0], "none without a match, nor in prefill"
+    assert lookup.scores.tolist() == [2, 0, 0]
+
+
+def test_a_look_up_is_bound_by_all_limits_but_those_of_the_drafter() -> None:
+    controller = Recorder()
+    engine = FakeEngine(controller, replace(ON_DEMAND, max_batched_tokens=8), lookups=Lookups())
+    a = Request("a", num_prompt_tokens=16, text=REPEATED, max_tokens=4)
+    capped = Request("b", num_prompt_tokens=16, text=REPEATED)
+    capped.sampling_params = SimpleNamespace(extra_args={"turbospec_max_draft": 1})
+    engine.step([a, capped])
+    engine.loop.known.lag_since[:] = -1  # too old to be caught up
+    engine.loop.known.lag_tokens[:2] = 9
+    engine.step([a, capped])
+    view = controller.views[1]
+    assert view.draft_limits.tolist() == [0, 0]
+    assert view.lookup is not None
+    assert view.lookup.lengths.tolist() == [1, 1], "two tokens are left to emit after this step; one draft is allowed"
+
+
+def test_drafts_of_a_look_up_are_not_the_drafters() -> None:
+    controller = Recorder(sources=Source.LOOKUP)
+    engine = FakeEngine(controller, lookups=Lookups())
+    a = Request("a", num_prompt_tokens=16, text=REPEATED)
+    planned = engine.loop.plan([a], {"a": 16}, (), Queue(), 0.0)
+    assert (planned.lengths.tolist(), planned.lookup_lengths.tolist()) == ([0], [5])
+    engine = FakeEngine(controller, lookups=Lookups())
+    engine.step([a])
+    engine.step([a], accepted={"a": 3})
+    (outcome,) = controller.outcomes
+    assert outcome.sources is not None
+    assert outcome.sources.tolist() == [Source.LOOKUP]
+    assert (outcome.drafted.tolist(), outcome.accepted.tolist()) == ([5], [3])
+    assert len(outcome.draft_rows) == 0, "no pass of the drafter"
+
+
+def test_with_a_look_up_every_step_is_planned_when_it_is_scheduled() -> None:
+    controller = Recorder(idle_steps=8)
+    engine, a = FakeEngine(controller, lookups=Lookups()), Request("a")
+    for number in range(1, 5):
+        engine.step([a], ahead=True)
+        assert len(controller.views) == number
+
+
+def test_a_request_that_starts_anew_is_indexed_anew() -> None:
+    controller = Recorder()
+    lookups = Lookups()
+    engine, a = FakeEngine(controller, lookups=lookups), Request("a", num_prompt_tokens=16, text=REPEATED)
+    engine.step([a])
+    a.text = range(1000)
+    a.num_computed_tokens = 0
+    engine.loop.plan([a], {"a": 17}, {"a"}, Queue(), 0.0)
+    lookup = controller.views[-1].lookup
+    assert lookup is not None
+    assert lookup.lengths.tolist() == [0]
+    lookups.forget(["a", "nobody"])
+    assert lookups._texts == {}
+
+
+@pytest.mark.parametrize(("asynchronous", "found"), [(False, 5), (True, 0)])
+def test_under_async_scheduling_there_are_no_look_ups_beside_a_grammar(asynchronous: bool, found: int) -> None:
+    controller = Recorder()
+    engine = FakeEngine(controller, replace(LIMITS, async_scheduling=asynchronous), lookups=Lookups())
+    a, b = Request("a", num_prompt_tokens=16, text=REPEATED), Request("b", use_structured_output=True)
+    engine.schedule([a, b])
+    lookup = controller.views[0].lookup
+    assert lookup is not None
+    assert lookup.lengths.tolist() == [found, 0]
+
+
+def test_a_step_with_drafts_of_a_look_up_is_not_padded() -> None:
+    """Fewer tokens may be found when the drafts are verified, so that the batch is not surely uniform."""
+
+    class Padded(Recorder):
+        def plan(self, view: StepView) -> StepPlan:
+            plan = super().plan(view)
+            plan.padded_length = 5
+            return plan
+
+    graphs = replace(LIMITS, graphs=((0, 8), (5, 8)))
+    controller = Padded(sources=Source.LOOKUP)
+    engine = FakeEngine(controller, graphs, lookups=Lookups())
+    a = Request("a", num_prompt_tokens=16, text=REPEATED)
+    assert engine.loop.plan([a], {"a": 16}, (), Queue(), 0.0).lengths.tolist() == [0]

@@ -22,6 +22,11 @@ class Request:
     max_tokens: int = 16
     num_tokens: int = 4
     sampling_params: Any = field(init=False)
+    use_structured_output: bool = False
+
+    @property
+    def all_token_ids(self) -> list[int]:
+        return [0] * self.num_tokens
 
     def __post_init__(self) -> None:
         self.sampling_params = SimpleNamespace(extra_args=self.args)

@@ -15,7 +15,9 @@ from tests.turbospec.hosts.vllm.fuzzing.server import Added, Setup, StandIn
 from tests.turbospec.hosts.vllm.scheduler.test_loop import Recorder
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.shared.drafter_orders import DRAFTS_ATTRIBUTE, orders_of
+from turbospec.hosts.vllm.shared.lookup_drafts import lookup_drafts_of
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE
+from turbospec.interface import Source
 
 K = 5
 """vLLM's own."""
@@ -52,7 +54,8 @@ class Engine:
     def plan(self, *lengths: int, idle_steps: int = 1) -> Recorder:
         """Have the loop plan these lengths, and then 0."""
         controller = Recorder(lengths=[*lengths], idle_steps=idle_steps)
-        self.scheduler._loop = VllmLoop(controller, self.scheduler._loop.limits)
+        loop = self.scheduler._loop
+        self.scheduler._loop = VllmLoop(controller, loop.limits, loop.lookups)
         return controller
 
     def add(self, name: str, prompt: int = 4, max_tokens: int = 40, **extra: Any) -> Any:
@@ -268,3 +271,94 @@ def test_drafts_of_a_request_that_waits_are_not_taken_for_those_of_a_later_plan(
     engine.step()
     drafted = {outcome.step: outcome.drafted.tolist() for outcome in controller.outcomes}
     assert drafted == {0: [3, 0], 1: [2, 0]}
+
+
+@pytest.fixture
+def repeated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The text of all requests."""
+    text = [1, 2, 3, 4, 5, 6, 7, 8] * 20
+    monkeypatch.setattr("tests.turbospec.hosts.vllm.fuzzing.stand_in.TEXT", text)
+    return text
+
+
+def test_a_step_verifies_what_is_found_when_it_is_scheduled(tmp_path: Path, repeated: list[int]) -> None:
+    engine = Engine(tmp_path, lookup=True)
+    request = engine.add("a", prompt=16)
+    controller = engine.plan()
+    controller.sources = Source.LOOKUP
+    first = engine.step()
+    assert first.num_spec_tokens_to_schedule == 0, "the drafter drafts nothing"
+    assert request.spec_token_ids == []
+    output = engine.schedule()
+    assert output.scheduled_spec_decode_tokens == {"a": repeated[17:22]}
+    assert lookup_drafts_of(output) == {"a": (17, repeated[17:22])}
+    assert not hasattr(first, "turbospec_lookup_drafts")
+
+
+def test_under_async_scheduling_the_draft_begins_after_the_step_in_flight(tmp_path: Path, repeated: list[int]) -> None:
+    """Its tokens are not known when the next step is scheduled: all that is expected of both is sent."""
+    engine = Engine(tmp_path, lookup=True, asynchronous=True)
+    engine.add("a", prompt=16)
+    engine.plan().sources = Source.LOOKUP
+    first = engine.schedule()
+    second = engine.schedule()
+    assert second.scheduled_spec_decode_tokens == {"a": [-1] * 5}
+    assert lookup_drafts_of(second) == {"a": (16, repeated[16:22])}, "one token of the first step"
+    engine.finish(first, drafts=False)
+    third = engine.schedule()
+    assert lookup_drafts_of(third) == {"a": (17, repeated[17:28])}, "up to six of the second"
+    assert third.scheduled_spec_decode_tokens == {"a": [-1] * 5}
+
+
+def test_a_match_that_is_gone_leaves_no_draft(
+    tmp_path: Path, repeated: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(tmp_path, lookup=True)
+    engine.add("a", prompt=16)
+    engine.plan().sources = Source.LOOKUP
+    engine.step()
+    repeated[16] = 99
+    output = engine.schedule()
+    assert output.scheduled_spec_decode_tokens == {}
+    assert lookup_drafts_of(output) == {}
+
+
+def test_a_draft_ends_before_the_request_does(tmp_path: Path, repeated: list[int]) -> None:
+    engine = Engine(tmp_path, lookup=True)
+    engine.add("a", prompt=16, max_tokens=5)
+    engine.plan().sources = Source.LOOKUP
+    engine.step()
+    assert engine.step().scheduled_spec_decode_tokens == {"a": repeated[17:20]}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_drafts_without_room_in_their_step_are_dropped(asynchronous: bool, tmp_path: Path, repeated: list[int]) -> None:
+    """A worker gets the look-up's tokens for the step for which they were looked up."""
+    engine = Engine(tmp_path, lookup=True, asynchronous=asynchronous, max_num_batched_tokens=40)
+    engine.add("a", prompt=16)
+    request = engine.add("b", prompt=16)
+    engine.plan().sources = Source.LOOKUP
+    engine.schedule() if asynchronous else engine.step()
+    engine.scheduler.max_num_scheduled_tokens = 7
+    output = engine.schedule()
+    assert output.num_scheduled_tokens == {"a": 6}
+    assert lookup_drafts_of(output).keys() == {"a"}
+    assert request.spec_token_ids == []
+
+
+def test_an_error_in_a_look_up_costs_one_steps_drafts(tmp_path: Path, repeated: list[int], warnings: list[str]) -> None:
+    engine = Engine(tmp_path, lookup=True)
+    request = engine.add("a", prompt=16)
+    engine.plan().sources = Source.LOOKUP
+    engine.step()
+    lookups = engine.scheduler._loop.lookups
+    find, lookups.find = lookups.find, fail
+    output = engine.scheduler.schedule()
+    assert (output.scheduled_spec_decode_tokens, lookup_drafts_of(output)) == ({}, {})
+    assert warnings == ["TurboSpec failed in a step; the step runs with vLLM's own draft length"]
+    lookups.find = find
+    engine.finish(output)
+    for _ in range(3):
+        output = engine.step()
+    assert lookup_drafts_of(output)
+    assert request.num_output_tokens == 5

@@ -13,7 +13,7 @@ OFF = "version: 1\npolicy: off\n"
 
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("POLICY", "PROFILE", "TRACE"):
+    for name in ("POLICY", "PROFILE", "TRACE", "LOOKUP"):
         monkeypatch.delenv(f"TURBOSPEC_{name}", raising=False)
 
 
@@ -36,6 +36,21 @@ def test_the_configuration_comes_before_the_environment(monkeypatch: pytest.Monk
         settings = read_settings({"turbospec": given})
         assert settings is not None
         assert settings.policy == "static-3"
+
+
+def test_a_look_up_is_named_in_either_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "adaptive")
+    settings = read_settings({})
+    assert settings is not None
+    assert settings.lookup is None
+    monkeypatch.setenv("TURBOSPEC_LOOKUP", "ngram")
+    for given in ({}, {"turbospec": {"policy": "adaptive", "lookup": "ngram"}}):
+        settings = read_settings(given)
+        assert settings is not None
+        assert settings.lookup == "ngram"
+    monkeypatch.setenv("TURBOSPEC_LOOKUP", "suffix")
+    with pytest.raises(UserError, match="TURBOSPEC_ variables: lookup: Input should be 'ngram'"):
+        read_settings({})
 
 
 @pytest.mark.parametrize("given", [{}, {"policy": "adaptive", "polcy": "off"}, "", 3])

@@ -38,12 +38,20 @@ def test_known_versions_and_methods_are_supported(version: tuple[int | str, ...]
         ({"data_parallel_size": 2, "experts": True}, "mixture of experts"),
         ({"pipeline_parallel_size": 2}, "pipeline parallelism"),
         ({"model_runner_v2": True, "version": (0, 31, 0)}, "VLLM_USE_V2_MODEL_RUNNER=0"),
+        ({"lookup": True, "method": "ngram"}, "not 'ngram'"),
+        ({"lookup": True, "method": "medusa"}, "not 'medusa'"),
+        ({"lookup": True, "version": (0, 31, 0)}, "lookup needs vLLM 0.32"),
     ],
 )
 def test_what_cannot_be_told_a_length_is_said_why(change: dict[str, Any], says: str) -> None:
     reason = unsupported(replace(SUPPORTED, **change))
     assert reason is not None
     assert says in reason
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle3", "mtp", "dflash"])
+def test_a_look_up_is_offered_beside_a_model(method: str) -> None:
+    assert unsupported(replace(SUPPORTED, method=method, lookup=True)) is None
 
 
 def test_engines_of_dense_models_have_controllers_of_their_own() -> None:

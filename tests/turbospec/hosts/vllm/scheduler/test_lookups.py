@@ -1,0 +1,35 @@
+"""Look-ups in the texts of vLLM's requests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.turbospec.hosts.vllm.scheduler.test_loop import REPEATED, Request
+from turbospec.hosts.vllm.scheduler.lookups import Lookups
+
+
+def test_a_text_is_indexed_as_it_grows() -> None:
+    lookups, request = Lookups(), Request("a", num_prompt_tokens=8, text=REPEATED)
+    assert lookups.find(request, 3) == ([], 0.0)
+    request.num_output_tokens = 3
+    assert lookups.find(request, 3) == ([4, 5, 6], 3.0)
+    assert lookups._texts["a"].tokens == REPEATED[:11]
+
+
+def test_a_text_that_became_shorter_is_indexed_anew() -> None:
+    lookups, request = Lookups(), Request("a", num_prompt_tokens=12, text=REPEATED)
+    lookups.find(request, 3)
+    request.num_prompt_tokens, request.text = 11, [9, 9, 9, *REPEATED]
+    assert lookups.find(request, 1) == ([], 0.0)
+    assert lookups._texts["a"].tokens == [9, 9, 9, *REPEATED[:8]]
+
+
+def test_what_is_found_has_to_reach_past_the_tokens_that_are_not_known() -> None:
+    """Eight tokens follow the last ones; of three unknown ones all may be as found."""
+    requests = [Request(name, num_prompt_tokens=11, text=REPEATED) for name in "abc"]
+    found = Lookups().view(requests, np.array([9, 2, 0]), np.array([3, 1, 1]))
+    assert found.lengths.tolist() == [5, 2, 0]
+    assert found.scores.tolist() == [3, 3, 0]
+    nothing = Lookups().view(requests, np.array([4, 4, 4]), np.array([8, 8, 7]))
+    assert nothing.lengths.tolist() == [0, 0, 1]
+    assert nothing.scores.tolist() == [0, 0, 3]

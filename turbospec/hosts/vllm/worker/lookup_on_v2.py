@@ -1,0 +1,48 @@
+# pyright: basic, reportMissingImports=false
+"""Drafts of a look-up beside the drafter, on vLLM's model runner V2.
+
+The runner keeps each request's drafts on the device, and takes a step's drafts from there whatever the scheduler names:
+the look-up's are put there before the step that verifies them. Where drafts are sampled, the drafter's logits are kept
+in the same way: for the look-up's tokens they become those of a point mass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from turbospec.hosts.vllm.shared.lookup_drafts import LookupDraft, lookup_drafts_of
+from turbospec.hosts.vllm.worker.placed_drafts import placed
+
+
+def install(model_runner) -> None:
+    """Make a worker's model runner verify the drafts of `lookup_drafts_of`; nothing changes in steps without them."""
+    execute = model_runner.execute_model
+
+    def execute_model(scheduler_output, *given, **named):
+        if drafts := lookup_drafts_of(scheduler_output):
+            with torch.inference_mode():
+                put(drafts, model_runner.req_states, model_runner.speculator.draft_logits)
+        return execute(scheduler_output, *given, **named)
+
+    model_runner.execute_model = execute_model
+
+
+def put(drafts: Mapping[str, LookupDraft], states, draft_logits: torch.Tensor | None) -> None:
+    """Put the look-up's tokens into the runner's state.
+
+    Args:
+        drafts: by request.
+        states: the runner's `RequestState`.
+        draft_logits: (requests, longest draft, vocabulary) of the speculator; None where all drafts are point masses.
+    """
+    kept = states.draft_tokens
+    rows = torch.tensor([states.req_id_to_index[name] for name in drafts], dtype=torch.int64)
+    known = torch.tensor([draft.known for draft in drafts.values()], dtype=torch.int64)
+    rows, known = (each.to(kept.device, non_blocking=True) for each in (rows, known))
+    tokens = placed(list(drafts.values()), states.total_len.gpu[rows].long() - known, kept.shape[1])
+    kept[rows] = tokens.to(kept.dtype)
+    if draft_logits is not None:
+        draft_logits[rows] = float("-inf")
+        draft_logits[rows[:, None], torch.arange(kept.shape[1], device=kept.device), tokens] = 0.0
