@@ -34,15 +34,15 @@ def main() -> None:
 def compare(name: str, cache: float, options: argparse.Namespace) -> None:
     """Print the row of one scenario."""
     path = find_scenario(name)
-    asshipped = read_scenario(path)
-    engine = asshipped.engine(0)
-    if not asshipped.drafter.max_draft or not engine["gives_back"][0]:
+    as_shipped = read_scenario(path)
+    engine = as_shipped.engine(0)
+    if not as_shipped.drafter.max_draft or not engine["gives_back"][0]:
         return
     settings = [
-        f"drafter.kv_share={asshipped.drafter.kv_share or options.kv_share}",
-        f"server.kv_cache_tokens={round(asshipped.server.kv_cache_tokens * cache)}",
+        f"drafter.kv_share={as_shipped.drafter.kv_share or options.kv_share}",
+        f"server.kv_cache_tokens={round(as_shipped.server.kv_cache_tokens * cache)}",
     ]
-    rate = asshipped.rates[0] if asshipped.rates else None
+    rate = as_shipped.rates[0] if as_shipped.rates else None
     throughputs: dict[str, list[float]] = {"reserved": [], "shared": []}
     preemptions: dict[str, int] = {"reserved": 0, "shared": 0}
     for memory, found in throughputs.items():
