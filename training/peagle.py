@@ -1,0 +1,211 @@
+"""Train a parallel head for the target: an EAGLE-3 head that drafts all its tokens in one pass, in the layout of P-EAGLE.
+
+The first draft position is that of EAGLE-3: it reads hidden states of the target and the embedding of the newest token.
+The positions after it read a learnt state and the embedding of a mask token in their place, so that no position waits
+for the token before it ("P-EAGLE: Parallel-Drafting EAGLE with Scalable Training", 2026). Training does in one pass what
+an engine does at many steps: after some positions of the text follow the mask positions of a draft, each of which
+attends to the text up to the draft's start and to the draft's own positions before it.
+
+    python -m training.peagle --target models/target --generated .cache/pair/generated --deadline-minutes 35
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import typer
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
+
+from training.architectures import PADDING_ID
+from training.batches import Windows
+from training.corpus import CACHE
+from training.eagle3 import Attention, Layer, target_layers
+from training.export import write_tokenizer
+from training.loop import Budget, Run, token_progress
+from training.tokenizer import stream
+from training.train import with_generated
+
+LAYERS = 2
+INTERMEDIATE = 320
+POSITIONS = 10
+"""Draft tokens of one pass in training."""
+STARTS = 56
+"""Drafts trained in each window of text."""
+POSITION_WEIGHT = 0.85
+"""Weight of each further position's loss, relative to the one before it."""
+MASK_TOKEN = PADDING_ID
+ADAMW_RATE = 1.5e-3
+
+
+class LaterLayer(nn.Module):
+    """A layer after the first: an ordinary one of Llama."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config, config.hidden_size)
+        self.mlp = LlamaMLP(config)
+
+
+class ParallelHead(nn.Module):
+    """The head's weights under their public names. Embedding and output layer are the target's."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.fc = nn.Linear(3 * width, width, bias=False)
+        self.mask_hidden = nn.Parameter(0.5 * torch.randn(3 * width))
+        self.layers = nn.ModuleList([Layer(config)] + [LaterLayer(config) for _ in range(LAYERS - 1)])
+        self.norm = LlamaRMSNorm(width, config.rms_norm_eps)
+
+    def forward(
+        self, features: Tensor, embedded: Tensor, masked: Tensor, starts: Tensor, rotary: LlamaRotaryEmbedding
+    ) -> Tensor:
+        """Normalised hidden states, from which the target's output layer makes logits.
+
+        Args:
+            features: (batch, length, 3 · width) hidden states of the target.
+            embedded: (batch, length, width) of the tokens that follow each position.
+            masked: (width,) embedding of the mask token.
+            starts: (drafts,) positions of the text that a draft begins at.
+
+        Returns:
+            (batch, length + drafts · (POSITIONS - 1), width): of the text, then of each draft's mask positions. That
+            of position t of the text is for the token at t + 2, a draft's d-th mask position for that at start + 2 + d.
+        """
+        batch, length, width = embedded.shape
+        places, visible = layout(length, starts)
+        added = len(places) - length
+        hidden = torch.cat([self.fc(features), self.fc(self.mask_hidden).expand(batch, added, width)], dim=1)
+        embedded = torch.cat([embedded, masked.expand(batch, added, width)], dim=1)
+        rotation = rotary(hidden, places[None])
+        for layer in self.layers:
+            inputs = layer.input_layernorm(embedded if isinstance(layer, Layer) else hidden)
+            if isinstance(layer, Layer):
+                inputs = torch.cat([inputs, layer.hidden_norm(hidden)], dim=-1)
+            query, key, value = layer.self_attn.project(inputs, rotation)
+            seen = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+            hidden = hidden + layer.self_attn.o_proj(seen.transpose(1, 2).flatten(2))
+            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        return self.norm(hidden)
+
+
+def layout(length: int, starts: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions of the text and of the drafts' mask positions, shape (all,), and what each attends to, (all, all)."""
+    text, depths = torch.arange(length), torch.arange(1, POSITIONS)
+    places = torch.cat([text, (starts[:, None] + depths).flatten()])
+    draft = torch.cat([torch.full_like(text, -1), torch.arange(len(starts)).repeat_interleave(POSITIONS - 1)])
+    last_seen = torch.cat([text, starts.repeat_interleave(POSITIONS - 1)])
+    of_text = (draft == -1) & (places <= last_seen[:, None])
+    of_draft = (draft != -1) & (draft == draft[:, None]) & (places <= places[:, None])
+    return places, of_text | of_draft
+
+
+def loss_on(
+    head: ParallelHead, target: LlamaForCausalLM, rotary: LlamaRotaryEmbedding, tokens: Tensor, starts: Tensor
+) -> tuple[Tensor, list[float]]:
+    """Loss in nats per token, and how often each position, and all before it, are the target's most likely tokens.
+
+    Args:
+        tokens: (batch, length + 1).
+        starts: (drafts,), each at most length - POSITIONS.
+    """
+    output = target.get_input_embeddings().weight.float()
+    with torch.no_grad():
+        read = target(input_ids=tokens, output_hidden_states=True, use_cache=False)
+        features = torch.cat([read.hidden_states[layer] for layer in target_layers(target.config)], dim=-1)
+        embedded = target.get_input_embeddings()(tokens)
+        logits = read.logits[:, 1:].float()
+        wanted = logits.softmax(-1)
+    length = tokens.shape[1] - 1
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = head(features[:, :-1].float(), embedded[:, 1:].float(), output[MASK_TOKEN], starts, rotary)
+        guessed = F.linear(hidden, output).float()
+    loss = F.cross_entropy(guessed[:, :length].flatten(0, 1), wanted.flatten(0, 1))
+    drafts = torch.cat(
+        [guessed[:, starts, None], guessed[:, length:].unflatten(1, (len(starts), POSITIONS - 1))], dim=2
+    )
+    goals = starts[:, None] + torch.arange(POSITIONS)
+    for depth in range(1, POSITIONS):
+        there = F.cross_entropy(drafts[:, :, depth].flatten(0, 1), wanted[:, goals[:, depth]].flatten(0, 1))
+        loss = loss + POSITION_WEIGHT**depth * there
+    agrees = drafts.argmax(-1) == logits.argmax(-1)[:, goals]
+    accepted = agrees.cumprod(-1).float().mean((0, 1))
+    return loss / sum(POSITION_WEIGHT**depth for depth in range(POSITIONS)), accepted.tolist()
+
+
+def starts_at(step: int, length: int, seed: int) -> Tensor:
+    """(STARTS,) positions that drafts begin at in all windows of a step."""
+    draw = np.random.default_rng((seed, step))
+    return torch.from_numpy(np.sort(draw.choice(length - POSITIONS + 1, STARTS, replace=False)))
+
+
+def head_config(target: LlamaConfig) -> LlamaConfig:
+    """The shape of a head for a target."""
+    return LlamaConfig.from_dict(target.to_dict() | {"num_hidden_layers": LAYERS, "intermediate_size": INTERMEDIATE})
+
+
+def export(head: ParallelHead, target: LlamaForCausalLM, tokenizer: Path, folder: Path) -> None:
+    """Write the head in the public layout: bf16 weights, no embedding and no output layer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in head.state_dict().items()}
+    weights["mask_hidden"] = weights["mask_hidden"][None]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = head_config(target.config).to_dict() | {
+        "architectures": ["PeagleLlamaForCausalLM"],
+        "draft_vocab_size": target.config.vocab_size,
+        "tie_word_embeddings": True,
+        "ptd_token_id": MASK_TOKEN,
+        "eagle_aux_hidden_state_layer_ids": list(target_layers(target.config)),
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(target_layers(target.config))},
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    write_tokenizer(tokenizer, folder)
+
+
+def main(
+    target: Annotated[Path, typer.Option(help="Trained target checkpoint.")],
+    generated: Annotated[Path, typer.Option(help="Mix in the .npy streams of this folder.")],
+    out: Annotated[Path, typer.Option(help="Folder that receives peagle.")] = Path("models"),
+    tokens: Annotated[int, typer.Option(help="Token budget, in tokens seen.")] = 4_000_000,
+    deadline_minutes: Annotated[float | None, typer.Option(help="Anneal and stop by elapsed time as well.")] = None,
+    batch: Annotated[int, typer.Option(help="Windows per step.")] = 8,
+    length: Annotated[int, typer.Option(help="Tokens per window.")] = 512,
+    seed: Annotated[int, typer.Option(help="Seed of the weights and of the data order.")] = 7,
+    cache: Path = CACHE,
+) -> None:
+    """Train the head and write its checkpoint; running it again goes on from its state in the cache."""
+    model = LlamaForCausalLM.from_pretrained(target, dtype=torch.bfloat16).eval()
+    text = [stream("train", "code", cache), stream("train", "prose", cache)]
+    windows = Windows(with_generated(text, generated), length, batch, seed)
+    rotary = LlamaRotaryEmbedding(model.config)
+    torch.manual_seed(seed)
+    head = ParallelHead(head_config(model.config))
+    budget = Budget(tokens, None if deadline_minutes is None else 60.0 * deadline_minutes)
+    run = Run(head, "mask_hidden", ADAMW_RATE, budget, batch * length, cache / "peagle-state.pt")
+    smoothed: np.ndarray | None = None
+    with token_progress() as bar:
+        task = bar.add_task("accepted", total=tokens // 1000, completed=run.done.tokens // 1000)
+        for step in run.steps():
+            loss, accepted = loss_on(head, model, rotary, windows.at(step), starts_at(step, length, seed))
+            run.learn(loss)
+            smoothed = np.array(accepted) if smoothed is None else 0.97 * smoothed + 0.03 * np.array(accepted)
+            shown = " ".join(f"{rate:.2f}" for rate in smoothed)
+            bar.update(task, completed=run.done.tokens // 1000, description=f"accepted {shown}")
+    export(head, model, cache / "tokenizer", out / "peagle")
+    typer.echo(f"{run.done.tokens} tokens in {run.done.step} steps")
+    if smoothed is not None:
+        typer.echo(f"accepted up to each position {np.round(smoothed, 3).tolist()}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
