@@ -83,7 +83,8 @@ class ParallelHead(nn.Module):
             of position t of the text is for the token at t + 2, a draft's d-th mask position for that at start + 2 + d.
         """
         batch, length, width = embedded.shape
-        places, visible = layout(length, starts)
+        depths = torch.arange(1, POSITIONS)
+        places = torch.cat([torch.arange(length), (starts[:, None] + depths).flatten()])
         added = len(places) - length
         hidden = torch.cat([self.fc(features), self.fc(self.mask_hidden).expand(batch, added, width)], dim=1)
         embedded = torch.cat([embedded, masked.expand(batch, added, width)], dim=1)
@@ -92,22 +93,36 @@ class ParallelHead(nn.Module):
             inputs = layer.input_layernorm(embedded if isinstance(layer, Layer) else hidden)
             if isinstance(layer, Layer):
                 inputs = torch.cat([inputs, layer.hidden_norm(hidden)], dim=-1)
-            query, key, value = layer.self_attn.project(inputs, rotation)
-            seen = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+            seen = attend(*layer.self_attn.project(inputs, rotation), length, starts)
             hidden = hidden + layer.self_attn.o_proj(seen.transpose(1, 2).flatten(2))
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         return self.norm(hidden)
 
 
-def layout(length: int, starts: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions of the text and of the drafts' mask positions, shape (all,), and what each attends to, (all, all)."""
-    text, depths = torch.arange(length), torch.arange(1, POSITIONS)
-    places = torch.cat([text, (starts[:, None] + depths).flatten()])
-    draft = torch.cat([torch.full_like(text, -1), torch.arange(len(starts)).repeat_interleave(POSITIONS - 1)])
-    last_seen = torch.cat([text, starts.repeat_interleave(POSITIONS - 1)])
-    of_text = (draft == -1) & (places <= last_seen[:, None])
-    of_draft = (draft != -1) & (draft == draft[:, None]) & (places <= places[:, None])
-    return places, of_text | of_draft
+def attend(query: Tensor, key: Tensor, value: Tensor, length: int, starts: Tensor) -> Tensor:
+    """Attention of the text to itself, and of each draft to the text up to its start and to itself, both causal.
+
+    Args:
+        query: (batch, heads, length + drafts · (POSITIONS - 1), head_dim), as `ParallelHead.forward` orders them.
+        key: as `query`.
+        value: as `query`.
+        length: of the text.
+        starts: (drafts,).
+    """
+    of_text = F.scaled_dot_product_attention(*(part[:, :, :length] for part in (query, key, value)), is_causal=True)
+    text_key, text_value = key[:, :, :length], value[:, :, :length]
+    query, own_key, own_value = (part[:, :, length:] for part in (query, key, value))
+    later = torch.arange(length) > starts.repeat_interleave(POSITIONS - 1)[:, None]
+    before = (query @ text_key.transpose(-1, -2)).masked_fill(later, -torch.inf)
+    # (batch, heads, drafts, POSITIONS - 1, …)
+    shape = (len(starts), POSITIONS - 1)
+    query, own_key, own_value = (part.unflatten(2, shape) for part in (query, own_key, own_value))
+    own = query @ own_key.transpose(-1, -2) + torch.full((shape[1], shape[1]), -torch.inf).triu(1)
+    weights = torch.cat([before, own.flatten(2, 3)], dim=-1) * query.shape[-1] ** -0.5
+    weights = weights.softmax(-1).to(value.dtype)
+    seen = weights[..., :length] @ text_value
+    seen = seen + (weights[..., length:].unflatten(2, shape) @ own_value).flatten(2, 3)
+    return torch.cat([of_text, seen], dim=2)
 
 
 def loss_on(
@@ -178,7 +193,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder that receives peagle.")] = Path("models"),
     tokens: Annotated[int, typer.Option(help="Token budget, in tokens seen.")] = 4_000_000,
     deadline_minutes: Annotated[float | None, typer.Option(help="Anneal and stop by elapsed time as well.")] = None,
-    batch: Annotated[int, typer.Option(help="Windows per step.")] = 8,
+    batch: Annotated[int, typer.Option(help="Windows per step.")] = 4,
     length: Annotated[int, typer.Option(help="Tokens per window.")] = 512,
     seed: Annotated[int, typer.Option(help="Seed of the weights and of the data order.")] = 7,
     cache: Path = CACHE,
