@@ -1,10 +1,10 @@
-"""Train a parallel head for the target: an EAGLE-3 head that drafts all its tokens in one pass, in the layout of P-EAGLE.
+"""Train a parallel head for the target, which drafts all its tokens in one pass, in the layout of P-EAGLE.
 
-The first draft position is that of EAGLE-3: it reads hidden states of the target and the embedding of the newest token.
-The positions after it read a learnt state and the embedding of a mask token in their place, so that no position waits
-for the token before it ("P-EAGLE: Parallel-Drafting EAGLE with Scalable Training", 2026). Training does in one pass what
-an engine does at many steps: after some positions of the text follow the mask positions of a draft, each of which
-attends to the text up to the draft's start and to the draft's own positions before it.
+The first draft position is that of an EAGLE-3 head: it reads hidden states of the target and the embedding of the
+newest token. Each later one reads a learnt state and the embedding of a mask token in their place, so that none waits
+for the token before it (Hui et al., "P-EAGLE: Parallel-Drafting EAGLE with Scalable Training", 2026). One pass over a
+window of text trains many drafts: after the text come the mask positions of each, which attend to the text up to the
+draft's start and to the draft's own positions before them.
 
     python -m training.peagle --target models/target --generated .cache/pair/generated --deadline-minutes 35
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import numpy as np
 import torch
@@ -89,7 +89,7 @@ class ParallelHead(nn.Module):
         hidden = torch.cat([self.fc(features), self.fc(self.mask_hidden).expand(batch, added, width)], dim=1)
         embedded = torch.cat([embedded, masked.expand(batch, added, width)], dim=1)
         rotation = rotary(hidden, places[None])
-        for layer in self.layers:
+        for layer in cast("list[Layer | LaterLayer]", self.layers):
             inputs = layer.input_layernorm(embedded if isinstance(layer, Layer) else hidden)
             if isinstance(layer, Layer):
                 inputs = torch.cat([inputs, layer.hidden_norm(hidden)], dim=-1)
@@ -109,8 +109,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, length: int, starts: Tenso
         length: of the text.
         starts: (drafts,).
     """
-    of_text = F.scaled_dot_product_attention(*(part[:, :, :length] for part in (query, key, value)), is_causal=True)
     text_key, text_value = key[:, :, :length], value[:, :, :length]
+    of_text = F.scaled_dot_product_attention(query[:, :, :length], text_key, text_value, is_causal=True)
     query, own_key, own_value = (part[:, :, length:] for part in (query, key, value))
     later = torch.arange(length) > starts.repeat_interleave(POSITIONS - 1)[:, None]
     before = (query @ text_key.transpose(-1, -2)).masked_fill(later, -torch.inf)
@@ -134,16 +134,16 @@ def loss_on(
         tokens: (batch, length + 1).
         starts: (drafts,), each at most length - POSITIONS.
     """
-    output = target.get_input_embeddings().weight.float()
+    output = target.get_parameter("model.embed_tokens.weight").detach().float()
     with torch.no_grad():
         read = target(input_ids=tokens, output_hidden_states=True, use_cache=False)
         features = torch.cat([read.hidden_states[layer] for layer in target_layers(target.config)], dim=-1)
-        embedded = target.get_input_embeddings()(tokens)
+        embedded = output[tokens]
         logits = read.logits[:, 1:].float()
         wanted = logits.softmax(-1)
     length = tokens.shape[1] - 1
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = head(features[:, :-1].float(), embedded[:, 1:].float(), output[MASK_TOKEN], starts, rotary)
+        hidden = head(features[:, :-1].float(), embedded[:, 1:], output[MASK_TOKEN], starts, rotary)
         guessed = F.linear(hidden, output).float()
     loss = F.cross_entropy(guessed[:, :length].flatten(0, 1), wanted.flatten(0, 1))
     drafts = torch.cat(
