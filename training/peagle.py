@@ -6,7 +6,7 @@ for the token before it (Hui et al., "P-EAGLE: Parallel-Drafting EAGLE with Scal
 window of text trains many drafts: after the text come the mask positions of each, which attend to the text up to the
 draft's start and to the draft's own positions before them.
 
-    python -m training.peagle --target models/target --generated .cache/pair/generated --deadline-minutes 35
+    python -m training.peagle --target models/target --generated .cache/pair/generated --init models/eagle3
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import typer
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
@@ -164,6 +164,25 @@ def starts_at(step: int, length: int, seed: int) -> Tensor:
     return torch.from_numpy(np.sort(draw.choice(length - POSITIONS + 1, STARTS, replace=False)))
 
 
+def begin_as(head: ParallelHead, folder: Path) -> None:
+    """Take over an EAGLE-3 head's weights: its layer, less the units of its MLP that there is no room for.
+
+    The layers after it begin as the identity.
+    """
+    theirs = {name: weight.float() for name, weight in load_file(folder / "model.safetensors").items()}
+    parts = [theirs[f"midlayer.mlp.{name}_proj.weight"] for name in ("gate", "up", "down")]
+    size = parts[0].norm(dim=1) * parts[1].norm(dim=1) * parts[2].norm(dim=0)
+    kept = size.argsort(descending=True)[:INTERMEDIATE].sort().values
+    for name, part, axis in zip(("gate", "up", "down"), parts, (0, 0, 1), strict=True):
+        theirs[f"midlayer.mlp.{name}_proj.weight"] = part.index_select(axis, kept)
+    with torch.no_grad():
+        for name, parameter in head.named_parameters():
+            if name.startswith("layers.0.") or name in ("fc.weight", "norm.weight"):
+                parameter.copy_(theirs[name.replace("layers.0.", "midlayer.")])
+            elif name.endswith(("o_proj.weight", "down_proj.weight")):
+                parameter.zero_()
+
+
 def head_config(target: LlamaConfig) -> LlamaConfig:
     """The shape of a head for a target."""
     return LlamaConfig.from_dict(target.to_dict() | {"num_hidden_layers": LAYERS, "intermediate_size": INTERMEDIATE})
@@ -190,6 +209,7 @@ def export(head: ParallelHead, target: LlamaForCausalLM, tokenizer: Path, folder
 def main(
     target: Annotated[Path, typer.Option(help="Trained target checkpoint.")],
     generated: Annotated[Path, typer.Option(help="Mix in the .npy streams of this folder.")],
+    init: Annotated[Path | None, typer.Option(help="Start from this EAGLE-3 head, not from random weights.")] = None,
     out: Annotated[Path, typer.Option(help="Folder that receives peagle.")] = Path("models"),
     tokens: Annotated[int, typer.Option(help="Token budget, in tokens seen.")] = 4_000_000,
     deadline_minutes: Annotated[float | None, typer.Option(help="Anneal and stop by elapsed time as well.")] = None,
@@ -205,6 +225,8 @@ def main(
     rotary = LlamaRotaryEmbedding(model.config)
     torch.manual_seed(seed)
     head = ParallelHead(head_config(model.config))
+    if init is not None:
+        begin_as(head, init)
     budget = Budget(tokens, None if deadline_minutes is None else 60.0 * deadline_minutes)
     run = Run(head, "mask_hidden", ADAMW_RATE, budget, batch * length, cache / "peagle-state.pt")
     smoothed: np.ndarray | None = None
