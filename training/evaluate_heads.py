@@ -76,23 +76,25 @@ def main(
     count: Annotated[int, typer.Option(help="Prompts per kind of text.")] = 96,
     prompt_length: Annotated[int, typer.Option(help="Prompt length in tokens.")] = 128,
     seed: Annotated[int, typer.Option(help="Seed of the sampled requests.")] = 11,
+    head: Annotated[list[str] | None, typer.Option(help="Measure these only; repeat for several.")] = None,
     out: Annotated[Path, typer.Option(help="Result file, whose other figures stay.")] = Path("models/evaluation.json"),
 ) -> None:
     """Evaluate the heads under MODELS."""
     tokenizer = AutoTokenizer.from_pretrained(models / TARGET)
-    result: dict[str, Any] = {"draft_length": DRAFT_LENGTH, "prompts_per_kind": count, "seed": seed}
-    for head in HEADS:
-        config = EngineConfig(models / TARGET, models / head, dtype="bfloat16", max_model_len=512)
+    document = json.loads(out.read_text()) if out.exists() else {}
+    result: dict[str, Any] = document.setdefault("heads", {})
+    result |= {"draft_length": DRAFT_LENGTH, "prompts_per_kind": count, "seed": seed}
+    for name in head or HEADS:
+        config = EngineConfig(models / TARGET, models / name, dtype="bfloat16", max_model_len=512)
         loaded = Models.load(config)
         for kind in ("code", "prose"):
             real = excerpts(workloads / f"{kind}.jsonl", tokenizer, prompt_length, count)
             prompts = real[:, :prompt_length].tolist()
             for temperature in TEMPERATURES:
                 found = evaluate(loaded, config, prompts, temperature, seed)
-                result.setdefault(kind, {}).setdefault(head, {})[f"temperature_{temperature}"] = found
-                typer.echo(f"{head} {kind} {temperature}: {found}")
-    document = json.loads(out.read_text()) if out.exists() else {}
-    out.write_text(json.dumps(document | {"heads": result}, indent=1) + "\n")
+                result.setdefault(kind, {}).setdefault(name, {})[f"temperature_{temperature}"] = found
+                typer.echo(f"{name} {kind} {temperature}: {found}")
+    out.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

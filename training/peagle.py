@@ -39,7 +39,7 @@ POSITIONS = 10
 """Draft tokens of one pass in training."""
 STARTS = 56
 """Drafts trained in each window of text."""
-POSITION_WEIGHT = 0.85
+POSITION_WEIGHT = 0.7
 """Weight of each further position's loss, relative to the one before it."""
 MASK_TOKEN = PADDING_ID
 ADAMW_RATE = 1.5e-3
@@ -195,7 +195,7 @@ def export(head: ParallelHead, target: LlamaForCausalLM, tokenizer: Path, folder
     weights["mask_hidden"] = weights["mask_hidden"][None]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     config = head_config(target.config).to_dict() | {
-        "architectures": ["PeagleLlamaForCausalLM"],
+        "architectures": ["LlamaForCausalLMEagle3"],
         "draft_vocab_size": target.config.vocab_size,
         "tie_word_embeddings": True,
         "ptd_token_id": MASK_TOKEN,

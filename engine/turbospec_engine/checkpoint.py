@@ -19,9 +19,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 
 from turbospec import UserError
 from turbospec.files import read_json
-from turbospec_engine import eagle3_head, parallel_head
-from turbospec_engine.eagle3_head import Eagle3Config, HeadConfig
-from turbospec_engine.parallel_head import ParallelConfig
+from turbospec_engine import eagle3_head
+from turbospec_engine.eagle3_head import Eagle3Config
+from turbospec_engine.parallel_head import ParallelConfig, named_mask_token
 
 CONFIG_BYTES = 2**20
 """Largest config file."""
@@ -33,11 +33,6 @@ WEIGHTS_IN_A_BYTE = 2
 """In the densest format, of 4 bits."""
 FLOATS = ("BF16", "F16", "F32", "F64")
 """Types of weights that can be converted to the engine's."""
-HEADS: dict[str, type[HeadConfig]] = {
-    **dict.fromkeys(eagle3_head.ARCHITECTURES, Eagle3Config),
-    **dict.fromkeys(parallel_head.ARCHITECTURES, ParallelConfig),
-}
-"""Kind of head by the architecture that its config names."""
 SHOWN_NAMES = 3
 TRIAL = "def f(x): return x"
 
@@ -64,8 +59,9 @@ def load_model(
     with _one_line(f"{folder}: cannot load the {role}", "name a checkpoint of a causal language model"):
         config = AutoConfig.from_pretrained(folder, **options)
         eagle = [name for name in config.architectures or () if "eagle" in str(name).lower()]
-        if eagle and heads and eagle[0] in HEADS:
-            config = HEADS[eagle[0]].of(config)
+        if eagle and heads and eagle[0] in eagle3_head.ARCHITECTURES:
+            kind = Eagle3Config if named_mask_token(config) is None else ParallelConfig
+            config = kind.of(config)
         elif eagle:
             raise UserError(f"{folder}: an EAGLE head, which this engine cannot run as {role}; name a causal model")
         _check_size(role, folder, config)

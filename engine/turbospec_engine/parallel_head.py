@@ -3,7 +3,7 @@
 The first draft position is an EAGLE-3 head's. Each later one reads a learnt state and the embedding of a mask token,
 because the target's hidden state and the token before it are not known yet (Hui et al., "P-EAGLE: Parallel-Drafting
 EAGLE with Scalable Training", 2026). Layers after the first are ordinary ones. The names of weights and config fields
-are those that vLLM loads with `parallel_drafting`.
+are those that vLLM loads with `parallel_drafting`: a config is an EAGLE-3 head's, but names a mask token.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from turbospec_engine.attention import PagedAttention
 from turbospec_engine.eagle3_head import Eagle3Layer, Head, HeadConfig
 
-ARCHITECTURES = ("PeagleLlamaForCausalLM", "PEagleDraftModel")
-"""What a config calls a head of this kind."""
 MASK_FIELDS = ("mask_token_id", "pard_token", "ptd_token_id")
 """Config fields that may name the mask token, in vLLM's order."""
+
+
+def named_mask_token(config: PretrainedConfig) -> Any:
+    """The mask token that a head's config names; None for a head that drafts token by token."""
+    return next((token for name in MASK_FIELDS if (token := getattr(config, name, None)) is not None), None)
 
 
 class ParallelConfig(HeadConfig):
@@ -30,17 +33,16 @@ class ParallelConfig(HeadConfig):
     model_type = "turbospec_parallel"
     kind = "a parallel head"
     mask_token: Any = None
-    """Id of the token that stands for those that are not known."""
+    """Id of the token that stands for those not known yet."""
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> Self:
         head = super().of(config)
         if not head.tie_word_embeddings:
             raise ValueError(f"{cls.kind} with an output layer of its own, which this engine does not run")
-        fields = config.to_dict()
-        head.mask_token = next((fields[name] for name in MASK_FIELDS if fields.get(name) is not None), None)
+        head.mask_token = named_mask_token(config)
         if type(head.mask_token) is not int or not 0 <= head.mask_token < head.vocab_size:
-            raise ValueError(f"no mask token from 0 to {head.vocab_size - 1} in {', '.join(MASK_FIELDS)}")
+            raise ValueError(f"the mask token {head.mask_token} is no token from 0 to {head.vocab_size - 1}")
         return head
 
 

@@ -99,6 +99,6 @@ def test_the_export_is_what_vllm_loads(
     assert not [name for name in weights if "embed_tokens" in name or "lm_head" in name]
     assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
     config = json.loads((tmp_path / "head" / "config.json").read_text())
-    assert config["architectures"] == ["PeagleLlamaForCausalLM"]
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
     assert (config["ptd_token_id"], config["num_hidden_layers"]) == (peagle.MASK_TOKEN, 2)
     assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]

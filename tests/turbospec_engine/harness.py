@@ -92,7 +92,7 @@ def write_parallel_head(folder: Path, target: LlamaConfig, seed: int, **fields: 
     """A random parallel head of two layers for a target with at least two."""
     torch.manual_seed(seed)
     layers = {"eagle_aux_hidden_state_layer_ids": [1, 0, 1]}
-    described = {"architectures": ["PeagleLlamaForCausalLM"], "num_hidden_layers": 2, "ptd_token_id": 1}
+    described = {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 2, "ptd_token_id": 1}
     config = target.to_dict() | described | {"tie_word_embeddings": True, "eagle_config": layers} | fields
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
