@@ -46,21 +46,21 @@ def target_layers(config: LlamaConfig) -> tuple[int, int, int]:
 
 
 class Attention(nn.Module):
-    """Attention whose input is the concatenation of the embedding and the hidden state."""
+    """Attention over inputs of `input_width`: of a head's first layer, the embedding and the hidden state together."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, input_width: int) -> None:
         super().__init__()
         width, self.heads = config.hidden_size, config.num_attention_heads
         self.head_dim = width // self.heads
-        self.q_proj = nn.Linear(2 * width, width, bias=False)
-        self.k_proj = nn.Linear(2 * width, width, bias=False)
-        self.v_proj = nn.Linear(2 * width, width, bias=False)
+        self.q_proj = nn.Linear(input_width, width, bias=False)
+        self.k_proj = nn.Linear(input_width, width, bias=False)
+        self.v_proj = nn.Linear(input_width, width, bias=False)
         self.o_proj = nn.Linear(width, width, bias=False)
 
-    def project(self, both: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, inputs: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (batch, heads, length, head_dim)."""
         query, key, value = (
-            projection(both).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+            projection(inputs).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
         query, key = apply_rotary_pos_emb(query, key, *rotation)
@@ -73,7 +73,7 @@ class Layer(nn.Module):
         self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.hidden_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config)
+        self.self_attn = Attention(config, 2 * config.hidden_size)
         self.mlp = LlamaMLP(config)
 
 

@@ -57,16 +57,20 @@ def stream(split: Split, kind: Kind, cache: Path = CACHE) -> np.ndarray:
 def main(
     out: Annotated[Path, typer.Option(help="Folder for the tokenizer files.")] = CACHE / "tokenizer",
     sample_megabytes: Annotated[int, typer.Option(help="Characters of training text the merges are learnt on.")] = 12,
+    existing: Annotated[Path | None, typer.Option(help="Use this checkpoint's tokenizer, and learn none.")] = None,
     cache: Path = CACHE,
 ) -> None:
     """Learn the merges on training documents only, then write the token streams of both splits."""
     train = load("train", cache)
-    sample: list[str] = []
-    for document in train:
-        if sum(map(len, sample)) > sample_megabytes * 1_000_000:
-            break
-        sample.append(document.text)
-    tokenizer = train_tokenizer(sample)
+    if existing is None:
+        sample: list[str] = []
+        for document in train:
+            if sum(map(len, sample)) > sample_megabytes * 1_000_000:
+                break
+            sample.append(document.text)
+        tokenizer = train_tokenizer(sample)
+    else:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(existing)
     tokenizer.save_pretrained(out)
     for split, documents in (("train", train), ("heldout", load("heldout", cache))):
         for kind in ("code", "prose"):

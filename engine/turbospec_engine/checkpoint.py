@@ -21,6 +21,7 @@ from turbospec import UserError
 from turbospec.files import read_json
 from turbospec_engine import eagle3_head
 from turbospec_engine.eagle3_head import Eagle3Config
+from turbospec_engine.parallel_head import ParallelConfig, named_mask_token
 
 CONFIG_BYTES = 2**20
 """Largest config file."""
@@ -47,7 +48,7 @@ def load_model(
         dtype: type of its weights in memory.
         device: where they go.
         attention: name of an implementation that is registered with transformers; None: transformers' own choice.
-        heads: whether the folder may hold an EAGLE-3 head; the model is then an `Eagle3Head`.
+        heads: whether the folder may hold an EAGLE-3 or a parallel head; the model is then a `Head`.
 
     Raises:
         UserError: the folder has no such model, or its weights are not those that its config describes: some are
@@ -59,7 +60,8 @@ def load_model(
         config = AutoConfig.from_pretrained(folder, **options)
         eagle = [name for name in config.architectures or () if "eagle" in str(name).lower()]
         if eagle and heads and eagle[0] in eagle3_head.ARCHITECTURES:
-            config = Eagle3Config.of(config)
+            kind = Eagle3Config if named_mask_token(config) is None else ParallelConfig
+            config = kind.of(config)
         elif eagle:
             raise UserError(f"{folder}: an EAGLE head, which this engine cannot run as {role}; name a causal model")
         _check_size(role, folder, config)

@@ -1,4 +1,4 @@
-"""EAGLE-3 heads: the model, and whether it fits a target.
+"""EAGLE-3 heads: the model, what it has in common with other heads, and whether a head fits a target.
 
 A head is one decoder layer (Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
 Training-Time Test", 2025). At position t it reads hidden states of the target there and the embedding of token t + 1,
@@ -8,7 +8,8 @@ target's. The names of weights and config fields are those that vLLM loads.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from abc import abstractmethod
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import nn
@@ -38,40 +39,55 @@ DEFAULT_LAYERS = 3
 """Number of the target's layers that a head reads if its config does not name them."""
 
 
-class Eagle3Config(LlamaConfig):
-    """A head's config; a class of its own, for which transformers' Auto classes make an `Eagle3Head`."""
+class HeadConfig(LlamaConfig):
+    """A head's config; each kind has a class of its own, for which transformers' Auto classes make its model."""
 
-    model_type = "turbospec_eagle3"
+    kind: ClassVar[str]
+    """What errors call a head, with its article."""
     target_layers: Any = None
     """Layers of the target whose hidden states the head reads; None: a choice by the target's number of layers."""
 
     @classmethod
-    def of(cls, config: PretrainedConfig) -> Eagle3Config:
+    def of(cls, config: PretrainedConfig) -> Self:
         """A head's config from what `AutoConfig` reads.
 
         Raises:
-            ValueError: it describes a head that this module does not compute.
+            ValueError: it describes a head that the engine does not compute.
         """
         fields = config.to_dict()
         options = fields | (fields.get("eagle_config") or {})
-        if not isinstance(config, LlamaConfig) or config.num_hidden_layers != 1:
-            raise ValueError("an EAGLE-3 head other than one Llama layer, which this engine does not run")
+        if not isinstance(config, LlamaConfig):
+            raise ValueError(f"{cls.kind} of other layers than Llama's, which this engine does not run")
         for name, implemented in VARIANTS.items():
             if options.get(name) not in (None, implemented):
-                raise ValueError(f"an EAGLE-3 head with {name} = {options[name]}, which this engine does not run")
+                raise ValueError(f"{cls.kind} with {name} = {options[name]}, which this engine does not run")
         layers = options.get("eagle_aux_hidden_state_layer_ids")
         named = isinstance(layers, list) and bool(layers) and all(type(layer) is int for layer in layers)
         if layers is not None and not named:
             raise ValueError(f"eagle_aux_hidden_state_layer_ids = {layers} is no list of layers")
-        head = cast("Eagle3Config", cls.from_dict(fields))
+        head = cast("Self", cls.from_dict(fields))
         head.target_layers = layers
+        return head
+
+
+class Eagle3Config(HeadConfig):
+    """Of an EAGLE-3 head."""
+
+    model_type = "turbospec_eagle3"
+    kind = "an EAGLE-3 head"
+
+    @classmethod
+    def of(cls, config: PretrainedConfig) -> Self:
+        head = super().of(config)
+        if head.num_hidden_layers != 1:
+            raise ValueError(f"{cls.kind} other than one Llama layer, which this engine does not run")
         return head
 
 
 class Eagle3Layer(nn.Module):
     """The decoder layer. Its attention reads the embedding and the hidden state, each normalised, side by side."""
 
-    def __init__(self, config: Eagle3Config) -> None:
+    def __init__(self, config: HeadConfig) -> None:
         super().__init__()
         self.input_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.hidden_norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
@@ -89,11 +105,45 @@ class Eagle3Layer(nn.Module):
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
-class Eagle3Head(LlamaPreTrainedModel):
-    """The head. It has no embedding of its own: it reads the target's."""
+class Head(LlamaPreTrainedModel):
+    """What all heads have. None has an embedding of its own: it reads the target's."""
+
+    config_class = HeadConfig  # pyright: ignore[reportAssignmentType]
+    config: HeadConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__(config)
+        width, layers = config.hidden_size, len(config.target_layers or range(DEFAULT_LAYERS))
+        self.fc = nn.Linear(layers * width, width, bias=False)
+        self.norm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+
+    def target_layers(self, num_layers: int) -> tuple[int, ...]:
+        """The layers that the head reads of a target with `num_layers` layers; by default vLLM's choice."""
+        return tuple(self.config.target_layers or (2, num_layers // 2, num_layers - 3))
+
+    @abstractmethod
+    def forward(
+        self, embedded: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
+    ) -> torch.Tensor:
+        """One pass over ragged rows.
+
+        Args:
+            embedded: (tokens, width) embeddings of the tokens that follow each position.
+            hidden: (tokens, width) what `fc` makes of the target's hidden states, or what the head has in their place.
+            positions: (tokens,).
+            paged: the rows.
+
+        Returns:
+            (tokens, width) hidden states.
+        """
+        ...
+
+
+class Eagle3Head(Head):
+    """The head."""
 
     config_class = Eagle3Config  # pyright: ignore[reportAssignmentType]
-    config: Eagle3Config  # pyright: ignore[reportIncompatibleVariableOverride]
     d2t: torch.Tensor
     """(draft vocabulary,) the target's id of each token, less its id in the draft vocabulary."""
     t2d: torch.Tensor
@@ -101,20 +151,12 @@ class Eagle3Head(LlamaPreTrainedModel):
 
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__(config)
-        width, layers = config.hidden_size, len(config.target_layers or range(DEFAULT_LAYERS))
         vocabulary: int = getattr(config, "draft_vocab_size", None) or config.vocab_size
-        self.fc = nn.Linear(layers * width, width, bias=False)
         self.midlayer = Eagle3Layer(config)
-        self.norm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
-        self.lm_head = nn.Linear(width, vocabulary, bias=False)
-        self.rotary_emb = LlamaRotaryEmbedding(config)
+        self.lm_head = nn.Linear(config.hidden_size, vocabulary, bias=False)
         self.register_buffer("d2t", torch.zeros(vocabulary, dtype=torch.long))
         self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
         self.post_init()
-
-    def target_layers(self, num_layers: int) -> tuple[int, ...]:
-        """The layers that the head reads of a target with `num_layers` layers; by default vLLM's choice."""
-        return tuple(self.config.target_layers or (2, num_layers // 2, num_layers - 3))
 
     @property
     def token_ids(self) -> torch.Tensor:
@@ -124,17 +166,6 @@ class Eagle3Head(LlamaPreTrainedModel):
     def forward(
         self, embedded: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
     ) -> torch.Tensor:
-        """One pass over ragged rows.
-
-        Args:
-            embedded: (tokens, width) embeddings of the tokens that follow each position.
-            hidden: (tokens, width) what `fc` makes of the target's hidden states, or earlier results.
-            positions: (tokens,).
-            paged: the rows.
-
-        Returns:
-            (tokens, width) hidden states, for `logits` and for the next pass.
-        """
         rotation = self.rotary_emb(hidden[None], positions[None])
         return self.midlayer(
             embedded[None], hidden[None], position_embeddings=rotation, attention_mask=None, paged=paged
@@ -151,23 +182,24 @@ class Eagle3Head(LlamaPreTrainedModel):
 AutoModelForCausalLM.register(Eagle3Config, Eagle3Head)
 
 
-def check_fits(head: Eagle3Head, target: PreTrainedModel, folder: object) -> None:
+def check_fits(head: Head, target: PreTrainedModel, folder: object) -> None:
     """Check that a head can read a target's hidden states and predict its tokens.
 
     Raises:
-        UserError: their sizes differ, or the head's maps between the vocabularies contradict each other.
+        UserError: their sizes differ, or an EAGLE-3 head's maps between the vocabularies contradict each other.
     """
     config = target.config.get_text_config()
+    kind = head.config.kind
     mend = "use a head trained for this target"
     for name, what in (("hidden_size", "width"), ("vocab_size", "vocabulary")):
         ours, theirs = getattr(head.config, name), getattr(config, name)
         if ours != theirs:
-            raise UserError(f"{folder}: the EAGLE-3 head is for a target of {what} {ours}, not {theirs}; {mend}")
+            raise UserError(f"{folder}: {kind} for a target of {what} {ours}, not {theirs}; {mend}")
     layers = head.target_layers(config.num_hidden_layers)
     if min(layers) < 0 or max(layers) >= config.num_hidden_layers:
         raise UserError(
-            f"{folder}: the EAGLE-3 head reads the layers {', '.join(map(str, layers))}, but the target has "
+            f"{folder}: {kind} that reads the layers {', '.join(map(str, layers))}, but the target has "
             f"{config.num_hidden_layers}; {mend}"
         )
-    if not torch.equal(head.token_ids.sort().values, head.t2d.nonzero().flatten()):
+    if isinstance(head, Eagle3Head) and not torch.equal(head.token_ids.sort().values, head.t2d.nonzero().flatten()):
         raise UserError(f"{folder}: d2t and t2d of the EAGLE-3 head name different tokens; use another checkpoint")

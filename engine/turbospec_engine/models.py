@@ -14,7 +14,7 @@ from turbospec import UserError
 from turbospec_engine.attention import ATTENTION
 from turbospec_engine.checkpoint import eos_token_ids, load_model, load_tokenizer
 from turbospec_engine.config import EngineConfig
-from turbospec_engine.eagle3_head import Eagle3Head, check_fits
+from turbospec_engine.eagle3_head import Head, check_fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Models:
 
     target: PreTrainedModel
     drafter: PreTrainedModel | None
-    """A draft model or an `Eagle3Head`. None without speculation, and for a drafter that is not a model."""
+    """A draft model or a `Head`. None without speculation, and for a drafter that is not a model."""
     tokenizer: Any
     """The target's Hugging Face tokenizer."""
     eos_token_ids: frozenset[int]
@@ -34,8 +34,7 @@ class Models:
 
         Raises:
             UserError: a checkpoint is missing, unreadable or incomplete, the device is absent, the target's tokenizer
-                is another model's, the vocabularies of target and drafter differ, or an EAGLE-3 head does not fit the
-                target.
+                is another model's, the vocabularies of target and drafter differ, or a head does not fit the target.
         """
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
@@ -46,7 +45,7 @@ class Models:
         drafter = None
         if config.drafter is not None and not config.drafter_is_lookup:
             drafter = _load("drafter", config.drafter, config, heads=True)
-            head = isinstance(drafter, Eagle3Head)
+            head = isinstance(drafter, Head)
             if head:
                 check_fits(drafter, target, config.drafter)
             # Heads are often published without a tokenizer.

@@ -8,7 +8,7 @@ import torch
 
 from turbospec import UserError
 from turbospec_engine.config import EngineConfig
-from turbospec_engine.eagle3_head import Eagle3Head
+from turbospec_engine.eagle3_head import Head
 from turbospec_engine.kv_store import drafter_parts
 from turbospec_engine.limits import check_integer
 from turbospec_engine.models import Models
@@ -78,7 +78,7 @@ def _bytes_per_token(config: EngineConfig, models: Models) -> int:
     size = kv_bytes_per_token(models.target)
     if models.drafter is not None and _parts(config, models) is None:
         size += kv_bytes_per_token(models.drafter)
-    if isinstance(models.drafter, Eagle3Head):
+    if isinstance(models.drafter, Head):
         size += models.drafter.fc.in_features * models.target.dtype.itemsize
     return size
 

@@ -106,8 +106,9 @@ def test_generate_reads_stdin_and_the_policy_does_not_change_the_text(tmp_path: 
     assert figures["acceptance"] == drafted["acceptance"]
 
 
-def test_an_eagle_head_drafts_and_does_not_change_the_text() -> None:
-    common = ("--max-tokens", 24, "--dtype", "float32", "--json", "--drafter", "models/eagle3")
+@pytest.mark.parametrize("head", ["models/eagle3", "models/peagle"])
+def test_a_head_drafts_and_does_not_change_the_text(head: str) -> None:
+    common = ("--max-tokens", 24, "--dtype", "float32", "--json", "--drafter", head)
     off, static = (turbospec("generate", PROMPT, *common, "--policy", policy) for policy in ("off", "static-3"))
     plain, drafted = json.loads(off.stdout), json.loads(static.stdout)
     assert plain["text"] == drafted["text"]

@@ -57,7 +57,15 @@ def outputs_of(
 
 @pytest.mark.parametrize(
     ("drafter", "lookup"),
-    [("drafter", None), ("eagle3", None), ("ngram", None), ("drafter", "ngram"), ("eagle3", "ngram")],
+    [
+        ("drafter", None),
+        ("eagle3", None),
+        ("peagle", None),
+        ("ngram", None),
+        ("drafter", "ngram"),
+        ("eagle3", "ngram"),
+        ("peagle", "ngram"),
+    ],
 )
 def test_random_plans(drafter: str, lookup: str | None, prompts: list[list[int]], reference: Reference) -> None:
     plans = MixedPlans(longest=15) if lookup else RandomPlans(longest=15)

@@ -26,6 +26,7 @@ from turbospec import Source, StepOutcome, StepPlan, StepView
 from turbospec_engine import Engine, EngineConfig
 from turbospec_engine.blocks import PartAllocator
 from turbospec_engine.eagle3_head import Eagle3Config, Eagle3Head
+from turbospec_engine.parallel_head import ParallelConfig, ParallelHead
 from turbospec_engine.request import Request
 from turbospec_engine.request_blocks import RequestBlocks
 
@@ -86,6 +87,19 @@ def write_head(folder: Path, target: LlamaConfig, drafted: Sequence[int], seed: 
     weights = head.state_dict()
     weights["d2t"] = torch.tensor(drafted) - torch.arange(len(drafted))
     weights["t2d"][torch.tensor(drafted)] = True
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def write_parallel_head(folder: Path, target: LlamaConfig, seed: int, **fields: Any) -> None:
+    """A random parallel head of two layers for a target with at least two."""
+    torch.manual_seed(seed)
+    layers = {"eagle_aux_hidden_state_layer_ids": [1, 0, 1]}
+    described = {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 2, "ptd_token_id": 1}
+    config = target.to_dict() | described | {"tie_word_embeddings": True, "eagle_config": layers} | fields
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    head = ParallelHead(ParallelConfig.of(LlamaConfig.from_dict(config)))
+    weights = head.state_dict() | {"mask_hidden": torch.randn(head.mask_hidden.shape)}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 

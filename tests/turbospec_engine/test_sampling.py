@@ -26,6 +26,7 @@ from tests.turbospec_engine.harness import (
     build,
     perturbed,
     write_head,
+    write_parallel_head,
 )
 from turbospec import Source, StepOutcome, StepPlan, StepView
 from turbospec.policy.adaptive_verification.policy import (
@@ -35,7 +36,7 @@ from turbospec.policy.adaptive_verification.policy import (
 )
 from turbospec_engine import Engine, SamplingParams
 from turbospec_engine.draft import Draft
-from turbospec_engine.drafter import sequential
+from turbospec_engine.drafter import ParallelDrafter, sequential
 from turbospec_engine.lookup import Lookup
 
 VOCAB = 8
@@ -57,6 +58,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     model.save_pretrained(folder / "target")
     perturbed(model, 0.4).save_pretrained(folder / "drafter")
     write_head(folder / "head", model.config, DRAFTED, seed=6, initializer_range=0.05)
+    write_parallel_head(folder / "parallel", model.config, seed=6, initializer_range=0.5)
     for role in ("target", "drafter"):
         PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder / role)
     return Pair(folder / "target", folder / "drafter")
@@ -80,10 +82,10 @@ def processed(logits: torch.Tensor, params: SamplingParams) -> np.ndarray:
 
 @torch.inference_mode()
 def exact(target: Reference, params: SamplingParams) -> np.ndarray:
-    """(VOCAB ** LENGTH,) probability of every output."""
+    """(VOCAB ** max_tokens,) probability of every output."""
     joint = np.ones(1)
     prefixes: list[list[int]] = [[]]
-    for _ in range(LENGTH):
+    for _ in range(params.max_tokens):
         logits = (
             target.model(torch.tensor([[*PROMPT, *prefix] for prefix in prefixes], device=DEVICE)).logits[:, -1].cpu()
         )
@@ -93,7 +95,8 @@ def exact(target: Reference, params: SamplingParams) -> np.ndarray:
 
 
 def drafter_of(pair: Pair, kind: str) -> str | Path:
-    return {"model": pair.drafter, "head": pair.target.parent / "head", "ngram": "ngram"}[kind]
+    folder = pair.target.parent
+    return {"model": pair.drafter, "head": folder / "head", "parallel": folder / "parallel", "ngram": "ngram"}[kind]
 
 
 def sample(
@@ -104,12 +107,13 @@ def sample(
     lookup: Lookup | None = None,
     **config: Any,
 ) -> np.ndarray:
-    """(VOCAB ** LENGTH,) how often the engine gave every output."""
+    """(VOCAB ** max_tokens,) how often the engine gave every output."""
     settings = {"max_num_seqs": 128, "max_num_batched_tokens": 512, "max_model_len": 32, "max_draft": 4}
     engine = Engine(pair.config(**(settings | config)), controller, lookup=lookup)
     outputs = engine.generate([PROMPT] * count, params)
-    codes = [sum(token * VOCAB ** (LENGTH - 1 - i) for i, token in enumerate(output.token_ids)) for output in outputs]
-    return np.bincount(codes, minlength=VOCAB**LENGTH)
+    length = params.max_tokens
+    codes = [sum(token * VOCAB ** (length - 1 - i) for i, token in enumerate(output.token_ids)) for output in outputs]
+    return np.bincount(codes, minlength=VOCAB**length)
 
 
 def p_value(observed: np.ndarray, probabilities: np.ndarray) -> float:
@@ -134,7 +138,7 @@ PARAMS = {
 
 @pytest.mark.parametrize(
     ("name", "drafter"),
-    [*product(PARAMS, ("model", "head")), ("temperature", "ngram"), ("top-p", "ngram")],
+    [*product(PARAMS, ("model", "head", "parallel")), ("temperature", "ngram"), ("top-p", "ngram")],
 )
 def test_distribution_unchanged(name: str, drafter: str, small: Pair, reference: Callable[[Path], Reference]) -> None:
     params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, **PARAMS[name])
@@ -144,6 +148,17 @@ def test_distribution_unchanged(name: str, drafter: str, small: Pair, reference:
         drafted = sum(int(outcome.drafted.sum()) for outcome in plans.outcomes)
         accepted = sum(int(outcome.accepted.sum()) for outcome in plans.outcomes)
         assert 0.1 * drafted < accepted < 0.95 * drafted
+    assert p_value(observed, exact(reference(small.target), params)) > REJECT
+
+
+@pytest.mark.parametrize("drafter", ["model", "parallel"])
+def test_drafts_of_several_tokens(drafter: str, small: Pair, reference: Callable[[Path], Reference]) -> None:
+    """The prompt's step emits the first token, so that drafts of three tokens need five."""
+    params = SamplingParams(max_tokens=5, ignore_eos=True, temperature=0.9, top_k=3)
+    plans = FixedPlans(longest=3)
+    observed = sample(small, params, plans, drafter=drafter_of(small, drafter))
+    accepted = np.concatenate([outcome.accepted for outcome in plans.outcomes])
+    assert (np.bincount(accepted, minlength=4)[1:] > 50).all(), np.bincount(accepted)
     assert p_value(observed, exact(reference(small.target), params)) > REJECT
 
 
@@ -220,11 +235,15 @@ class HalfVerified:
         self.outcomes.append(outcome)
 
 
-@pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
-def test_selecting_by_survival_is_lossless(emit: str, small: Pair, reference: Callable[[Path], Reference]) -> None:
+@pytest.mark.parametrize(
+    ("emit", "drafter"), [("before_draft", "model"), ("after_draft", "model"), ("before_draft", "parallel")]
+)
+def test_selecting_by_survival_is_lossless(
+    emit: str, drafter: str, small: Pair, reference: Callable[[Path], Reference]
+) -> None:
     params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, temperature=1.0)
     plans = HalfVerified()
-    observed = sample(small, params, plans, emit=emit)
+    observed = sample(small, params, plans, emit=emit, drafter=drafter_of(small, drafter))
     proposed = sum(int(outcome.proposed.sum()) for outcome in plans.outcomes)
     drafted = sum(int(outcome.drafted.sum()) for outcome in plans.outcomes)
     assert 0.1 * proposed < drafted < 0.9 * proposed, "some drafts must have been verified in part"
@@ -236,15 +255,33 @@ def test_confidence_of_the_drawn_token_is_caught(
     plans: Any, small: Pair, reference: Callable[[Path], Reference], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were a gate or selection shown the drawn token's own probability, likely tokens would be verified more often."""
-    choose = sequential._choose
+    choose = sequential.choose
 
     def anticipating(*args: Any) -> Any:
         tokens, _, distributions = choose(*args)
         return tokens, distributions.cpu().numpy()[np.arange(len(tokens)), tokens].astype(float), distributions
 
-    monkeypatch.setattr(sequential, "_choose", anticipating)
+    monkeypatch.setattr(sequential, "choose", anticipating)
     params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, temperature=1.0)
     observed = sample(small, params, plans, 3 * SAMPLES)
+    assert p_value(observed, exact(reference(small.target), params)) < REJECT
+
+
+def test_a_position_judged_by_the_distribution_of_another_is_caught(
+    small: Pair, reference: Callable[[Path], Reference], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    propose = ParallelDrafter.propose
+
+    def misjudged(*args: Any) -> Draft:
+        draft = propose(*args)
+        assert draft.distribution_index is not None
+        drawn = draft.distribution_index >= 0
+        draft.distribution_index = np.where(drawn, draft.distribution_index[:, :1], -1)
+        return draft
+
+    monkeypatch.setattr(ParallelDrafter, "propose", misjudged)
+    params = SamplingParams(max_tokens=5, ignore_eos=True, temperature=0.9, top_k=3)
+    observed = sample(small, params, FixedPlans(longest=3), 3 * SAMPLES, drafter=drafter_of(small, "parallel"))
     assert p_value(observed, exact(reference(small.target), params)) < REJECT
 
 
@@ -293,6 +330,7 @@ class ConfidentPrefix:
     ("name", "drafter", "plans"),
     [
         *product(PARAMS, ("model", "head"), (MixedPlans,)),
+        ("top-p", "parallel", MixedPlans),
         ("temperature", "model", GatedMixture),
         ("temperature", "model", HalfVerifiedMixture),
     ],

@@ -23,6 +23,7 @@ PROMPT_TOKENS, NEW_TOKENS, MAX_DRAFT = 96, 48, 6
 DRAFT_MODEL = {"method": "draft_model", "model": str(MODELS / "drafter"), "num_speculative_tokens": MAX_DRAFT}
 NGRAM = {"method": "ngram", "num_speculative_tokens": MAX_DRAFT, "prompt_lookup_max": 4}
 EAGLE3 = {"method": "eagle3", "model": str(MODELS / "eagle3"), "num_speculative_tokens": MAX_DRAFT}
+PEAGLE = EAGLE3 | {"model": str(MODELS / "peagle"), "parallel_drafting": True}
 DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens"
 
 
@@ -89,6 +90,7 @@ def _undrafted(prompts: tuple[tuple[int, ...], ...]) -> list[list[int]]:
         pytest.param(DRAFT_MODEL, "RandomScheduler", False, id="draft model, sync"),
         pytest.param(DRAFT_MODEL, "RandomAsyncScheduler", True, id="draft model, async"),
         pytest.param(EAGLE3, "RandomAsyncScheduler", True, id="EAGLE-3, async"),
+        pytest.param(PEAGLE, "RandomAsyncScheduler", True, id="P-EAGLE, async"),
         pytest.param(NGRAM, "RandomScheduler", False, id="n-gram, sync"),
     ],
 )

@@ -1,5 +1,5 @@
-"""Methods for which the repository has no trained drafter, on a real vLLM: with lengths at random the output is that of
-no speculation, and the drafter runs as often as its method needs, and not at all where nothing is drafted."""
+"""Methods other than draft model, EAGLE-3 and n-gram, on a real vLLM: with lengths at random the output is that of no
+speculation, and the drafter runs as often as its method needs, and not at all where nothing is drafted."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.vllm.test_generate import (
     ACCEPTED,
     DRAFT_MODEL,
     DRAFTED,
-    EAGLE3,
     MAX_DRAFT,
     MODELS,
     NEW_TOKENS,
+    PEAGLE,
     generate,
     prompts,
     reference,
@@ -48,13 +48,13 @@ class Method:
 def methods(folder: Path) -> dict[str, Method]:
     models = tiny_models
     eagle, mimo = models.eagle(folder / "eagle"), models.target_with_mtp(folder / "mimo")
-    peagle, pard = models.parallel_eagle3(folder / "peagle"), models.parallel_drafter(folder / "pard")
-    medusa, dflash = models.medusa(folder / "medusa", MAX_DRAFT), models.dflash(folder / "dflash")
+    pard, medusa = models.parallel_drafter(folder / "pard"), models.medusa(folder / "medusa", MAX_DRAFT)
+    dflash = models.dflash(folder / "dflash")
     parallel = {"parallel_drafting": True}
     return {
         "eagle": Method({"method": "eagle", "model": str(eagle)} | CAPPED, "one a token", asynchronous=True),
         "mtp": Method({"method": "mtp", "model": str(mimo)} | CAPPED, "one a token", asynchronous=True),
-        "P-EAGLE": Method(EAGLE3 | {"model": str(peagle)} | parallel, "one a block", asynchronous=True, accepts=True),
+        "P-EAGLE": Method(PEAGLE, "one a block", asynchronous=True, accepts=True),
         "PARD": Method(DRAFT_MODEL | {"model": str(pard)} | parallel, "one a block", accepts=True),
         "dflash": Method({"method": "dflash", "model": str(dflash)} | CAPPED, "one a block"),
         "medusa": Method({"method": "medusa", "model": str(medusa)} | CAPPED, "one a block", on_demand=False),

@@ -40,13 +40,6 @@ def parallel_drafter(folder: Path) -> Path:
     )
 
 
-def parallel_eagle3(folder: Path) -> Path:
-    """The repository's EAGLE-3 head for `parallel_drafting` (P-EAGLE). Not trained for it, as above."""
-    weights = load_file(MODELS / "eagle3" / "model.safetensors")
-    weights["mask_hidden"] = torch.zeros(1, 3 * HIDDEN, dtype=torch.bfloat16)
-    return _save(folder, weights, _config("eagle3") | {"ptd_token_id": MASK_TOKEN})
-
-
 def eagle(folder: Path) -> Path:
     """An EAGLE head of one layer."""
     config = _config("target") | {"num_hidden_layers": 1, "intermediate_size": INTERMEDIATE}

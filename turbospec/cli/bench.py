@@ -70,7 +70,7 @@ def bench(
     workload: Annotated[
         list[str] | None, typer.Option(help="code, prose, mixed, shift, edit or records; repeat for several.")
     ] = None,
-    drafter: Annotated[list[str] | None, typer.Option(help="good, weak, mismatched, n-gram or eagle3.")] = None,
+    drafter: Annotated[list[str] | None, typer.Option(help="good, weak, mismatched, n-gram, eagle3 or peagle.")] = None,
     lookup: Lookup = None,
     concurrency: Annotated[list[int] | None, typer.Option(help="Requests in flight.")] = None,
     request_rate: Annotated[

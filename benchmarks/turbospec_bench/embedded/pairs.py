@@ -18,7 +18,13 @@ from turbospec_engine import EngineConfig, Models
 from turbospec_engine.config import NGRAM
 from turbospec_engine.lookup import build_lookup
 
-DRAFTERS = {"good": "drafter", "weak": "drafter-weak", "mismatched": "drafter-mismatched", "eagle3": "eagle3"}
+DRAFTERS = {
+    "good": "drafter",
+    "weak": "drafter-weak",
+    "mismatched": "drafter-mismatched",
+    "eagle3": "eagle3",
+    "peagle": "peagle",
+}
 """Folder of each drafter that has weights."""
 MAX_MODEL_LEN = 384
 POISSON_MAX_SEQS = 32

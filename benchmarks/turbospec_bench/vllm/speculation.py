@@ -15,9 +15,12 @@ DRAFTERS = {
     "mismatched": ("draft_model", "drafter-mismatched"),
     "eagle3": ("eagle3", "eagle3"),
     "eagle3-untrained": ("eagle3", "eagle3-untrained"),
+    "peagle": ("eagle3", "peagle"),
     "n-gram": ("ngram", None),
 }
 """Method and folder of each drafter."""
+PARALLEL = ("peagle",)
+"""Drafters that draft all tokens in one pass."""
 PROMPT_LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
 Lengths = Sequence[tuple[int, int, int]]
@@ -33,5 +36,6 @@ def speculative_config(drafter: str, models: Path, length: int, lengths: Lengths
     """
     method, folder = DRAFTERS[drafter]
     config: dict[str, Any] = {"method": method, "num_speculative_tokens": length}
+    config |= {"parallel_drafting": True} if drafter in PARALLEL else {}
     config |= PROMPT_LOOKUP if folder is None else {"model": str((models / folder).resolve())}
     return config if lengths is None else config | {"num_speculative_tokens_per_batch_size": [*map(list, lengths)]}

@@ -5,5 +5,6 @@ from turbospec_engine.drafter.build import build_drafter
 from turbospec_engine.drafter.draft_model import DraftModel
 from turbospec_engine.drafter.eagle3 import Eagle3Drafter
 from turbospec_engine.drafter.lookup import LookupDrafter
+from turbospec_engine.drafter.parallel import ParallelDrafter
 
-__all__ = ["DraftModel", "Drafter", "Eagle3Drafter", "LookupDrafter", "build_drafter"]
+__all__ = ["DraftModel", "Drafter", "Eagle3Drafter", "LookupDrafter", "ParallelDrafter", "build_drafter"]

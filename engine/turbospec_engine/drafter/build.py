@@ -9,10 +9,12 @@ from turbospec_engine.drafter.base import Drafter
 from turbospec_engine.drafter.draft_model import DraftModel
 from turbospec_engine.drafter.eagle3 import Eagle3Drafter
 from turbospec_engine.drafter.lookup import LookupDrafter
+from turbospec_engine.drafter.parallel import ParallelDrafter
 from turbospec_engine.eagle3_head import Eagle3Head
 from turbospec_engine.kv_store import KVMemory, drafter_parts
 from turbospec_engine.lookup import build_lookup
 from turbospec_engine.models import Models
+from turbospec_engine.parallel_head import ParallelHead
 from turbospec_engine.runner import kv_memory, kv_shape
 
 
@@ -48,15 +50,11 @@ def build_drafter(
     else:
         draft_blocks = PartAllocator(blocks, *parts)
     store = memory.store(shape)
+    sizes = {"num_blocks": blocks.num_blocks, "block_size": config.block_size, "max_draft": config.max_draft}
     if isinstance(model, Eagle3Head):
-        drafter = Eagle3Drafter(
-            model,
-            models.target,
-            store,
-            num_blocks=blocks.num_blocks,
-            block_size=config.block_size,
-            max_draft=config.max_draft,
-        )
+        drafter = Eagle3Drafter(model, models.target, store, **sizes)
+    elif isinstance(model, ParallelHead):
+        drafter = ParallelDrafter(model, models.target, store, **sizes)
     else:
         drafter = DraftModel(model, store, models.vocab_size)
     return drafter, draft_blocks

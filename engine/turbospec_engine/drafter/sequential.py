@@ -12,10 +12,11 @@ from turbospec import DraftGate
 from turbospec.interface import FloatArray, IntArray
 from turbospec_engine.attention import RaggedBatch
 from turbospec_engine.draft import Draft
+from turbospec_engine.drafter.choice import choose
 from turbospec_engine.hidden_states import HiddenStates
 from turbospec_engine.request import Request
 from turbospec_engine.runner import block_table
-from turbospec_engine.sampler import SamplingBatch, draw
+from turbospec_engine.sampler import SamplingBatch
 
 
 class SequentialDrafter(ABC):
@@ -94,7 +95,7 @@ class SequentialDrafter(ABC):
             context_lens = fed_tokens[rows] + depth
             batch = RaggedBatch(query_lens, context_lens, tables[rows])
             logits = self._logits(fed, batch, target_tables[rows], continued)
-            tokens, confidence, drawn = _choose(logits, sampling, rows, draws[:, depth])
+            tokens, confidence, drawn = choose(logits, sampling, rows, draws[rows, depth])
             if drawn is not None:
                 distributions.append(drawn)
                 drawn_index[rows[~sampling.greedy[rows]], depth] = num_drawn + np.arange(len(drawn))
@@ -125,25 +126,3 @@ class SequentialDrafter(ABC):
         draft.confidence = confidences[:, : len(draft_rows)].copy()
         draft.draft_rows = np.array(draft_rows)
         return draft
-
-
-def _choose(
-    logits: torch.Tensor, sampling: SamplingBatch, rows: IntArray, draws: FloatArray
-) -> tuple[IntArray, FloatArray, torch.Tensor | None]:
-    """Next draft tokens (r,), largest probabilities of their distributions (r,), and distributions of sampled rows
-    (s, vocab)."""
-    greedy = sampling.greedy[rows]
-    if greedy.all():
-        best, tokens = logits.max(-1)
-        confidence = (best - logits.logsumexp(-1)).exp().clamp(max=1.0)  # rounding may bring it above
-        return tokens.cpu().numpy(), confidence.double().cpu().numpy(), None
-    if not greedy.any():
-        probabilities = sampling.draft_probabilities(logits, rows)
-        tokens = draw(probabilities, draws[rows])
-        return tokens.cpu().numpy(), probabilities.amax(-1).double().cpu().numpy(), probabilities
-    tokens, confidence = np.zeros(len(rows), np.int64), np.zeros(len(rows))
-    probabilities = None
-    for part in (greedy, ~greedy):
-        at = torch.from_numpy(np.flatnonzero(part)).to(logits.device)
-        tokens[part], confidence[part], probabilities = _choose(logits[at], sampling, rows[part], draws)
-    return tokens, confidence, probabilities
