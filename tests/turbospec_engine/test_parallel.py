@@ -207,10 +207,9 @@ def test_greedy_and_sampled_requests_share_a_pass(tiny: Pair, monkeypatch: pytes
 def test_the_memory_of_a_block_is_what_is_allocated(tiny: Pair) -> None:
     engine = Engine(tiny.config(num_blocks=4, block_size=8), FixedPlans())
     assert isinstance(engine.drafter, ParallelDrafter)
-    stores = (engine.target.store, engine.drafter.store)
-    tensors = [tensor for store in stores for tensor in (*store.keys, *store.values)]
-    tensors.append(engine.drafter.hidden_states._states)
-    assert sum(tensor.nbytes for tensor in tensors) == sizing._bytes_per_token(engine.models) * 4 * 8
+    store = engine.target.store
+    tensors = [*store.keys, *store.values, engine.drafter.hidden_states._states]
+    assert sum(tensor.nbytes for tensor in tensors) == sizing._bytes_per_token(engine.config, engine.models) * 4 * 8
 
 
 def change_config(folder: Path, **fields: object) -> None:
