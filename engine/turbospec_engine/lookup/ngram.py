@@ -29,4 +29,3 @@ class NGramLookup:
 
     def finish(self, request: Request) -> None:
         self._texts.pop(request.row_id, None)
-
