@@ -161,7 +161,7 @@ def _configuration(setup: Setup) -> Any:
         max_num_batched_tokens=setup.max_num_batched_tokens,
         enable_prefix_caching=setup.prefix_caching,
         speculative_config=speculation,
-        additional_config={"turbospec": str(setup.policy)},
+        additional_config={"turbospec": {"policy": str(setup.policy)} | ({"lookup": "ngram"} if setup.lookup else {})},
         enforce_eager=True,
     ).create_engine_config()
     config.scheduler_config.async_scheduling = setup.asynchronous  # which vLLM turns off on a CPU

@@ -111,3 +111,27 @@ def test_tokens_of_both_sources_are_accepted(
     assert accepted[0] > len(prompts)
     assert accepted[1] > len(prompts)
     assert accepted[1] > 0.4 * drafted[1]
+
+
+@pytest.mark.parametrize(("variables", "asynchronous"), ENGINES)
+def test_a_full_cache_and_the_longest_texts_change_nothing(
+    variables: dict[str, str], asynchronous: bool, prompts: list[list[int]], tmp_path: Path
+) -> None:
+    """`adaptive`, with room for three of eight requests, each up to the model's length, by the environment alone."""
+    trace = tmp_path / "trace.jsonl"
+    # A prompt of one block of 128 tokens: with the second the cache is full.
+    prompts = [ids[:120] for ids in prompts[:8]]
+    longest = 256 - 120
+    settings = {"TURBOSPEC_POLICY": "adaptive", "TURBOSPEC_LOOKUP": "ngram", "TURBOSPEC_TRACE": str(trace)}
+    done = generate(
+        prompts,
+        DRAFT_MODEL,
+        variables=variables | settings,
+        max_tokens=longest,
+        engine={"num_gpu_blocks_override": 5},
+        **{"async": asynchronous},
+    )
+    assert "TurboSpec failed" not in done.log
+    assert done.metrics["vllm:num_preemptions"] > 0
+    assert any(1 in (json.loads(line)["sources"] or ()) for line in trace.read_text().splitlines())
+    assert done.tokens == generate(prompts, None, max_tokens=longest).tokens
