@@ -85,11 +85,13 @@ def bench_vllm(
     from turbospec_bench.vllm.fleet import Fleet
     from turbospec_bench.vllm.launch import Launches
     from turbospec_bench.vllm.loads import LoadSource, load_tokenizer, shape_of
-    from turbospec_bench.vllm.matrix import PAIRS, is_turbospec, variants_of
+    from turbospec_bench.vllm.matrix import NAMED_PAIRS, PAIRS, is_turbospec, variants_of
     from turbospec_bench.vllm.session import VllmSession, runs_of
     from turbospec_bench.vllm.targets import judge
 
-    configurations = select_configurations(workload or (), drafter or (), concurrency or (), pairings=PAIRS)
+    configurations = select_configurations(
+        workload or (), drafter or (), concurrency or (), pairings=PAIRS, named=NAMED_PAIRS
+    )
     variants = variants_of(policy or ())
     command = _command(vllm)
     launches = Launches(models, dtype, max(configuration.concurrency or 1 for configuration in configurations))
