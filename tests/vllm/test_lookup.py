@@ -31,6 +31,12 @@ ENGINES = [
     pytest.param(V2, False, id="V2, sync"),
     pytest.param(V2, True, id="V2, async"),
 ]
+ASYNC = [engine for engine in ENGINES if engine.values[1]]
+"""vLLM's default."""
+RANDOM_SOURCES = [
+    *(pytest.param(DRAFT_MODEL, *engine.values, id=f"draft model, {engine.id}") for engine in ENGINES),
+    *(pytest.param(EAGLE3, *engine.values, id=f"EAGLE-3, {engine.id}") for engine in ASYNC),
+]
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +69,7 @@ def offered(prompts: list[list[int]], drafter: dict[str, Any], policy: str, **jo
     return done
 
 
-@pytest.mark.parametrize("drafter", [DRAFT_MODEL, EAGLE3], ids=["draft model", "EAGLE-3"])
-@pytest.mark.parametrize(("variables", "asynchronous"), ENGINES)
+@pytest.mark.parametrize(("drafter", "variables", "asynchronous"), RANDOM_SOURCES)
 def test_random_sources_leave_the_output_as_it_is(
     drafter: dict[str, Any],
     variables: dict[str, str],
@@ -113,7 +118,7 @@ def test_tokens_of_both_sources_are_accepted(
     assert accepted[1] > 0.4 * drafted[1]
 
 
-@pytest.mark.parametrize(("variables", "asynchronous"), ENGINES)
+@pytest.mark.parametrize(("variables", "asynchronous"), ASYNC)
 def test_a_full_cache_and_the_longest_texts_change_nothing(
     variables: dict[str, str], asynchronous: bool, prompts: list[list[int]], tmp_path: Path
 ) -> None:
