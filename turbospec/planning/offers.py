@@ -28,7 +28,7 @@ class Offers(NamedTuple):
     """n."""
     request: IntArray
     """(n + m,) row of the view."""
-    rival: IntArray
+    other: IntArray
     """(n + m,) the request's other offer; -1 for none."""
     limits: IntArray
     """(n + m,) longest draft."""
@@ -48,14 +48,14 @@ def list_offers(limits: IntArray, lookup_lengths: IntArray, lookup_buckets: IntA
     n, m = len(limits), 0
     for length in lookup_lengths:
         m += length > 0
-    request, rival, longest = np.arange(n + m), np.full(n + m, -1), np.empty(n + m, np.int64)
+    request, other, longest = np.arange(n + m), np.full(n + m, -1), np.empty(n + m, np.int64)
     longest[:n], buckets, offer = limits, np.empty(m, np.int64), n
     for i in range(len(lookup_lengths)):
         if lookup_lengths[i]:
             request[offer], longest[offer], buckets[offer - n] = i, lookup_lengths[i], lookup_buckets[i]
-            rival[offer], rival[i] = i, offer
+            other[offer], other[i] = i, offer
             offer += 1
-    return Offers(n, request, rival, longest, buckets)
+    return Offers(n, request, other, longest, buckets)
 
 
 @compiled
@@ -90,12 +90,12 @@ def choose_sources(
     """
     offered[:] = survival
     for offer in range(offers.requests, len(survival)):
-        rival = offers.rival[offer]
-        drafter = _worth(survival[rival], verify_token + drafter_token) - fixed_tokens[rival]
+        other = offers.other[offer]
+        drafter = _worth(survival[other], verify_token + drafter_token) - fixed_tokens[other]
         if drafter > _worth(survival[offer], verify_token):
             offered[offer] = 0.0
         else:
-            offered[rival] = 0.0
+            offered[other] = 0.0
 
 
 @compiled

@@ -73,9 +73,9 @@ def every_plan(problem: Problem) -> list[IntArray]:
     choices: list[list[tuple[int, int]]] = []
     for request in range(n):
         own = [(request, length) for length in range(offers.limits[request] + 1)]
-        rival = offers.rival[request]
-        if rival >= 0:
-            own += [(int(rival), length) for length in range(1, offers.limits[rival] + 1)]
+        other = offers.other[request]
+        if other >= 0:
+            own += [(int(other), length) for length in range(1, offers.limits[other] + 1)]
         choices.append(own)
     plans: list[IntArray] = []
     for each in itertools.product(*choices):
@@ -127,8 +127,8 @@ def test_a_request_drafts_from_one_source_within_its_limit(seed: int, n: int, de
     assert (lengths >= 0).all()
     assert (lengths <= offers.limits).all()
     assert padded == 0 or lengths.max() <= padded
-    for offer, rival in enumerate(offers.rival):
-        assert rival < 0 or lengths[offer] == 0 or lengths[rival] == 0
+    for offer, other in enumerate(offers.other):
+        assert other < 0 or lengths[offer] == 0 or lengths[other] == 0
     each, sources = by_request(offers, lengths)
     assert each.sum() == lengths.sum()
     assert (problem.lookup[sources == Source.LOOKUP, 0] > 0.0).all()
@@ -178,7 +178,7 @@ def test_what_a_place_in_the_pass_is_worth_decides_between_few_sure_tokens_and_m
 def test_offers_are_those_of_the_drafter_then_what_was_found() -> None:
     offers = Offers(*list_offers(np.array([3, 0, 2]), np.array([0, 5, 4]), np.array([0, 3, 1])))
     assert offers.request.tolist() == [0, 1, 2, 1, 2]
-    assert offers.rival.tolist() == [-1, 3, 4, 1, 2]
+    assert offers.other.tolist() == [-1, 3, 4, 1, 2]
     assert offers.limits.tolist() == [3, 0, 2, 5, 4]
     assert offers.buckets.tolist() == [3, 1]
     each, sources = by_request(offers, np.array([3, 0, 0, 0, 4]))

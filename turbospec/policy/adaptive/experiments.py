@@ -256,8 +256,8 @@ def more_drafts(
         lengths = best.copy()
         for offer in more[:tried]:
             lengths[offer] = target[offer]
-            if offers.rival[offer] >= 0:
-                lengths[offers.rival[offer]] = 0
+            if offers.other[offer] >= 0:
+                lengths[offers.other[offer]] = 0
         with_padding = padded if tried == len(more) and lengths.max() <= padded else 0
         seconds = plan_seconds(step.costs, lengths, n, with_padding) + catch_up_seconds(step.lag_seconds, lengths)
         lost = seconds - step.seconds - (expected_gain(survival, lengths) - best_gain) / step.price
