@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from turbospec.interface import Source, StepOutcome, StepPlan, StepView
+from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.policy.lookup_first import plan_lookup_first
 from turbospec_sim.scenario import Scenario
 
 LEAST_SCORES = (0, 4, 8)
@@ -27,13 +26,7 @@ class FixedPlans(NamedTuple):
     """Least score at which the look-up is taken."""
 
     def plan(self, view: StepView) -> StepPlan:
-        if view.lookup is None or not self.lookup_length:
-            return StepPlan.same_length(view, self.draft_length, "fixed")
-        found = np.minimum(view.lookup.lengths, self.lookup_length)
-        taken = (found > 0) & (view.lookup.scores >= self.lookup_score)
-        own = np.minimum(self.draft_length, view.draft_limits)
-        sources = np.where(taken, Source.LOOKUP.value, Source.DRAFTER.value)
-        return StepPlan(np.where(taken, found, own), reason="fixed", sources=sources)
+        return plan_lookup_first(view, self.lookup_score, self.lookup_length, self.draft_length)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Nothing to learn."""

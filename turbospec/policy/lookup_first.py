@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from turbospec.interface import MAX_COUNT, Source, StepOutcome, StepPlan, StepView
+from turbospec.interface import MAX_COUNT, MAX_DRAFT_LENGTH, Source, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
 from turbospec.policy.config import CEILING, DraftLength, PolicyConfig
 
@@ -38,6 +38,22 @@ class LookupFirstConfig(PolicyConfig):
         return LookupFirstPolicy(self)
 
 
+def plan_lookup_first(view: StepView, min_score: float, lookup_length: int, draft_length: int) -> StepPlan:
+    """The look-up's draft, of `lookup_length` tokens at most, where its score reaches `min_score`, else `draft_length`
+    tokens of the drafter."""
+    plan = StepPlan.same_length(view, draft_length, f"lookup_first: K = {draft_length} from the drafter")
+    if view.lookup is None:
+        return plan
+    found = np.minimum(view.lookup.lengths, lookup_length)
+    taken = (found > 0) & (view.lookup.scores >= min_score)
+    if taken.any():
+        plan.draft_lengths = np.where(taken, found, plan.draft_lengths)
+        plan.sources = np.where(taken, Source.LOOKUP.value, Source.DRAFTER.value)
+        plan.padded_length = 0
+        plan.reason += f", {np.count_nonzero(taken)} drafts from the look-up"
+    return plan
+
+
 class LookupFirstPolicy:
     """Drafts from the look-up where its score reaches the threshold. Without a look-up it is `static`."""
 
@@ -45,20 +61,9 @@ class LookupFirstPolicy:
         self._config = config
 
     def plan(self, view: StepView) -> StepPlan:
-        length = self._config.draft_length
-        plan = StepPlan.same_length(view, length, f"lookup_first: K = {length} from the drafter")
-        if view.lookup is None:
-            return plan
-        copied = (view.lookup.lengths > 0) & (view.lookup.scores >= self._config.min_score)
-        if copied.any():
-            lengths = view.lookup.lengths
-            if self._config.lookup_length is not None:
-                lengths = np.minimum(lengths, self._config.lookup_length)
-            plan.draft_lengths = np.where(copied, lengths, plan.draft_lengths)
-            plan.sources = np.where(copied, Source.LOOKUP, Source.DRAFTER)
-            plan.padded_length = 0
-            plan.reason += f", {np.count_nonzero(copied)} drafts from the look-up"
-        return plan
+        config = self._config
+        longest = MAX_DRAFT_LENGTH if config.lookup_length is None else config.lookup_length
+        return plan_lookup_first(view, config.min_score, longest, config.draft_length)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Nothing to learn."""
