@@ -25,14 +25,15 @@ class RequestBlocks:
     Args:
         target: the target's blocks.
         drafter: the drafter's; None for a drafter without a KV cache in blocks.
-        gives_back: False: every request holds the drafter's blocks as long as the target's.
+        gives_back: False: every request holds the drafter's blocks as long as the target's. So it does where these are
+            no parts of the target's: giving them back would free nothing for the target.
     """
 
     def __init__(
         self, target: BlockAllocator, drafter: BlockAllocator | None = None, *, gives_back: bool = True
     ) -> None:
         self.target, self.drafter = target, drafter
-        self.gives_back = gives_back
+        self.gives_back = gives_back and isinstance(drafter, PartAllocator)
         self.num_given_back = 0
         """Times that a request's drafter KV blocks were given back."""
         self.drafts_lack_blocks = False
@@ -93,7 +94,7 @@ class RequestBlocks:
         Returns:
             False, with nothing changed, where too few blocks are free, or running requests are to draft first.
         """
-        if running and self.drafts_lack_blocks:
+        if running and self.drafts_lack_blocks and isinstance(self.drafter, PartAllocator):
             return False
         while not self.grow(request, request.num_tokens, drafting=True):
             if not self.give_back_idle(running):

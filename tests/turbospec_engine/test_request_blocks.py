@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ from turbospec_engine.blocks import BlockAllocator, PartAllocator
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.drafter.draft_model import DraftModel
 from turbospec_engine.kv_store import KVShape, drafter_parts
-from turbospec_engine.request_blocks import IDLE_STEPS
+from turbospec_engine.request_blocks import IDLE_STEPS, RequestBlocks
 
 FULL = {"num_blocks": 40, "block_size": 8, "max_num_seqs": 8, "max_num_batched_tokens": 64}
 """Twenty blocks for each of two models with the same shape: room for 160 tokens in both, or 320 in the target alone."""
@@ -169,6 +171,23 @@ def test_a_deeper_drafter_has_memory_of_its_own(
     assert not compared.different
     assert blocks.drafter.num_free == blocks.drafter.num_blocks
     assert sum(int(outcome.drafted.sum()) for outcome in plans.outcomes) > 0
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_drafter_without_blocks_of_the_target_gives_none_back_and_delays_no_one(own: bool) -> None:
+    """Its own memory would be no use to the target; a look-up has none."""
+    blocks = RequestBlocks(BlockAllocator(3, 8), BlockAllocator(3, 8) if own else None)
+
+    def request(num_tokens: int) -> Any:
+        lists = {"block_ids": [], "draft_block_ids": []}
+        return SimpleNamespace(num_tokens=num_tokens, decode_steps=IDLE_STEPS, drafted_at=0, draft_computed=0, **lists)
+
+    running = request(16)
+    assert blocks.admit(running, [])
+    assert not blocks.admit(request(16), [running])
+    assert (blocks.num_given_back, len(running.draft_block_ids)) == (0, 2 if own else 0)
+    blocks.drafts_lack_blocks = True
+    assert blocks.admit(request(8), [running])
 
 
 def test_a_divided_block_is_given_back_when_its_last_part_is_free() -> None:
