@@ -124,6 +124,8 @@ class TtftSlo(_Slo):
         else:
             emitted, seconds = (view.phase == Phase.PREFILL) & (outcome.emitted > 0), outcome.step_seconds
         for row in rows[emitted]:
+            if math.isnan(self.moments[row]):
+                continue  # judged before the request was preempted
             late = view.now + seconds - self.moments[row] > self.seconds
             self.added_seconds *= 0.5 if late else 2.0 ** (MISSES / (1.0 - MISSES))
             self.moments[row] = math.nan

@@ -164,8 +164,9 @@ def test_each_first_token_is_judged_once() -> None:
     slo, view = a_ttft_slo(), make_view(1, now=5.0, phase=PREFILL)
     assert not first_token(slo, view, 0.2)
     added = slo.added_seconds
-    slo.learn(view, ROW, make_outcome(view, 0, 0, emitted=np.ones(1, np.int64)))
-    assert slo.added_seconds >= added
+    slo.learn(view, ROW, make_outcome(view, 0, 0, emitted=np.ones(1, np.int64), step_seconds=0.2))
+    slo.learn(view, ROW, make_outcome(view, 0, 0, emitted=np.ones(1, np.int64), step_seconds=0.01))
+    assert slo.added_seconds == added
 
 
 def test_a_chunk_of_a_prompt_emits_nothing() -> None:
