@@ -182,12 +182,11 @@ def decide(
     padded = best_lengths(gains, costs, price, charged, longest, lengths)
     if not math.isinf(longest):
         padded = shorten(lengths, n, padded, costs, lag_seconds, longest)
-    gain = expected_gain(survival, lengths)
     step_seconds = plan_seconds(costs, lengths, n, padded)
-    value = gain - price * (step_seconds + catch_up_seconds(charged, lengths))
+    value = expected_gain(survival, lengths) - price * (step_seconds + catch_up_seconds(charged, lengths))
     if value <= -price * plain_seconds:
         lengths[:] = 0
-        padded, gain, step_seconds, value = 0, 0.0, plain_seconds, -price * plain_seconds
+        padded, step_seconds, value = 0, plain_seconds, -price * plain_seconds
     seconds = step_seconds + catch_up_seconds(lag_seconds, lengths)
     number = int(np.count_nonzero(lengths))
     each, sources = by_request(offers, lengths)
