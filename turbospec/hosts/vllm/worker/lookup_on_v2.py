@@ -23,19 +23,20 @@ def install(model_runner) -> None:
     def execute_model(scheduler_output, *given, **named):
         if drafts := lookup_drafts_of(scheduler_output):
             with torch.inference_mode():
-                put(drafts, model_runner.req_states, model_runner.speculator.draft_logits)
+                put(drafts, model_runner.req_states, model_runner.speculator)
         return execute(scheduler_output, *given, **named)
 
     model_runner.execute_model = execute_model
 
 
-def put(drafts: Mapping[str, LookupDraft], states, draft_logits: torch.Tensor | None) -> None:
+def put(drafts: Mapping[str, LookupDraft], states, speculator) -> None:
     """Put the look-up's tokens into the runner's state.
 
     Args:
         drafts: by request.
         states: the runner's `RequestState`.
-        draft_logits: (requests, longest draft, vocabulary) of the speculator; None where all drafts are point masses.
+        speculator: the runner's. Its `draft_logits` are (requests, longest draft, vocabulary), or None where all drafts
+            are point masses.
     """
     kept = states.draft_tokens
     rows = torch.tensor([states.req_id_to_index[name] for name in drafts], dtype=torch.int64)
@@ -43,6 +44,9 @@ def put(drafts: Mapping[str, LookupDraft], states, draft_logits: torch.Tensor | 
     rows, known = (each.to(kept.device, non_blocking=True) for each in (rows, known))
     tokens = placed(list(drafts.values()), states.total_len.gpu[rows].long() - known, kept.shape[1])
     kept[rows] = tokens.to(kept.dtype)
-    if draft_logits is not None:
+    if (draft_logits := speculator.draft_logits) is not None:
         draft_logits[rows] = float("-inf")
         draft_logits[rows[:, None], torch.arange(kept.shape[1], device=kept.device), tokens] = 0.0
+        if (sampler := getattr(speculator, "candidate_sampler", None)) is not None:
+            # DFlash2 writes the logits of its candidates alone, and first clears those of the candidates before.
+            sampler.cached_candidate_ids[rows] = tokens[:, :, None]

@@ -51,6 +51,16 @@ def test_where_drafts_are_sampled_they_are_point_masses() -> None:
     assert torch.equal(logits[:3], before[:3])
 
 
+def test_a_drafter_that_writes_its_candidates_alone_clears_the_look_ups_token_before() -> None:
+    runner = a_runner(torch.full((4, 3, 10), float("-inf")))
+    candidates = torch.ones(4, 3, 2, dtype=torch.int64)
+    runner.speculator.candidate_sampler = SimpleNamespace(cached_candidate_ids=candidates)
+    install(runner)
+    runner.execute_model(step(a=LookupDraft(20, [5, 6])))
+    assert candidates[3].tolist() == [[5, 5], [6, 6], [6, 6]]
+    assert (candidates[:3] == 1).all()
+
+
 def test_other_steps_are_vllms_own() -> None:
     runner = a_runner()
     install(runner)
