@@ -1,4 +1,4 @@
-"""Planning: the objective, its fast planner and the exact one, the TPOT SLO.
+"""Planning: the objective, its fast planner and the exact one, the SLOs.
 
 The names below are for policies and the simulator; everything else in this package may change.
 """

@@ -10,7 +10,7 @@ For a depth d and a number of draft tokens the best tokens are those of the larg
 the drafter (`turbospec.planning.exact` has the argument). Sorting all gains would take longer than all the rest. Here
 they are counted in bins, for each position of the drafter, and for all positions of the look-up together. The plans
 considered take whole bins from the top, or reach a knot of the verify curve within one. Their number is `BINS` · K,
-whatever n is. Gains in one bin differ by less than `1 / BINS`: where this planner and the exact one disagree about a
+whatever n is. Gains in one bin, up to 1, differ by less than `1 / BINS`: where this planner and the exact one disagree about a
 token, its net gain is smaller than that.
 
 The same scan finds the best token rate of a step, the largest (n + gain) / seconds: no iteration is needed, as the plan
@@ -33,7 +33,8 @@ from turbospec.models.latency import VERIFY_KNOTS
 from turbospec.runtime.kernels import compiled
 
 BINS = LEVELS
-"""Bins of a gain between 0 and 1. Tokens that gain less than one bin are not drafted."""
+"""Bins of a gain between 0 and 1; the last one also has the larger gains that weights of tokens lead to. Tokens that
+gain less than one bin are not drafted."""
 
 
 class LinearCosts(NamedTuple):
