@@ -10,8 +10,8 @@ For a depth d and a number of draft tokens the best tokens are those of the larg
 the drafter (`turbospec.planning.exact` has the argument). Sorting all gains would take longer than all the rest. Here
 they are counted in bins, for each position of the drafter, and for all positions of the look-up together. The plans
 considered take whole bins from the top, or reach a knot of the verify curve within one. Their number is `BINS` · K,
-whatever n is. Gains in one bin, up to 1, differ by less than `1 / BINS`: where this planner and the exact one disagree about a
-token, its net gain is smaller than that.
+whatever n is. Gains up to 1 in one bin differ by less than `1 / BINS`: where this planner and the exact one disagree
+about a token, its net gain is smaller than that.
 
 The same scan finds the best token rate of a step, the largest (n + gain) / seconds: no iteration is needed, as the plan
 of the best rate is among the plans considered.

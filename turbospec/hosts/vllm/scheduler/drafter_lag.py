@@ -21,7 +21,7 @@ class DrafterLag:
     A pass is skipped where nothing is to be drafted and no drafts are verified: then the lag of each request is known
     without waiting for the device. The step after a draft always runs the drafter, and a request whose drafts are a
     look-up's catches up there. Before the worker can keep no more, one pass catches up as many requests as have room,
-    those that lag longest first, if `early` allows it: with 256 requests and 8,192 kept tokens, one pass every 16 steps.
+    those that lag longest first, if `early` allows it: with 256 requests and 8,192 kept tokens, one pass in 16 steps.
 
     Args:
         known: the requests, whose lag is kept there.
