@@ -179,7 +179,7 @@ def test_a_drafter_without_blocks_of_the_target_gives_none_back_and_delays_no_on
     blocks = RequestBlocks(BlockAllocator(3, 8), BlockAllocator(3, 8) if own else None)
 
     def request(num_tokens: int) -> Any:
-        lists = {"block_ids": [], "draft_block_ids": []}
+        lists: dict[str, list[int]] = {"block_ids": [], "draft_block_ids": []}
         return SimpleNamespace(num_tokens=num_tokens, decode_steps=IDLE_STEPS, drafted_at=0, draft_computed=0, **lists)
 
     running = request(16)
