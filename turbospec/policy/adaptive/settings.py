@@ -34,5 +34,5 @@ class AdaptiveSettings(PolicyConfig, ABC):
     )
     ttft_slo_ms: Annotated[float, Field(gt=0, le=1e7, json_schema_extra=CEILING)] | None = Field(
         default=None,
-        description="P99 TTFT objective: drafts add so little to steps that at most one first token in 100 is late.",
+        description="P99 TTFT objective: drafts add less to steps while more than one first token in 100 is late.",
     )
