@@ -23,7 +23,7 @@ from tests.vllm.test_generate import (
     generate,
 )
 
-PROMPT_TOKENS, NEW_TOKENS = 140, 64
+NUM_PROMPTS, PROMPT_TOKENS, NEW_TOKENS = -(-PROMPTS // 2), 140, 64
 SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 1, MAX_DRAFT]]}
 ENGINES = [
     pytest.param({}, False, id="V1, sync"),
@@ -48,9 +48,9 @@ def prompts() -> list[list[int]]:
     texts = [
         json.loads(line)["text"]
         for kind in ("records", "edit", "code")
-        for line in (REPOSITORY / "workloads" / f"{kind}.jsonl").read_text().splitlines()[: -(-PROMPTS // 3)]
+        for line in (REPOSITORY / "workloads" / f"{kind}.jsonl").read_text().splitlines()[: -(-NUM_PROMPTS // 3)]
     ]
-    return [ids[:PROMPT_TOKENS] for ids in tokenizer(texts)["input_ids"]][:PROMPTS]
+    return [ids[:PROMPT_TOKENS] for ids in tokenizer(texts)["input_ids"]][:NUM_PROMPTS]
 
 
 @pytest.fixture(scope="module")
