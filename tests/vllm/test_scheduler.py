@@ -14,7 +14,6 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from tests.turbospec.hosts.vllm import fuzz_loop
 from turbospec.hosts.vllm.scheduler import schedulers as hosted
 
-
 LEAK = pytest.mark.xfail(reason="open fault: one request stays known after the last has ended")
 
 
