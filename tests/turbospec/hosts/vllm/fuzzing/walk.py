@@ -153,9 +153,11 @@ class Walk:
         self._worker.ends = 0.3
         for turn in range(2 * PATIENCE):
             self._server.abort(self._server.between_turns())
-            if turn == PATIENCE:  # requests that hold KV blocks may wait for one another
+            # Requests that hold KV blocks may wait for one another. A session that ends a turn in the step in which it
+            # is preempted is afterwards in none of the queues of vLLM 0.32.
+            if turn == PATIENCE:
                 self._abort(True)
-            if not (self.scheduler.has_requests() or self._under_way):
+            if not (self.scheduler.requests or self.scheduler.has_requests() or self._under_way):
                 break
             self.clock.advance()
             self._unblock(1.0)
