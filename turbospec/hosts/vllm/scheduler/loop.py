@@ -146,7 +146,7 @@ class VllmLoop:
         self._last_output = 0.0
         self._next_step = 0
         self._running: RunningPlan[str] | None = None
-        """The last step's plan, which the next one may reuse."""
+        """The last step's plan, which the next one may reuse; None with a look-up."""
         self._context_tokens = 0
         """KV tokens that the last step's target pass attends to."""
         self._ahead: _Plan | None = None
@@ -164,12 +164,7 @@ class VllmLoop:
         counted: do not call `plan` for it.
         """
         running, tokens = self._running, len(num_scheduled)
-        if (
-            self.lookups is not None
-            or running is None
-            or sum(num_scheduled.values()) != tokens
-            or not running.covers(num_scheduled.keys())
-        ):
+        if running is None or sum(num_scheduled.values()) != tokens or not running.covers(num_scheduled.keys()):
             return False, None
         orders = None
         if self._lag is not None:
@@ -314,7 +309,7 @@ class VllmLoop:
         self, batch: ScheduledBatch, names: Set[str], restarted: Collection[str], queue: Queue
     ) -> tuple[_Plan | None, IntArray]:
         """The plan of a step, None where it reuses one, with its draft lengths."""
-        if self.lookups is None and self._running is not None and self._running.admits(names):
+        if self._running is not None and self._running.admits(names):
             self._running.run(names)
             return None, np.zeros(batch.size, np.int64)
         plan = self._ahead
@@ -324,7 +319,7 @@ class VllmLoop:
             plan = replace(plan, names=[name if name in names else ABSENT for name in plan.names])
         else:
             plan, lengths = self._ask(self._views.of_step(self._next_step, batch, queue), batch.names)
-        self._running = plan.reuse
+        self._running = plan.reuse if self.lookups is None else None
         plan.reuse.run(names)
         return plan, lengths
 
