@@ -24,6 +24,7 @@ from transformers.models.llama.modeling_llama import (
 
 from turbospec import UserError
 from turbospec_engine.attention import PagedAttention
+from turbospec_engine.hidden_states import HiddenStates
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 """What a config calls a head of this kind."""
@@ -121,6 +122,18 @@ class Head(LlamaPreTrainedModel):
     def target_layers(self, num_layers: int) -> tuple[int, ...]:
         """The layers that the head reads of a target with `num_layers` layers; by default vLLM's choice."""
         return tuple(self.config.target_layers or (2, num_layers // 2, num_layers - 3))
+
+    def hidden_states(self, target: PreTrainedModel, num_blocks: int, block_size: int) -> HiddenStates:
+        """Room for the hidden states that the head reads, in as many blocks as the target's KV cache has."""
+        config = target.config.get_text_config()
+        return HiddenStates(
+            self.target_layers(config.num_hidden_layers),
+            config.hidden_size,
+            num_blocks,
+            block_size,
+            dtype=target.dtype,
+            device=target.device,
+        )
 
     @abstractmethod
     def forward(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
+
+from turbospec.interface import IntArray
+from turbospec_engine.attention import RaggedBatch, on_device
 
 
 class HiddenStates:
@@ -42,6 +46,12 @@ class HiddenStates:
         """
         self._states[slots] = torch.cat([entering[layer][0] for layer in self.layers], dim=-1)
 
-    def read(self, slots: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """(tokens, layers · width) states at `slots`, as in `write`, the layers side by side."""
-        return self._states[slots]
+    def read(self, batch: RaggedBatch, tables: IntArray) -> torch.Tensor:
+        """(tokens, layers · width) states of a drafter's pass, the layers side by side.
+
+        Args:
+            batch: the pass.
+            tables: (rows, blocks) ids of its rows' blocks in the target's KV cache.
+        """
+        slots = replace(batch, block_tables=tables).slots(self.block_size)
+        return self._states[on_device(slots, self._states.device)]

@@ -33,7 +33,7 @@ class ParallelConfig(HeadConfig):
     model_type = "turbospec_parallel"
     kind = "a parallel head"
     mask_token: Any = None
-    """Id of the token that stands for those not known yet."""
+    """Id of the token that the head reads in place of draft tokens, which are not known yet."""
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> Self:
@@ -55,7 +55,7 @@ class ParallelHead(Head):
         super().__init__(config)
         self.mask_token: int = config.mask_token
         self.mask_hidden = nn.Parameter(torch.zeros(1, self.fc.in_features))
-        """Stands for the target's hidden states where these are not known."""
+        """(1, layers · width) what the head reads at mask positions in place of the target's hidden states."""
         later = [LlamaDecoderLayer(config, index) for index in range(1, config.num_hidden_layers)]
         self.layers = nn.ModuleList([Eagle3Layer(config), *later])
         self.post_init()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from turbospec import UserError
 from turbospec.interface import IntArray
-from turbospec_engine.attention import PagedAttention, RaggedBatch, on_device
+from turbospec_engine.attention import PagedAttention, RaggedBatch
 from turbospec_engine.drafter.sequential import SequentialDrafter
 from turbospec_engine.eagle3_head import Eagle3Head
-from turbospec_engine.hidden_states import HiddenStates
 from turbospec_engine.kv_store import KVStore
 
 
@@ -51,15 +48,7 @@ class Eagle3Drafter(SequentialDrafter):
         self.head = head
         self.embed = target.get_input_embeddings()
         self.store = store
-        config = target.config.get_text_config()
-        self._target_states = self.hidden_states = HiddenStates(
-            head.target_layers(config.num_hidden_layers),
-            config.hidden_size,
-            num_blocks,
-            block_size,
-            dtype=target.dtype,
-            device=target.device,
-        )
+        self._target_states = self.hidden_states = head.hidden_states(target, num_blocks, block_size)
         self.max_model_len = head.config.max_position_embeddings
         self._last: torch.Tensor
         """(rows, width) the head's state of each row's last token in the pass before."""
@@ -71,8 +60,7 @@ class Eagle3Drafter(SequentialDrafter):
         device = self.head.device
         paged = PagedAttention(batch, self.store, device)
         if continued is None:
-            in_target = replace(batch, block_tables=target_tables).slots(self._target_states.block_size)
-            hidden = self.head.fc(self._target_states.read(on_device(in_target, device)))
+            hidden = self.head.fc(self._target_states.read(batch, target_tables))
         else:
             hidden = self._last[torch.from_numpy(continued).to(device)]
         embedded = self.embed(torch.from_numpy(tokens).to(device))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -13,10 +12,9 @@ from transformers import PreTrainedModel
 
 from turbospec import DraftGate, UserError
 from turbospec.interface import FloatArray, IntArray
-from turbospec_engine.attention import PagedAttention, RaggedBatch, on_device
+from turbospec_engine.attention import PagedAttention, RaggedBatch
 from turbospec_engine.draft import Draft
 from turbospec_engine.drafter.choice import choose
-from turbospec_engine.hidden_states import HiddenStates
 from turbospec_engine.kv_store import KVStore
 from turbospec_engine.parallel_head import ParallelHead
 from turbospec_engine.request import Request
@@ -60,15 +58,7 @@ class ParallelDrafter:
         self.embed = target.get_input_embeddings()
         self.output = cast("nn.Module", target.get_output_embeddings())
         self.store = store
-        config = target.config.get_text_config()
-        self.hidden_states = HiddenStates(
-            head.target_layers(config.num_hidden_layers),
-            config.hidden_size,
-            num_blocks,
-            block_size,
-            dtype=target.dtype,
-            device=target.device,
-        )
+        self.hidden_states = head.hidden_states(target, num_blocks, block_size)
         self.max_model_len = head.config.max_position_embeddings
         # After a draft that was accepted: its tokens and the target's own.
         self._ordinary_tokens = 1 + max_draft
@@ -140,8 +130,7 @@ class ParallelDrafter:
         """
         head, device = self.head, self.head.device
         paged = PagedAttention(batch, self.store, device)
-        in_target = replace(batch, block_tables=target_tables).slots(self.hidden_states.block_size)
-        states = self.hidden_states.read(on_device(in_target, device))
+        states = self.hidden_states.read(batch, target_tables)
         states[torch.from_numpy(masked).to(device)] = head.mask_hidden
         embedded = self.embed(torch.from_numpy(tokens).to(device))
         hidden = head(embedded, head.fc(states), torch.from_numpy(batch.positions).to(device), paged)
