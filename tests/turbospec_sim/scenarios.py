@@ -126,6 +126,20 @@ class LookupPolicy:
         pass
 
 
+class Pause:
+    """Drafts 3 tokens for every request that may draft, but none from step `begin` to step `end`."""
+
+    def __init__(self, begin: int = 0, end: int = 10**9) -> None:
+        self.begin, self.end = begin, end
+
+    def plan(self, view: StepView) -> StepPlan:
+        length = 0 if self.begin <= view.step < self.end else 3
+        return StepPlan(np.minimum(view.draft_limits, length))
+
+    def observe(self, outcome: StepOutcome) -> None:
+        pass
+
+
 class Steps:
     """Keeps every step."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.turbospec_sim.scenarios import Steps, closed, scenario, serve, state_of
+from tests.turbospec_sim.scenarios import Pause, Steps, closed, scenario, serve, state_of
 from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
 from turbospec_sim.drafter_memory import IDLE_STEPS
 from turbospec_sim.scenario import Scenario
@@ -15,20 +15,6 @@ from turbospec_sim.state import EngineState
 
 ORDERS = ("before_draft", "after_draft")
 LONG = 4 * IDLE_STEPS
-
-
-class Pause:
-    """Drafts 3 tokens for every request that may draft, but none from step `begin` to step `end`."""
-
-    def __init__(self, begin: int = 0, end: int = 10**9) -> None:
-        self.begin, self.end = begin, end
-
-    def plan(self, view: StepView) -> StepPlan:
-        length = 0 if self.begin <= view.step < self.end else 3
-        return StepPlan(np.minimum(view.draft_limits, length))
-
-    def observe(self, outcome: StepOutcome) -> None:
-        pass
 
 
 def full(order: str, **changes: Any) -> Scenario:

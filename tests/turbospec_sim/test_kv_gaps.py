@@ -6,25 +6,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tests.turbospec_sim.scenarios import Steps, closed, scenario, serve, state_of
-from turbospec.interface import StepOutcome, StepPlan, StepView
+from tests.turbospec_sim.scenarios import Pause, Steps, closed, scenario, serve, state_of
 from turbospec_sim.scenario import Scenario
 
 ORDERS = ("before_draft", "after_draft")
-
-
-class Pause:
-    """Drafts 3 tokens, but none from step `begin` to step `end`."""
-
-    def __init__(self, begin: int, end: int) -> None:
-        self.begin, self.end = begin, end
-
-    def plan(self, view: StepView) -> StepPlan:
-        length = 0 if self.begin <= view.step < self.end else 3
-        return StepPlan(np.minimum(view.draft_limits, length))
-
-    def observe(self, outcome: StepOutcome) -> None:
-        pass
 
 
 def lone(order: str, **changes: Any) -> Scenario:
