@@ -1,9 +1,9 @@
 # pyright: basic, reportMissingImports=false
 """Drafts of a look-up beside the drafter, on vLLM's model runner V1.
 
-Without async scheduling a step's drafts come with `SchedulerOutput`, whoever made them. Under async scheduling the
-runner takes them from the tensor of the drafter's drafts: the look-up's are put into it before the step that verifies
-them. Where a request samples, the look-up's tokens are point masses for the rejection sampler.
+Without async scheduling the drafts of both sources come with `SchedulerOutput`. Under async scheduling the runner takes
+them from the tensor of the drafter's drafts: the look-up's are put into it before the step that verifies them. Where a
+request samples, the look-up's tokens are point masses for the rejection sampler.
 """
 
 from __future__ import annotations
