@@ -92,7 +92,7 @@ def run(case: Case, folder: Path, stock: Path, server: str, seconds: float = SEC
     process = os.fork()
     if not process:
         be_child(case, folder, server)
-    hung, code = _wait(process, began + seconds * _longer())
+    hung, code = _wait(process, began, seconds)
     seconds = time.monotonic() - began
     left = left_behind()
     out, err = (_text(folder / "streams" / name) for name in ("out", "err"))
@@ -149,14 +149,15 @@ def _longer() -> float:
     return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), MOST_LONGER)
 
 
-def _wait(process: int, deadline: float) -> tuple[bool, int]:
+def _wait(process: int, began: float, seconds: float) -> tuple[bool, int]:
     """Wait for the child; whether it hung, and its exit code."""
     pause = 0.002
     while True:
         ended, status = os.waitpid(process, os.WNOHANG)
         if ended:
             return False, os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
+        # Asked each time: the load average of a case's beginning is that of the minute before it.
+        if time.monotonic() > began + seconds * _longer():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process, signal.SIGKILL)
             return True, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])

@@ -24,6 +24,8 @@ OUTLIER_SIGMAS = 4.0
 """Errors are limited to this many standard deviations."""
 ERROR_MEAN_WEIGHT = 0.05
 """Weight of the newest error in the running means behind the tracking signal."""
+ROUNDING = 1e-9
+"""Share of a variance below which the rest, after a subtraction, is rounding."""
 
 
 class Regression(NamedTuple):
@@ -178,8 +180,11 @@ def _fix_at_zero(
                 for j in range(size):
                     for k in range(size):
                         covariance[j, k] -= column[j] * column[k]
-                covariance[i, :] = 0.0
-                covariance[:, i] = 0.0
+                for j in range(size):
+                    # What is left of a variance that weight i determines is rounding, at times below 0.
+                    if covariance[j, j] <= ROUNDING * column[j] ** 2:
+                        covariance[j, :] = 0.0
+                        covariance[:, j] = 0.0
                 gain[:] = _times(covariance, scaled)
                 gain[i] = 0.0
                 changed = True

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from turbospec.interface import FloatArray
@@ -255,6 +255,12 @@ def test_prompts_that_take_longer_do_not_make_drafts_look_dear() -> None:
 
 COUNTS = st.sampled_from([0, 1, 2, 7, 64, 10**4, 10**9])
 SECONDS = st.sampled_from([5e-324, 1e-12, 1e-3, 2e-3, 1.0, 3600.0])
+TWO_WEIGHTS_DETERMINE_EACH_OTHER = [
+    (0, 10**4, 1, 1, 1, 5e-324, 1.0),
+    (0, 0, 1, 1, 0, 5e-324, 1.0),
+    (0, 0, 2, 10**9, 10**9, 0.001, 0.3),
+    (0, 0, 1, 0, 0, 0.002, 0.3),
+]
 
 
 @settings(max_examples=100, deadline=None)
@@ -262,6 +268,7 @@ SECONDS = st.sampled_from([5e-324, 1e-12, 1e-3, 2e-3, 1.0, 3600.0])
     st.booleans(),
     st.lists(st.tuples(COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, SECONDS, st.sampled_from([0.0, 0.3, 1.0])), max_size=30),
 )
+@example(True, TWO_WEIGHTS_DETERMINE_EACH_OTHER)
 def test_weights_are_never_negative_and_no_step_breaks_the_model(
     fitted: bool, made: list[tuple[int, int, int, int, int, float, float]]
 ) -> None:
