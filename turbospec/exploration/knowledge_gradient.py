@@ -18,6 +18,7 @@ import math
 import numpy as np
 
 from turbospec.interface import FloatArray
+from turbospec.models.online_regression import times
 from turbospec.models.step_cost import SIZE
 from turbospec.runtime.kernels import compiled
 
@@ -44,12 +45,9 @@ def learnt_seconds(
         tried: (SIZE,) φ, features of the step.
         target, best: (SIZE,) features of the two plans.
     """
-    both, own = 0.0, 0.0
+    moved, both, own = times(covariance, tried), 0.0, 0.0
     for i in range(SIZE):
-        moved = 0.0
-        for j in range(SIZE):
-            moved += covariance[i, j] * tried[j]
-        own += tried[i] * moved
-        both += (target[i] - best[i]) * moved
+        own += tried[i] * moved[i]
+        both += (target[i] - best[i]) * moved[i]
     # Rounding may leave φᵀPφ a little below 0.
     return abs(both) / np.sqrt(max(own, 0.0) + noise_seconds * noise_seconds)

@@ -24,6 +24,7 @@ from turbospec.models.logistic import (
     LogisticModel,
     Terms,
     between_request_variance,
+    forget,
     learn,
     learn_between_request_variance,
     posterior,
@@ -103,7 +104,8 @@ class AcceptanceModel:
         """
         rows, new = self.slots.lookup(request_ids)
         if len(new):
-            self.model.reset(new, self.slots.capacity)
+            self.model.grow(self.slots.capacity)
+            forget(self.model.terms, new)
         return rows, new
 
 

@@ -71,14 +71,20 @@ class LogisticModel:
             between_request=np.array([10.0 * PRIOR_VARIANCE, 10.0]),
         )
 
-    def reset(self, rows: IntArray, capacity: int) -> None:
-        """Forget the requests of these rows; the state grows to `capacity` rows."""
+    def grow(self, capacity: int) -> None:
+        """Make room for the state of `capacity` requests."""
         requests = self.terms.requests
         if len(requests) < capacity:
             grown = np.zeros((capacity, 2))
             grown[: len(requests)] = requests
             self.terms = self.terms._replace(requests=grown)
-        self.terms.requests[rows] = 0.0
+
+
+@compiled
+def forget(terms: Terms, rows: IntArray) -> None:
+    """Forget the requests of these rows."""
+    for row in rows:
+        terms.requests[row, :] = 0.0
 
 
 @compiled

@@ -101,12 +101,16 @@ class OnlineRegression:
 
 
 @compiled
-def _times(matrix: FloatArray, vector: FloatArray) -> FloatArray:
-    # Plain loops: for a dozen features a call into BLAS takes longer than the product.
+def times(symmetric: FloatArray, vector: FloatArray) -> FloatArray:
+    """(p,) product of a symmetric (p, p) matrix and a (p,) vector of which most are 0.
+
+    Plain loops, row by row: for two dozen features a call into BLAS takes longer than the product.
+    """
     out = np.zeros(len(vector))
-    for i in range(len(vector)):
-        for j in range(len(vector)):
-            out[i] += matrix[i, j] * vector[j]
+    for j in range(len(vector)):
+        if vector[j] != 0.0:
+            for i in range(len(vector)):
+                out[i] += symmetric[j, i] * vector[j]
     return out
 
 
@@ -126,7 +130,7 @@ def learn_online(regression: Regression, features: FloatArray, target: float) ->
     scale = max(target, predicted, 1e-9)
     error = (target - predicted) / scale
     scaled = features / scale
-    free, gain = covariance.copy(), _times(covariance, scaled)
+    free, gain = covariance.copy(), times(covariance, scaled)
     _fix_at_zero(weights, free, gain, scaled, error)
     variance = _dot(scaled, gain)
     sigma = np.sqrt(noise[0] ** 2 + variance)
@@ -185,7 +189,7 @@ def _fix_at_zero(
                     if covariance[j, j] <= ROUNDING * column[j] ** 2:
                         covariance[j, :] = 0.0
                         covariance[:, j] = 0.0
-                gain[:] = _times(covariance, scaled)
+                gain[:] = times(covariance, scaled)
                 gain[i] = 0.0
                 changed = True
 

@@ -183,7 +183,6 @@ def best_plan(
     value = base_tokens / seconds if price < 0.0 else -price * seconds
     taken, drafted, gained = np.zeros(BINS, np.int64), np.zeros(BINS, np.int64), np.zeros(BINS)
     top, highest = BINS - 1, 0
-    least_price = base_tokens / seconds if price < 0.0 else price
     last = len(costs.slopes) - 1
     first_segment = segment_of(costs.base_tokens, last + 1)
     before_first = curve_seconds(costs.slopes, int(VERIFY_KNOTS[first_segment]))
@@ -202,8 +201,9 @@ def best_plan(
             added += sums[d, place]
             if d:
                 drafted[place] += counts[d, place]
-        if d > 1 and added <= least_price * costs.draft_pass:
-            break  # nor do the sums of positions: no further pass pays for itself
+        # Nor do the sums of positions: no further pass pays for itself. A rate only rises by what has a higher one.
+        if d > 1 and added <= (value if price < 0.0 else price) * costs.draft_pass:
+            break
         fixed = costs.floor + costs.piecewise
         if d:
             fixed += costs.draft_start + costs.draft_pass * d

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from turbospec.interface import IntArray
+from turbospec.runtime.kernels import compiled, unnamed
 
 NO_SLOTS = np.zeros(0, np.int64)
+FREE = -1
+
+
+class _Table(NamedTuple):
+    """Slots by request id, a hash table with open addressing; the arrays are updated in place."""
+
+    places: IntArray
+    """(power of two, at least 2 · capacity) the slot at each place; `FREE` for none."""
+    owners: IntArray
+    """(capacity,) request id of each slot that is not free."""
+    last_seen: IntArray
+    """(capacity,) the last step of its request; `FREE` for a free slot."""
+    free: IntArray
+    """(capacity + 1,) free slots, a stack; the last entry is their number."""
 
 
 class RequestSlots:
@@ -22,12 +39,11 @@ class RequestSlots:
 
     def __init__(self, capacity: int = 1024) -> None:
         self.capacity = capacity
-        self._slot_of: dict[int, int] = {}
-        self._free = list(range(capacity - 1, -1, -1))
-        self._last_seen = np.zeros(capacity, np.int64)
-        self._clock = 0
-        self._ids = np.zeros(0, np.int64)
-        self._slots = np.zeros(0, np.int64)
+        self._table = _table(np.zeros(capacity, np.int64), np.full(capacity, FREE))
+        self._step = 0
+        self._content = b""
+        """Of the request ids of the last step."""
+        self._slots = NO_SLOTS
 
     def lookup(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
         """Slots of a step's requests; assigns one to each request that has none.
@@ -41,39 +57,90 @@ class RequestSlots:
             slots: (n,) the slot of each request; read-only.
             new: those of the slots that were assigned now. The owner must reset their state.
         """
-        # Most steps run the same requests as the step before, or all but a few of them.
-        if len(request_ids) == len(self._ids):
-            changed = (request_ids != self._ids).nonzero()[0]
-            if not len(changed):
-                return self._slots, NO_SLOTS
-            slots = self._slots.copy()
-        else:
-            slots = np.empty(len(request_ids), np.int64)
-            changed = np.arange(len(request_ids))
-        self._last_seen[self._slots] = self._clock
-        self._clock += 1
-        new: list[int] = []
-        slots[changed] = [self._slot_of.get(request_id, -1) for request_id in request_ids[changed].tolist()]
-        missing = (slots < 0).nonzero()[0].tolist()
-        if len(missing) > len(self._free):
-            self._last_seen[slots[slots >= 0]] = self._clock
-            self._reclaim(len(missing))
-        for row in missing:
-            slots[row] = self._slot_of[int(request_ids[row])] = self._free.pop()
-            new.append(int(slots[row]))
-        self._ids, self._slots = request_ids.copy(), slots
-        self._last_seen[slots] = self._clock
-        return slots, np.array(new, np.int64)
+        content = request_ids.tobytes()
+        if content == self._content:  # most steps run the same requests as the step before
+            return self._slots, NO_SLOTS
+        self._content = content
+        self._step += 1
+        missing, self._slots, new = _assign(unnamed(self._table), request_ids, self._step)
+        if missing:
+            self._reclaim(missing)
+            _, self._slots, new = _assign(unnamed(self._table), request_ids, self._step)
+        return self._slots, new
 
     def _reclaim(self, needed: int) -> None:
         """Free at least `needed` slots: those of requests not in this step, then new ones."""
-        idle = [(self._last_seen[slot], request_id, slot) for request_id, slot in self._slot_of.items()]
-        idle = sorted(entry for entry in idle if entry[0] < self._clock)
+        owners, last_seen = self._table.owners, self._table.last_seen
+        free = int(self._table.free[-1])
+        idle = ((last_seen != FREE) & (last_seen < self._step)).nonzero()[0]
+        idle = idle[np.argsort(last_seen[idle], kind="stable")]
         # Half of the idle slots at a time, and more slots where few are idle, so that sorting is rare.
-        for _, request_id, slot in idle[: max(len(idle) // 2, needed)]:
-            del self._slot_of[request_id]
-            self._free.append(slot)
-        while len(self._free) < max(needed, self.capacity // 8):
-            self._free.extend(range(2 * self.capacity - 1, self.capacity - 1, -1))
-            self._last_seen = np.concatenate([self._last_seen, np.zeros(self.capacity, np.int64)])
+        reclaimed = idle[: max(len(idle) // 2, needed)]
+        last_seen[reclaimed] = FREE
+        free += len(reclaimed)
+        while free < max(needed, self.capacity // 8):
+            owners = np.concatenate([owners, np.zeros(self.capacity, np.int64)])
+            last_seen = np.concatenate([last_seen, np.full(self.capacity, FREE)])
+            free += self.capacity
             self.capacity *= 2
+        self._table = _table(owners, last_seen)
+
+
+def _table(owners: IntArray, last_seen: IntArray) -> _Table:
+    capacity = len(owners)
+    free = np.zeros(capacity + 1, np.int64)
+    slots = (last_seen == FREE).nonzero()[0]
+    free[: len(slots)], free[-1] = slots[::-1], len(slots)
+    table = _Table(np.full(1 << (2 * capacity - 1).bit_length(), FREE), owners, last_seen, free)
+    _insert_all(unnamed(table))
+    return table
+
+
+@compiled
+def _place(places: IntArray, owners: IntArray, request_id: int) -> int:
+    """The place of a request, or the free one where it would be."""
+    last = len(places) - 1
+    # Knuth's multiplicative hash; its upper bits are the better ones.
+    place = np.int64((np.uint64(request_id) * np.uint64(11400714819323198485)) >> np.uint64(32)) & last
+    while places[place] != FREE and owners[places[place]] != request_id:
+        place = (place + 1) & last
+    return place
+
+
+@compiled
+def _insert_all(table: _Table) -> None:
+    places, owners, last_seen, _ = table
+    for slot in range(len(owners)):
+        if last_seen[slot] != FREE:
+            places[_place(places, owners, owners[slot])] = slot
+
+
+@compiled
+def _assign(table: _Table, request_ids: IntArray, step: int) -> tuple[int, IntArray, IntArray]:
+    """Find and assign slots.
+
+    Returns:
+        missing: slots that lack, in which case none is assigned; 0 otherwise.
+        slots: (n,)
+        new: those of the slots that were assigned now.
+    """
+    places, owners, last_seen, free = table
+    slots, missing = np.empty(len(request_ids), np.int64), 0
+    for i in range(len(request_ids)):
+        slots[i] = places[_place(places, owners, request_ids[i])]
+        if slots[i] == FREE:
+            missing += 1
+        else:
+            last_seen[slots[i]] = step
+    if missing > free[-1]:
+        return missing, slots, slots[:0]
+    new, assigned = np.empty(missing, np.int64), 0
+    for i in range(len(request_ids)):
+        if slots[i] == FREE:
+            free[-1] -= 1
+            slot = slots[i] = free[free[-1]]
+            owners[slot], last_seen[slot] = request_ids[i], step
+            places[_place(places, owners, request_ids[i])] = slot
+            new[assigned] = slot
+            assigned += 1
+    return 0, slots, new

@@ -9,6 +9,7 @@ from turbospec.models.logistic import (
     PRIOR_VARIANCE,
     LogisticModel,
     between_request_variance,
+    forget,
     learn,
     learn_between_request_variance,
     posterior,
@@ -104,12 +105,13 @@ def test_probabilities_stay_proper_whatever_is_seen() -> None:
     assert probability(model, 0, 0) < 0.1
 
 
-def test_reset_grows_the_state_and_keeps_the_others() -> None:
+def test_growing_keeps_the_state_and_forgetting_that_of_the_others() -> None:
     model = a_model(capacity=4)
     observe(model, 0, 0, 1.0)
     observe(model, 1, 0, 1.0)
     kept = model.terms.requests[0].copy()
-    model.reset(np.array([1]), 8)
+    model.grow(8)
+    forget(model.terms, np.array([1]))
     assert model.terms.requests.shape == (8, 2)
     assert model.terms.requests[0].tolist() == kept.tolist()
     assert not model.terms.requests[1:].any()

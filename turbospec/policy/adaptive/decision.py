@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from turbospec.interface import FloatArray, IntArray
-from turbospec.models.logistic import Terms
+from turbospec.models.logistic import Terms, forget
 from turbospec.models.step_cost import CATCH_UP, StepCost
 from turbospec.planning.best_lengths import best_lengths, best_rate, empty_gains, shorten
 from turbospec.planning.gain_histogram import no_draft_seconds, plan_seconds
@@ -108,6 +108,7 @@ def decide(
     terms: Terms,
     lookup_terms: Terms,
     tokens_per_step: FloatArray,
+    new_rows: IntArray,
     work: FloatArray,
     counts: IntArray,
     sums: FloatArray,
@@ -127,6 +128,7 @@ def decide(
         terms: of the drafter's acceptance model.
         lookup_terms: of the look-up's.
         tokens_per_step: (rows,) of each request's state; 0 where unknown.
+        new_rows: of requests that have just been assigned their rows; what is there is forgotten.
         work: (4, at least n + m, K + 3) scratch space, for n requests of which a look-up found something for m.
         counts, sums: (K + 1, BINS) scratch space.
         requests, facts, graph_lengths: of the view.
@@ -139,6 +141,10 @@ def decide(
     models = Models(Terms(*terms), Terms(*lookup_terms))
     cost, server = cost_state[0], server_state[0]
     weights, lag = cost.weights, requests.lag_tokens
+    forget(models.drafter, new_rows)
+    forget(models.lookup, new_rows)
+    for row in new_rows:
+        tokens_per_step[row] = 0.0
     shape = sum_up(
         requests.phase,
         requests.context_tokens,

@@ -69,16 +69,17 @@ class AdaptivePolicy:
         limits = view.draft_limits
         if self.config.max_draft is not None:
             limits = np.minimum(limits, self.config.max_draft)
-        rows, new = self.acceptance.assign_rows(view.request_ids)
-        if len(new):
-            self.lookup.reset(new, self.acceptance.slots.capacity)
-            self._tokens_per_step = np.resize(self._tokens_per_step, self.acceptance.slots.capacity)
-            self._tokens_per_step[new] = 0.0
+        slots = self.acceptance.slots
+        rows, new = slots.lookup(view.request_ids)
+        if len(self._tokens_per_step) < slots.capacity:
+            self.acceptance.model.grow(slots.capacity)
+            self.lookup.grow(slots.capacity)
+            self._tokens_per_step = np.resize(self._tokens_per_step, slots.capacity)
         if self.tpot_slo is not None:
-            self.tpot_slo.reset(new, self.acceptance.slots.capacity)
+            self.tpot_slo.reset(new, slots.capacity)
             self.tpot_slo.record_first_tokens(view, rows)
         if self.ttft_slo is not None:
-            self.ttft_slo.reset(new, self.acceptance.slots.capacity)
+            self.ttft_slo.reset(new, slots.capacity)
             self.ttft_slo.record_arrivals(view, rows, new)
         found, buckets = NO_LENGTHS, ONE_BUCKET
         if view.lookup is not None:
@@ -107,6 +108,7 @@ class AdaptivePolicy:
             unnamed(self.acceptance.model.terms),
             unnamed(self.lookup.terms),
             self._tokens_per_step,
+            new,
             self._work,
             self._counts,
             self._sums,
