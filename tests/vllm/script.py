@@ -16,6 +16,9 @@ SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "HF_HUB_OFFLINE": "1",
     "PYTHONPATH": str(REPOSITORY),
+    # Two engines run at once, and each would bind its threads to the same cores.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
     "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # to count the drafter's passes in the workers
 }
 V2 = {"PYTHONPATH": f"{REPOSITORY / 'tests' / 'vllm' / 'v2_on_cpu'}:{REPOSITORY}"}
