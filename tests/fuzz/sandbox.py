@@ -270,8 +270,10 @@ def _environment(case: Case, folder: Path) -> None:
     own = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), "PATH": os.environ.get("PATH", "")}
     kept = {name: os.environ[name] for name in ("PYTHONPATH", "LANG", "VIRTUAL_ENV") if name in os.environ}
     given = {name: value.replace("{folder}", str(folder / "work")) for name, value in case.environment.items()}
+    # Cases share the cores: threads that spin at OpenMP's barriers would hold up the ones that they wait for.
+    waiting = {"OMP_WAIT_POLICY": "passive"}
     os.environ.clear()
-    os.environ.update(kept | own | given)
+    os.environ.update(waiting | kept | own | given)
 
 
 def _limits() -> None:
