@@ -104,7 +104,7 @@ def _place(places: IntArray, owners: IntArray, request_id: int) -> int:
     place = np.int64((np.uint64(request_id) * np.uint64(11400714819323198485)) >> np.uint64(32)) & last
     while places[place] != FREE and owners[places[place]] != request_id:
         place = (place + 1) & last
-    return place
+    return int(place)
 
 
 @compiled
