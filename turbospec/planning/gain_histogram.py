@@ -201,7 +201,8 @@ def best_plan(
             added += sums[d, place]
             if d:
                 drafted[place] += counts[d, place]
-        # Nor do the sums of positions: no further pass pays for itself. A rate only rises by what has a higher one.
+        # The sums do not increase from one position to the next either: where this one does not pay for its pass, no
+        # later one does. The largest rate rises only by tokens that arrive at a higher rate than the best so far.
         if d > 1 and added <= (value if price < 0.0 else price) * costs.draft_pass:
             break
         fixed = costs.floor + costs.piecewise

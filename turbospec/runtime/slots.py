@@ -7,17 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from turbospec.interface import IntArray
+from turbospec.runtime.hashing import first_place, table_bits
 from turbospec.runtime.kernels import compiled, unnamed
 
 NO_SLOTS = np.zeros(0, np.int64)
 FREE = -1
+"""In place of a slot or a step, where there is none."""
 
 
 class _Table(NamedTuple):
     """Slots by request id, a hash table with open addressing; the arrays are updated in place."""
 
     places: IntArray
-    """(power of two, at least 2 · capacity) the slot at each place; `FREE` for none."""
+    """(2^b,) at least twice the capacity: the slot at each place; `FREE` for none."""
     owners: IntArray
     """(capacity,) request id of each slot that is not free."""
     last_seen: IntArray
@@ -39,11 +41,12 @@ class RequestSlots:
 
     def __init__(self, capacity: int = 1024) -> None:
         self.capacity = capacity
-        self._table = _table(np.zeros(capacity, np.int64), np.full(capacity, FREE))
+        self._table = _new_table(np.zeros(capacity, np.int64), np.full(capacity, FREE))
         self._step = 0
-        self._content = b""
-        """Of the request ids of the last step."""
+        self._last_ids = b""
+        """Bytes of the last step's request ids."""
         self._slots = NO_SLOTS
+        _assign(unnamed(self._table), NO_SLOTS, 0)  # compiled here, so that the first step does not wait for it
 
     def lookup(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
         """Slots of a step's requests; assigns one to each request that has none.
@@ -57,10 +60,10 @@ class RequestSlots:
             slots: (n,) the slot of each request; read-only.
             new: those of the slots that were assigned now. The owner must reset their state.
         """
-        content = request_ids.tobytes()
-        if content == self._content:  # most steps run the same requests as the step before
+        ids = request_ids.tobytes()
+        if ids == self._last_ids:  # most steps run the same requests as the step before
             return self._slots, NO_SLOTS
-        self._content = content
+        self._last_ids = ids
         self._step += 1
         missing, self._slots, new = _assign(unnamed(self._table), request_ids, self._step)
         if missing:
@@ -83,36 +86,36 @@ class RequestSlots:
             last_seen = np.concatenate([last_seen, np.full(self.capacity, FREE)])
             free += self.capacity
             self.capacity *= 2
-        self._table = _table(owners, last_seen)
+        self._table = _new_table(owners, last_seen)
 
 
-def _table(owners: IntArray, last_seen: IntArray) -> _Table:
+def _new_table(owners: IntArray, last_seen: IntArray) -> _Table:
+    """The table of the slots that are not free; the arrays are as in `_Table`."""
     capacity = len(owners)
     free = np.zeros(capacity + 1, np.int64)
     slots = (last_seen == FREE).nonzero()[0]
     free[: len(slots)], free[-1] = slots[::-1], len(slots)
-    table = _Table(np.full(1 << (2 * capacity - 1).bit_length(), FREE), owners, last_seen, free)
+    table = _Table(np.full(1 << table_bits(2 * capacity), FREE), owners, last_seen, free)
     _insert_all(unnamed(table))
     return table
 
 
 @compiled
-def _place(places: IntArray, owners: IntArray, request_id: int) -> int:
+def _place(places: IntArray, owners: IntArray, request_id: int, bits: int) -> int:
     """The place of a request, or the free one where it would be."""
-    last = len(places) - 1
-    # Knuth's multiplicative hash; its upper bits are the better ones.
-    place = np.int64((np.uint64(request_id) * np.uint64(11400714819323198485)) >> np.uint64(32)) & last
+    place, last = first_place(request_id, bits), len(places) - 1
     while places[place] != FREE and owners[places[place]] != request_id:
         place = (place + 1) & last
-    return int(place)
+    return place
 
 
 @compiled
 def _insert_all(table: _Table) -> None:
     places, owners, last_seen, _ = table
+    bits = table_bits(len(places))
     for slot in range(len(owners)):
         if last_seen[slot] != FREE:
-            places[_place(places, owners, owners[slot])] = slot
+            places[_place(places, owners, owners[slot], bits)] = slot
 
 
 @compiled
@@ -120,14 +123,14 @@ def _assign(table: _Table, request_ids: IntArray, step: int) -> tuple[int, IntAr
     """Find and assign slots.
 
     Returns:
-        missing: slots that lack, in which case none is assigned; 0 otherwise.
+        missing: slots needed, where there are too few free ones and none is assigned; 0 otherwise.
         slots: (n,)
         new: those of the slots that were assigned now.
     """
     places, owners, last_seen, free = table
-    slots, missing = np.empty(len(request_ids), np.int64), 0
+    bits, slots, missing = table_bits(len(places)), np.empty(len(request_ids), np.int64), 0
     for i in range(len(request_ids)):
-        slots[i] = places[_place(places, owners, request_ids[i])]
+        slots[i] = places[_place(places, owners, request_ids[i], bits)]
         if slots[i] == FREE:
             missing += 1
         else:
@@ -140,7 +143,7 @@ def _assign(table: _Table, request_ids: IntArray, step: int) -> tuple[int, IntAr
             free[-1] -= 1
             slot = slots[i] = free[free[-1]]
             owners[slot], last_seen[slot] = request_ids[i], step
-            places[_place(places, owners, request_ids[i])] = slot
+            places[_place(places, owners, request_ids[i], bits)] = slot
             new[assigned] = slot
             assigned += 1
     return 0, slots, new

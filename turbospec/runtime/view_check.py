@@ -19,6 +19,7 @@ from turbospec.interface import (
     StepView,
 )
 from turbospec.runtime.contract_types import HostFault, with_contract_types
+from turbospec.runtime.hashing import first_place, table_bits
 from turbospec.runtime.kernels import compile_for, compiled
 
 VALID, UNUSUAL = 0, -1
@@ -193,14 +194,11 @@ def _all_differ(values: IntArray) -> bool:
     if n < 2:
         return True
     # A hash table with open addressing; the first value marks a free place.
-    first, bits = values[0], 3
-    while 1 << bits < 4 * n:
-        bits += 1
+    first, bits = values[0], table_bits(4 * n)
     table, last = np.full(1 << bits, first, np.int64), (1 << bits) - 1
     for i in range(1, n):
         value = values[i]
-        # Knuth's multiplicative hash.
-        place = np.int64((np.uint64(value) * np.uint64(11400714819323198485)) >> np.uint64(64 - bits))
+        place = first_place(value, bits)
         if value == first:
             return False
         while table[place] != first:
