@@ -34,9 +34,6 @@ venv: $(READY) ## Make .venv with everything in it
 demo: $(READY) ## Speculation off, fixed and adaptive, side by side (a few minutes)
 	$(BIN)/turbospec bench --quick $(ARGS)
 
-# Where several processes share the cores, threads that spin at OpenMP's barriers hold up the ones that they wait for.
-test test-vllm: export OMP_WAIT_POLICY = passive
-
 test: $(READY) ## Run the tests, two files at a time (ARGS="-k guard" to choose)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 

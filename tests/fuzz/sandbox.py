@@ -92,7 +92,7 @@ def run(case: Case, folder: Path, stock: Path, server: str, seconds: float = SEC
     process = os.fork()
     if not process:
         be_child(case, folder, server)
-    hung, code = _wait(process, began, seconds)
+    hung, code = _wait(process, began + seconds * _longer())
     seconds = time.monotonic() - began
     left = left_behind()
     out, err = (_text(folder / "streams" / name) for name in ("out", "err"))
@@ -149,15 +149,14 @@ def _longer() -> float:
     return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), MOST_LONGER)
 
 
-def _wait(process: int, began: float, seconds: float) -> tuple[bool, int]:
+def _wait(process: int, deadline: float) -> tuple[bool, int]:
     """Wait for the child; whether it hung, and its exit code."""
     pause = 0.002
     while True:
         ended, status = os.waitpid(process, os.WNOHANG)
         if ended:
             return False, os.waitstatus_to_exitcode(status)
-        # Asked each time: the load average of a case's beginning is that of the minute before it.
-        if time.monotonic() > began + seconds * _longer():
+        if time.monotonic() > deadline:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process, signal.SIGKILL)
             return True, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
@@ -267,13 +266,17 @@ def _main(arguments: list[str]) -> int:
 
 
 def _environment(case: Case, folder: Path) -> None:
-    own = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), "PATH": os.environ.get("PATH", "")}
+    own = {
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
+        "PATH": os.environ.get("PATH", ""),
+        # Cases share the cores: a thread that spins at an OpenMP barrier delays the thread that it waits for.
+        "OMP_WAIT_POLICY": "passive",
+    }
     kept = {name: os.environ[name] for name in ("PYTHONPATH", "LANG", "VIRTUAL_ENV") if name in os.environ}
     given = {name: value.replace("{folder}", str(folder / "work")) for name, value in case.environment.items()}
-    # Cases share the cores: threads that spin at OpenMP's barriers would hold up the ones that they wait for.
-    waiting = {"OMP_WAIT_POLICY": "passive"}
     os.environ.clear()
-    os.environ.update(waiting | kept | own | given)
+    os.environ.update(kept | own | given)
 
 
 def _limits() -> None:
