@@ -26,6 +26,9 @@ ERROR_MEAN_WEIGHT = 0.05
 """Weight of the newest error in the running means behind the tracking signal."""
 ROUNDING = 1e-9
 """Share of a variance below which the rest, after a subtraction, is rounding."""
+LEAST_NOISE = 1e-8
+"""Least squared noise, relative to the variance of the prediction. One measurement reduces no variance further than
+that, so that rounding leaves P positive."""
 
 
 class Regression(NamedTuple):
@@ -133,14 +136,15 @@ def learn_online(regression: Regression, features: FloatArray, target: float) ->
     free, gain = covariance.copy(), times(covariance, scaled)
     _fix_at_zero(weights, free, gain, scaled, error)
     variance = _dot(scaled, gain)
-    sigma = np.sqrt(noise[0] ** 2 + variance)
+    noise_variance = max(noise[0] ** 2, LEAST_NOISE * variance)
+    sigma = np.sqrt(noise_variance + variance)
     error = min(max(error, -OUTLIER_SIGMAS * sigma), OUTLIER_SIGMAS * sigma)
     # For normal errors σ = √(π/2)·E|error| ≈ 1.25·E|error|.
     noise_after = min(max(0.98 * noise[0] + 0.02 * abs(error) * 1.25, 0.01), 0.5)
     noise[1] += ERROR_MEAN_WEIGHT * (error - noise[1])
     noise[2] += ERROR_MEAN_WEIGHT * (abs(error) - noise[2])
     for _ in range(size):
-        denominator = noise[0] ** 2 + variance
+        denominator = noise_variance + variance
         # The largest fraction of the update that leaves every weight at or above 0.
         fraction, first = 1.0, -1
         for i in range(size):
@@ -156,13 +160,14 @@ def learn_online(regression: Regression, features: FloatArray, target: float) ->
         _fix_at_zero(weights, free, gain, scaled, error)
         variance = _dot(scaled, gain)
     # Directional forgetting: P⁻¹ loses a share 1 − forgetting of itself along x alone, then gains x xᵀ / σ². The gain
-    # is bounded by the noise, so that a repeated direction keeps a memory of 1 / (1 − forgetting) steps.
-    denominator = noise[0] ** 2 + variance
-    variance_after = variance * noise[0] ** 2 / denominator
-    floor = (1.0 - regression.forgetting) * noise[0] ** 2
+    # is bounded by the noise, so that a repeated direction keeps a memory of 1 / (1 − forgetting) steps. One step
+    # forgets no more than its share, or a stall, whose x is tiny relative to its duration, would erase the direction.
+    denominator = noise_variance + variance
+    variance_after = variance * noise_variance / denominator
+    most = min((1.0 - regression.forgetting) * noise_variance, variance / regression.forgetting)
     change = -1.0 / denominator
-    if 1e-12 < variance_after < floor:
-        change += (noise[0] ** 2 / denominator) ** 2 * (floor - variance_after) / variance_after**2
+    if 1e-12 < variance_after < most:
+        change += (noise_variance / denominator) ** 2 * (most - variance_after) / variance_after**2
     for i in range(size):
         for j in range(size):
             covariance[i, j] += gain[i] * gain[j] * change

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from turbospec.interface import FloatArray
+from turbospec.interface import MAX_REQUESTS, MAX_STEP_SECONDS, MIN_STEP_SECONDS, FloatArray
 from turbospec.models.latency import LatencyModel
 from turbospec.models.profile import LatencySample
 from turbospec.models.step_cost import (
@@ -214,6 +214,17 @@ def test_a_stall_hardly_moves_the_model(parts: bool) -> None:
     assert usual @ model.weights == pytest.approx(before, rel=0.05)
 
 
+def test_a_stall_does_not_erase_what_is_known_of_its_step() -> None:
+    rng = np.random.default_rng(5)
+    model = Model(profile(), parts=False)
+    for _ in range(100):
+        model.learn(measured(rng, 8, 3), 8)
+    usual = features(measured(rng, 8, 3), 8)
+    before = float(usual @ model.covariance @ usual)
+    model.learn(measured(rng, 8, 3, slow=1e5), 8)
+    assert usual @ model.covariance @ usual < 2.0 * before
+
+
 def test_a_repeated_step_does_not_erase_the_others() -> None:
     rng = np.random.default_rng(6)
     model = Model(profile())
@@ -254,26 +265,36 @@ def test_prompts_that_take_longer_do_not_make_drafts_look_dear() -> None:
 
 
 COUNTS = st.sampled_from([0, 1, 2, 7, 64, 10**4, 10**9])
-SECONDS = st.sampled_from([5e-324, 1e-12, 1e-3, 2e-3, 1.0, 3600.0])
+DRAFTS = st.sampled_from([(0, 0), (1, 0), (1, 1), (2, 3), (15, 960), (1, MAX_REQUESTS), (129, 129 * MAX_REQUESTS)])
+"""Passes and rows, within the contract."""
+SECONDS = st.sampled_from([MIN_STEP_SECONDS, 1e-6, 1e-3, 2e-3, 1.0, MAX_STEP_SECONDS])
 TWO_WEIGHTS_DETERMINE_EACH_OTHER = [
-    (0, 10**4, 1, 1, 1, 5e-324, 1.0),
-    (0, 0, 1, 1, 0, 5e-324, 1.0),
-    (0, 0, 2, 10**9, 10**9, 0.001, 0.3),
-    (0, 0, 1, 0, 0, 0.002, 0.3),
+    (0, 10**4, (1, 1), 1, 5e-324, 1.0),
+    (0, 0, (1, 1), 0, 5e-324, 1.0),
+    (0, 0, (2, 10**9), 10**9, 0.001, 0.3),
+    (0, 0, (1, 0), 0, 0.002, 0.3),
+]
+AN_HOUR_OF_STALL = [
+    (0, 0, (1, 10**9), 0, 5e-324, 0.0),
+    (0, 64, (1, 0), 64, 0.002, 0.3),
+    (64, 64, (10**4, 0), 0, 5e-324, 0.0),
+    (0, 0, (2, 0), 64, 3600.0, 1.0),
+    (0, 0, (1, 0), 0, 0.001, 0.3),
 ]
 
 
 @settings(max_examples=100, deadline=None)
 @given(
     st.booleans(),
-    st.lists(st.tuples(COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, SECONDS, st.sampled_from([0.0, 0.3, 1.0])), max_size=30),
+    st.lists(st.tuples(COUNTS, COUNTS, DRAFTS, COUNTS, SECONDS, st.sampled_from([0.0, 0.3, 1.0])), max_size=30),
 )
 @example(True, TWO_WEIGHTS_DETERMINE_EACH_OTHER)
+@example(False, AN_HOUR_OF_STALL)
 def test_weights_are_never_negative_and_no_step_breaks_the_model(
-    fitted: bool, made: list[tuple[int, int, int, int, int, float, float]]
+    fitted: bool, made: list[tuple[int, int, tuple[int, int], int, float, float]]
 ) -> None:
     model, x = Model(profile() if fitted else None), np.zeros(SIZE)
-    for tokens, prompt, passes, rows, caught_up, seconds, share in made:
+    for tokens, prompt, (passes, rows), caught_up, seconds, share in made:
         target_features(x, tokens + prompt, 100.0 * tokens, 4.0, prompt)
         if passes:
             x[DRAFT], x[PASSES], x[ROWS], x[CATCH_UP] = 1.0, passes, rows, caught_up
