@@ -1,8 +1,18 @@
-"""Prompt look-up in one request's text: what followed its last tokens where they occurred before."""
+"""Prompt look-up: what followed the last tokens of a request where they occurred before in its own text.
+
+Compiled, because it runs for every request in every step, beside the controller and not on the GPU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turbospec.interface import FloatArray, IntArray
+from turbospec.runtime.hashing import first_place, table_bits
+from turbospec.runtime.kernels import compiled, unnamed
 
 MIN_MATCH = 2
 """Last tokens that must occur earlier."""
@@ -10,51 +20,218 @@ MAX_MATCH = 32
 """Tokens up to which the length of a match is counted."""
 MAX_CANDIDATES = 64
 """Latest occurrences of the last tokens that are compared; a bound on the time of one search."""
+LEAST_ROOM = 64
+"""Tokens that the shortest text has room for."""
+NOBODY = -1
+"""Room of a row that no text has."""
+
+_Places = NDArray[np.int32]
 
 
-class IndexedText:
-    """The tokens of one request, and where each of their n-grams of `MIN_MATCH` tokens ended before.
+class _Texts(NamedTuple):
+    """All texts; the arrays are updated in place. A text has a segment of each of the first three."""
 
-    The index grows as tokens are emitted. A search compares a bounded number of occurrences, however long the text is.
+    tokens: _Places
+    """(places,) token ids."""
+    before: _Places
+    """(places,) for each token, where the n-gram of `MIN_MATCH` tokens that it ends ended before, as the number of
+    tokens up to there; 0: never."""
+    latest: _Places
+    """(2 · places,) of each text a hash table with open addressing: where each of its n-grams ended last, in the same
+    form; 0 for a free place."""
+    starts: IntArray
+    """(rows,) first place of each text."""
+    rooms: IntArray
+    """(rows,) places of each text, a power of 2; `NOBODY` for a free row."""
+    sizes: IntArray
+    """(rows,) tokens of each text."""
+
+
+class Continuations(NamedTuple):
+    """What was found for n texts."""
+
+    tokens: IntArray
+    """(n, longest limit) token ids; 0 past `lengths`."""
+    lengths: IntArray
+    """(n,) tokens found."""
+    scores: FloatArray
+    """(n,) tokens that match, up to `MAX_MATCH`; 0 where nothing was found."""
+
+
+class IndexedTexts:
+    """The tokens of several requests, and where each of their n-grams ended before.
+
+    An index grows with its text. A search compares a bounded number of occurrences, however long the text is. A text of
+    t tokens takes between 16 · t and 64 · t bytes.
     """
 
     def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self._latest: dict[tuple[int, ...], int] = {}
-        self._before: list[int] = []
-        """For each token, where the n-gram that it ends ended before, as the number of tokens up to there; 0: never."""
+        rows = np.zeros((3, 8), np.int64)
+        self._texts = _Texts(*_segments(LEAST_ROOM), starts=rows[0], rooms=rows[1] + NOBODY, sizes=rows[2])
+        self._used = 0
+        """Places before the free ones, at the end."""
+        # Compiled here, so that the first step does not wait for it.
+        row = self.begin()
+        self.find(*np.zeros((4, 1), np.int64))
+        _move(unnamed(self._texts), self._texts.tokens, row, 0, LEAST_ROOM)
+        self.forget(row)
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Add the next tokens."""
-        for token in tokens:
-            self.tokens.append(token)
-            size = len(self.tokens)
-            if size < MIN_MATCH:
-                self._before.append(0)
-                continue
-            ngram = tuple(self.tokens[-MIN_MATCH:])
-            self._before.append(self._latest.get(ngram, 0))
-            self._latest[ngram] = size
+    def begin(self) -> int:
+        """The row of a new text without tokens."""
+        free = np.flatnonzero(self._texts.rooms == NOBODY)
+        if not len(free):
+            free = np.array([len(self._texts.rooms)])
+            of_rows = {name: getattr(self._texts, name) for name in ("starts", "rooms", "sizes")}
+            self._texts = self._texts._replace(
+                **{name: np.concatenate([each, np.full(len(each), NOBODY)]) for name, each in of_rows.items()}
+            )
+        row = int(free[0])
+        self._texts.rooms[row] = self._texts.sizes[row] = 0
+        return row
 
-    def continuation(self, limit: int) -> tuple[list[int], float]:
-        """Up to `limit` tokens that followed the longest match, the latest of equals, and how many tokens match."""
-        size = len(self.tokens)
-        best = matched = found = 0
-        end = self._before[-1] if self._before else 0
-        for _ in range(MAX_CANDIDATES):
-            if not end or (matched == MAX_MATCH and found == limit):
+    def size(self, row: int) -> int:
+        """Tokens of a text."""
+        return int(self._texts.sizes[row])
+
+    def forget(self, row: int) -> None:
+        """Drop a text."""
+        self._texts.rooms[row] = NOBODY
+
+    def find(self, rows: IntArray, added: IntArray, tokens: IntArray, limits: IntArray) -> Continuations:
+        """Add the next tokens of some texts, and search for what followed their last ones.
+
+        Of equally long matches, the one that more tokens follow counts, then the latest.
+
+        Args:
+            rows: (n,) of the texts, all different.
+            added: (n,) tokens to add to each.
+            tokens: (Σ added,) these, text after text.
+            limits: (n,) most tokens of interest; 0 for no search.
+        """
+        n = len(rows)
+        found = Continuations(np.zeros((n, int(limits.max(initial=0))), np.int64), np.zeros(n, np.int64), np.zeros(n))
+        if not _find(unnamed(self._texts), rows, added, tokens, limits, *found):
+            self._make_room(rows, self._texts.sizes[rows] + added)
+            _find(unnamed(self._texts), rows, added, tokens, limits, *found)
+        return found
+
+    def _make_room(self, rows: IntArray, needed: IntArray) -> None:
+        """Move each of these texts that has room for fewer than the `needed` tokens."""
+        rooms = np.array([1 << table_bits(max(int(size), LEAST_ROOM)) for size in needed])
+        short = needed > self._texts.rooms[rows]
+        rows, rooms, tokens = rows[short], rooms[short], self._texts.tokens
+        if self._used + rooms.sum() > len(tokens):
+            # New arrays with all texts one after the other: also those that stay as long as they are.
+            of_all = self._texts.rooms.copy()
+            of_all[rows] = rooms
+            rows = np.flatnonzero(of_all > 0)
+            rooms = of_all[rows]
+            names = ("tokens", "before", "latest")
+            segments = dict(zip(names, _segments(2 * int(rooms.sum())), strict=True))
+            self._texts, self._used = self._texts._replace(**segments), 0
+        for row, room in zip(rows.tolist(), rooms.tolist(), strict=True):
+            _move(unnamed(self._texts), tokens, row, self._used, room)
+            self._used += room
+
+
+def _segments(places: int) -> tuple[_Places, _Places, _Places]:
+    """Arrays for texts: tokens, before, latest."""
+    return np.zeros(places, np.int32), np.zeros(places, np.int32), np.zeros(2 * places, np.int32)
+
+
+@compiled
+def _move(texts: _Texts, tokens: _Places, row: int, start: int, room: int) -> None:
+    """Copy a text from its place in the array `tokens` to places that are free, and index it there."""
+    texts = _Texts(*texts)
+    size, former = texts.sizes[row], texts.starts[row]
+    texts.tokens[start : start + size] = tokens[former : former + size]
+    texts.latest[2 * start : 2 * (start + room)] = 0
+    texts.starts[row], texts.rooms[row] = start, room
+    _index(texts, row, 0)
+
+
+@compiled
+def _index(texts: _Texts, row: int, first: int) -> None:
+    """Index the tokens of a text from number `first` on."""
+    start, size, table = texts.starts[row], texts.sizes[row], 2 * texts.starts[row]
+    tokens, bits = texts.tokens[start : start + size], table_bits(2 * texts.rooms[row])
+    for end in range(first + 1, size + 1):
+        texts.before[start + end - 1] = 0
+        if end < MIN_MATCH:
+            continue
+        key = 0
+        for i in range(end - MIN_MATCH, end):
+            key = 0x100000001B3 * key + tokens[i]
+        place = first_place(key, bits)
+        while True:
+            former = int(texts.latest[table + place])
+            if former == 0 or _matched(tokens, former, end, MIN_MATCH) == MIN_MATCH:
                 break
-            length, distance = self._match(end), size - end
-            # A match that overlaps itself: the text repeats with this period, and is taken to go on so.
-            continued = limit if length >= distance else min(limit, distance)
-            if (length, continued) > (matched, found):
-                best, matched, found = end, length, continued
-            end = self._before[end - 1]
-        return [self.tokens[best + place % (size - best)] for place in range(found)], float(matched)
+            place = (place + 1) & ((1 << bits) - 1)
+        texts.before[start + end - 1] = former
+        texts.latest[table + place] = end
 
-    def _match(self, end: int) -> int:
-        """How many tokens before `end` equal the last ones; `MIN_MATCH` of them are known to."""
-        tokens, size, matched = self.tokens, len(self.tokens), MIN_MATCH
-        while matched < min(MAX_MATCH, end) and tokens[end - 1 - matched] == tokens[size - 1 - matched]:
-            matched += 1
-        return matched
+
+@compiled
+def _matched(tokens: _Places, end: int, other: int, most: int) -> int:
+    """How many tokens before `end` equal those before `other`, which is later; counted up to `most`."""
+    matched = 0
+    while matched < min(most, end) and tokens[end - 1 - matched] == tokens[other - 1 - matched]:
+        matched += 1
+    return matched
+
+
+@compiled
+def _find(
+    texts: _Texts,
+    rows: IntArray,
+    added: IntArray,
+    new_tokens: IntArray,
+    limits: IntArray,
+    found: IntArray,
+    lengths: IntArray,
+    scores: FloatArray,
+) -> bool:
+    """Do `IndexedTexts.find`, into the last three; False, and nothing is done, if a text lacks room."""
+    texts = _Texts(*texts)
+    for i in range(len(rows)):
+        if texts.sizes[rows[i]] + added[i] > texts.rooms[rows[i]]:
+            return False
+    taken = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        start, size = int(texts.starts[row]), int(texts.sizes[row])
+        texts.sizes[row] += added[i]
+        for j in range(added[i]):
+            texts.tokens[start + size + j] = new_tokens[taken + j]
+        _index(texts, row, size)
+        taken += added[i]
+        if limits[i] > 0:
+            size += added[i]
+            tokens, before = texts.tokens[start : start + size], texts.before[start : start + size]
+            lengths[i], scores[i] = _continuation(tokens, before, limits[i], found[i])
+    return True
+
+
+@compiled
+def _continuation(tokens: _Places, before: _Places, limit: int, found: IntArray) -> tuple[int, float]:
+    """Fill in up to `limit` tokens that followed the longest match.
+
+    Returns:
+        How many, and how many tokens match.
+    """
+    size = len(tokens)
+    best = matched = length = 0
+    end = int(before[size - 1]) if size else 0
+    for _ in range(MAX_CANDIDATES):
+        if end == 0 or (matched == MAX_MATCH and length == limit):
+            break
+        here, distance = _matched(tokens, end, size, MAX_MATCH), size - end
+        # A match that overlaps itself: the text repeats with this period, and is taken to go on so.
+        continued = limit if here >= distance else min(limit, distance)
+        if here > matched or (here == matched and continued > length):
+            best, matched, length = end, here, continued
+        end = int(before[end - 1])
+    for place in range(length):
+        found[place] = tokens[best + place % (size - best)]
+    return length, float(matched)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turbospec.runtime.prompt_lookup import IndexedText
+import numpy as np
+
+from turbospec.runtime.prompt_lookup import IndexedTexts
 from turbospec_engine.request import Request
 
 
@@ -16,16 +18,20 @@ class NGramLookup:
     """
 
     def __init__(self) -> None:
-        self._texts: dict[int, IndexedText] = {}
+        self._texts = IndexedTexts()
+        self._rows: dict[int, int] = {}
 
     def find(self, request: Request, limit: int) -> tuple[Sequence[int], float]:
         if not limit:
             return (), 0.0
-        text = self._texts.get(request.row_id)
-        if text is None:
-            text = self._texts[request.row_id] = IndexedText()
-        text.extend(request.tokens[len(text.tokens) : request.num_tokens].tolist())
-        return text.continuation(limit)
+        row = self._rows.get(request.row_id)
+        if row is None:
+            row = self._rows[request.row_id] = self._texts.begin()
+        new = request.tokens[self._texts.size(row) : request.num_tokens]
+        found = self._texts.find(np.array([row]), np.array([len(new)]), new, np.array([limit]))
+        return found.tokens[0, : found.lengths[0]].tolist(), float(found.scores[0])
 
     def finish(self, request: Request) -> None:
-        self._texts.pop(request.row_id, None)
+        row = self._rows.pop(request.row_id, None)
+        if row is not None:
+            self._texts.forget(row)

@@ -13,22 +13,31 @@ import numpy as np
 
 from turbospec.hosts.vllm.scheduler.requests import VllmRequest
 from turbospec.interface import IntArray, LookupView
-from turbospec.runtime.prompt_lookup import IndexedText
+from turbospec.runtime.prompt_lookup import Continuations, IndexedTexts
 
 
 class Lookups:
     """Searches the texts of requests, which it indexes as they grow."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, IndexedText] = {}
+        self._texts = IndexedTexts()
+        self._rows: dict[str, int] = {}
 
-    def find(self, request: VllmRequest, limit: int) -> tuple[list[int], float]:
-        """Up to `limit` tokens that followed the last known ones before, and how many tokens match."""
-        text = self._texts.get(request.request_id)
-        if text is None or len(text.tokens) > request.num_tokens:
-            text = self._texts[request.request_id] = IndexedText()
-        text.extend(request.all_token_ids[len(text.tokens) : request.num_tokens])
-        return text.continuation(limit)
+    def find(self, requests: Sequence[VllmRequest], limits: IntArray) -> Continuations:
+        """Up to (n,) `limits` tokens that followed the last known ones of n requests before."""
+        tokens: list[int] = []
+        rows, added = np.zeros((2, len(requests)), np.int64)
+        for i, request in enumerate(requests):
+            row = self._rows.get(request.request_id)
+            if row is not None and self._texts.size(row) > request.num_tokens:
+                self.forget([request.request_id])
+                row = None
+            if row is None:
+                row = self._rows[request.request_id] = self._texts.begin()
+            rows[i], known = row, len(tokens)
+            tokens += request.all_token_ids[self._texts.size(row) : request.num_tokens]
+            added[i] = len(tokens) - known
+        return self._texts.find(rows, added, np.array(tokens, np.int64), limits)
 
     def view(self, requests: Sequence[VllmRequest], limits: IntArray, ahead: IntArray) -> LookupView:
         """What is found for the n requests of a step.
@@ -39,13 +48,15 @@ class Lookups:
             ahead: (n,) most tokens that are emitted before the draft, and are not known yet.
         """
         lengths, scores = np.zeros(len(requests), np.int64), np.zeros(len(requests))
-        for row in np.flatnonzero(limits).tolist():
-            tokens, score = self.find(requests[row], int(limits[row] + ahead[row]))
-            lengths[row] = max(len(tokens) - int(ahead[row]), 0)
-            scores[row] = score if lengths[row] else 0.0
+        searched = np.flatnonzero(limits)
+        found = self.find([requests[row] for row in searched.tolist()], limits[searched] + ahead[searched])
+        lengths[searched] = np.maximum(found.lengths - ahead[searched], 0)
+        scores[searched] = np.where(lengths[searched] > 0, found.scores, 0.0)
         return LookupView(lengths, scores)
 
     def forget(self, names: Iterable[str]) -> None:
         """Drop the texts of these requests; names that are not known are ignored."""
         for name in names:
-            self._texts.pop(name, None)
+            row = self._rows.pop(name, None)
+            if row is not None:
+                self._texts.forget(row)

@@ -15,6 +15,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 from vllm.platforms import current_platform
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -259,8 +260,7 @@ class _Adaptive(Scheduler):
         its place (`LookupDraft`). Where all tokens are known, the draft is all that is found.
         """
         assert loop.lookups is not None
-        found: dict[str, LookupDraft] = {}
-        drafts: dict[str, list[int]] = {}
+        requests, limits = [], []
         for name, length in self._lookup_lengths.items():
             request = self.requests.get(name)
             if request is None or request.is_finished() or request.is_prefill_chunk:
@@ -269,7 +269,13 @@ class _Adaptive(Scheduler):
             if loop.limits.async_scheduling and not in_flight:
                 continue  # it was not in the last step: a worker does not know where it ends
             left = request.max_tokens - request.num_output_tokens - in_flight - 1
-            tokens, _ = loop.lookups.find(request, max(min(length, left), 0) + in_flight)
+            requests.append(request)
+            limits.append(max(min(length, left), 0) + in_flight)
+        continuations = loop.lookups.find(requests, np.array(limits, np.int64))
+        found: dict[str, LookupDraft] = {}
+        drafts: dict[str, list[int]] = {}
+        for request, row, length in zip(requests, continuations.tokens, continuations.lengths, strict=True):
+            name, tokens, in_flight = request.request_id, row[:length].tolist(), request.num_output_placeholders
             found[name] = LookupDraft(request.num_tokens, tokens)
             if in_flight:
                 drafts[name] = [-1] * (len(tokens) - in_flight)

@@ -423,7 +423,7 @@ class Walk:
             return
         alive = len(scheduler.requests) + len(scheduler.finished_req_ids)
         if loop.lookups is not None:
-            self._expect(len(loop.lookups._texts) <= alive, "texts of requests that have ended")
+            self._expect(len(loop.lookups._rows) <= alive, "texts of requests that have ended")
         self._expect(len(loop.known) <= alive, f"{len(loop.known)} requests are known, {alive} are alive")
         self._expect(len(loop._steps) <= 3, f"{len(loop._steps)} steps are open")
         self._expect(len(loop._ended) <= 2, f"{len(loop._ended)} steps are not reported")

@@ -8,20 +8,27 @@ from tests.turbospec.hosts.vllm.scheduler.test_loop import REPEATED, Request
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
 
 
+def find(lookups: Lookups, request: Request, limit: int) -> tuple[list[int], float]:
+    found = lookups.find([request], np.array([limit]))
+    return found.tokens[0, : found.lengths[0]].tolist(), float(found.scores[0])
+
+
 def test_a_text_is_indexed_as_it_grows() -> None:
     lookups, request = Lookups(), Request("a", num_prompt_tokens=8, text=REPEATED)
-    assert lookups.find(request, 3) == ([], 0.0)
+    assert find(lookups, request, 3) == ([], 0.0)
     request.num_output_tokens = 3
-    assert lookups.find(request, 3) == ([4, 5, 6], 3.0)
-    assert lookups._texts["a"].tokens == REPEATED[:11]
+    assert find(lookups, request, 3) == ([4, 5, 6], 3.0)
+    assert lookups._texts.size(lookups._rows["a"]) == 11
 
 
 def test_a_text_that_became_shorter_is_indexed_anew() -> None:
     lookups, request = Lookups(), Request("a", num_prompt_tokens=12, text=REPEATED)
-    lookups.find(request, 3)
+    find(lookups, request, 3)
     request.num_prompt_tokens, request.text = 11, [9, 9, 9, *REPEATED]
-    assert lookups.find(request, 1) == ([], 0.0)
-    assert lookups._texts["a"].tokens == [9, 9, 9, *REPEATED[:8]]
+    assert find(lookups, request, 1) == ([], 0.0)
+    assert lookups._texts.size(lookups._rows["a"]) == 11
+    request.num_output_tokens = 3
+    assert find(lookups, request, 2) == ([4, 5], 3.0), "of the text as it is now"
 
 
 def test_what_is_found_has_to_reach_past_the_tokens_that_are_not_known() -> None:

@@ -797,7 +797,7 @@ def test_a_request_that_starts_anew_is_indexed_anew() -> None:
     assert lookup is not None
     assert lookup.lengths.tolist() == [0]
     lookups.forget(["a", "nobody"])
-    assert lookups._texts == {}
+    assert lookups._rows == {}
 
 
 @pytest.mark.parametrize(("asynchronous", "found"), [(False, 5), (True, 0)])
