@@ -35,14 +35,15 @@ demo: $(READY) ## Speculation off, fixed and adaptive, side by side (a few minut
 	$(BIN)/turbospec bench --quick $(ARGS)
 
 test: $(READY) ## Run the tests, two files at a time (ARGS="-k guard" to choose)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-seed=0 $(ARGS)
 
-fuzz: $(READY) ## Ten minutes of hostile input: command lines, kills, the contract, the vLLM loop (SEED=1)
+fuzz: $(READY) ## Ten minutes of hostile input: command lines, kills, the contract, the vLLM loop, property tests (SEED=1)
 	$(BIN)/python -m tests.fuzz.replay --jobs 2
 	$(BIN)/python -m tests.fuzz.command_lines --cases 100000 --seconds 300 --seed $(SEED) --jobs 2 --keep fuzz-failures
 	$(BIN)/python -m tests.fuzz.kills --moments 12 --seed $(SEED)
 	$(BIN)/python -m tests.turbospec.fuzz.contract --steps 100000 --seed $(SEED)
 	$(BIN)/python -m tests.turbospec.hosts.vllm.fuzz_loop --steps 100000 --seed $(SEED)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m hypothesis --hypothesis-seed=$(SEED)
 
 lint: $(READY) ## Check style and types
 	$(BIN)/ruff check .
