@@ -22,6 +22,13 @@ def test_a_request_is_searched_as_it_grows() -> None:
     assert lookup.find(request_of([1, 2, 3, 4, 1, 2, 3]), 1) == ([4], 3.0)
 
 
+def test_a_draft_is_searched_with_and_not_kept() -> None:
+    lookup = NGramLookup()
+    assert lookup.find(request_of([1, 2, 3, 4, 1]), 1, [2]) == ([3], 2.0)
+    assert lookup.find(request_of([1, 2, 3, 4, 1]), 1, [5, 1, 5]) == ([1], 2.0), "the draft is text too"
+    assert lookup.find(request_of([1, 2, 3, 4, 1, 5]), 1) == ([], 0.0)
+
+
 def test_a_finished_request_is_forgotten() -> None:
     lookup = NGramLookup()
     for row_id in range(3):

@@ -72,7 +72,7 @@ class IndexedTexts:
         """Places before the free ones, at the end."""
         # Compiled here, so that the first step does not wait for it.
         row = self.begin()
-        self.find(*np.zeros((4, 1), np.int64))
+        self.find(*np.zeros((5, 1), np.int64))
         _move(unnamed(self._texts), self._texts.tokens, row, 0, LEAST_ROOM)
         self.forget(row)
 
@@ -97,7 +97,9 @@ class IndexedTexts:
         """Drop a text."""
         self._texts.rooms[row] = NOBODY
 
-    def find(self, rows: IntArray, added: IntArray, tokens: IntArray, limits: IntArray) -> Continuations:
+    def find(
+        self, rows: IntArray, added: IntArray, tokens: IntArray, limits: IntArray, drafted: IntArray
+    ) -> Continuations:
         """Add the next tokens of some texts, and search for what followed their last ones.
 
         Of equally long matches, the one that more tokens follow counts, then the latest.
@@ -107,12 +109,13 @@ class IndexedTexts:
             added: (n,) tokens to add to each.
             tokens: (Σ added,) these, text after text.
             limits: (n,) most tokens of interest; 0 for no search.
+            drafted: (n,) how many of the added tokens are a draft: the last ones, which are not kept.
         """
         n = len(rows)
         found = Continuations(np.zeros((n, int(limits.max(initial=0))), np.int64), np.zeros(n, np.int64), np.zeros(n))
-        if not _find(unnamed(self._texts), rows, added, tokens, limits, *found):
+        if not _find(unnamed(self._texts), rows, added, tokens, limits, drafted, *found):
             self._make_room(rows, self._texts.sizes[rows] + added)
-            _find(unnamed(self._texts), rows, added, tokens, limits, *found)
+            _find(unnamed(self._texts), rows, added, tokens, limits, drafted, *found)
         return found
 
     def _make_room(self, rows: IntArray, needed: IntArray) -> None:
@@ -153,23 +156,41 @@ def _move(texts: _Texts, tokens: _Places, row: int, start: int, room: int) -> No
 @compiled
 def _index(texts: _Texts, row: int, first: int) -> None:
     """Index the tokens of a text from number `first` on."""
-    start, size, table = texts.starts[row], texts.sizes[row], 2 * texts.starts[row]
-    tokens, bits = texts.tokens[start : start + size], table_bits(2 * texts.rooms[row])
-    for end in range(first + 1, size + 1):
+    start = texts.starts[row]
+    for end in range(first + 1, texts.sizes[row] + 1):
         texts.before[start + end - 1] = 0
-        if end < MIN_MATCH:
-            continue
-        key = 0
-        for i in range(end - MIN_MATCH, end):
-            key = 0x100000001B3 * key + tokens[i]
-        place = first_place(key, bits)
-        while True:
-            former = int(texts.latest[table + place])
-            if former == 0 or _matched(tokens, former, end, MIN_MATCH) == MIN_MATCH:
-                break
-            place = (place + 1) & ((1 << bits) - 1)
-        texts.before[start + end - 1] = former
-        texts.latest[table + place] = end
+        if end >= MIN_MATCH:
+            place = _place(texts, row, end)
+            texts.before[start + end - 1] = texts.latest[place]
+            texts.latest[place] = end
+
+
+@compiled
+def _cut(texts: _Texts, row: int, size: int) -> None:
+    """Remove the tokens of a text after the first `size`.
+
+    N-grams leave the hash table in the reverse of the order in which they came, so that no other was placed behind
+    them.
+    """
+    for end in range(texts.sizes[row], size, -1):
+        if end >= MIN_MATCH:
+            texts.latest[_place(texts, row, end)] = texts.before[texts.starts[row] + end - 1]
+    texts.sizes[row] = size
+
+
+@compiled
+def _place(texts: _Texts, row: int, end: int) -> int:
+    """The place in `latest` of the n-gram that ends there, or a free one for it."""
+    start, room = int(texts.starts[row]), int(texts.rooms[row])
+    tokens, key = texts.tokens[start : start + end], 0
+    for i in range(end - MIN_MATCH, end):
+        key = 0x100000001B3 * key + tokens[i]
+    place = first_place(key, table_bits(2 * room))
+    while True:
+        former = int(texts.latest[2 * start + place])
+        if former == 0 or _matched(tokens, former, end, MIN_MATCH) == MIN_MATCH:
+            return 2 * start + place
+        place = (place + 1) & (2 * room - 1)
 
 
 @compiled
@@ -188,6 +209,7 @@ def _find(
     added: IntArray,
     new_tokens: IntArray,
     limits: IntArray,
+    drafted: IntArray,
     found: IntArray,
     lengths: IntArray,
     scores: FloatArray,
@@ -210,6 +232,8 @@ def _find(
             size += added[i]
             tokens, before = texts.tokens[start : start + size], texts.before[start : start + size]
             lengths[i], scores[i] = _continuation(tokens, before, limits[i], found[i])
+        if drafted[i] > 0:
+            _cut(texts, row, texts.sizes[row] - drafted[i])
     return True
 
 

@@ -21,14 +21,14 @@ class NGramLookup:
         self._texts = IndexedTexts()
         self._rows: dict[int, int] = {}
 
-    def find(self, request: Request, limit: int) -> tuple[Sequence[int], float]:
+    def find(self, request: Request, limit: int, draft: Sequence[int] = ()) -> tuple[Sequence[int], float]:
         if not limit:
             return (), 0.0
         row = self._rows.get(request.row_id)
         if row is None:
             row = self._rows[request.row_id] = self._texts.begin()
-        new = request.tokens[self._texts.size(row) : request.num_tokens]
-        found = self._texts.find(np.array([row]), np.array([len(new)]), new, np.array([limit]))
+        new = np.append(request.tokens[self._texts.size(row) : request.num_tokens], np.array(draft, np.int64))
+        found = self._texts.find(*(np.array(each) for each in ([row], [len(new)], new, [limit], [len(draft)])))
         return found.tokens[0, : found.lengths[0]].tolist(), float(found.scores[0])
 
     def finish(self, request: Request) -> None:

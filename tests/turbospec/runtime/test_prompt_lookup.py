@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from turbospec.runtime.prompt_lookup import MAX_CANDIDATES, MAX_MATCH, MIN_MATCH, IndexedTexts
 
 
+NONE = np.zeros(1, np.int64)
+
+
 def find(texts: IndexedTexts, row: int, added: list[int], limit: int) -> tuple[list[int], float]:
     """Add tokens to one text, and search it."""
-    found = texts.find(np.array([row]), np.array([len(added)]), np.array(added, np.int64), np.array([limit]))
+    found = texts.find(np.array([row]), np.array([len(added)]), np.array(added, np.int64), np.array([limit]), NONE)
     return found.tokens[0, : found.lengths[0]].tolist(), float(found.scores[0])
 
 
@@ -73,14 +76,17 @@ def test_texts_that_grow_and_end_in_turn_are_searched_as_if_each_was_alone(data:
         alphabet = st.integers(0, data.draw(st.sampled_from([1, 3, 40, 2**31 - 1])))
         added = [data.draw(st.lists(alphabet, max_size=70)) for _ in rows]
         limits = np.array([data.draw(st.integers(0, 9)) for _ in rows], np.int64)
-        flat = np.array([token for each in added for token in each], np.int64)
-        found = texts.find(np.array(rows, np.int64), np.array([len(each) for each in added], np.int64), flat, limits)
+        flat = [token for each in added for token in each]
+        drafted = [data.draw(st.integers(0, len(each))) for each in added]
+        sizes = [len(each) for each in added]
+        found = texts.find(*(np.array(each, np.int64) for each in (rows, sizes, flat, limits, drafted)))
         for i, row in enumerate(rows):
-            known[row] += added[i]
+            searched = known[row] + added[i]
+            known[row] = searched[: len(searched) - drafted[i]]
             assert texts.size(row) == len(known[row])
-            if limits[i] and known[row] and known[row].count(known[row][-1]) <= MAX_CANDIDATES:
+            if limits[i] and searched and searched.count(searched[-1]) <= MAX_CANDIDATES:
                 tokens = found.tokens[i, : found.lengths[i]].tolist()
-                assert (tokens, found.scores[i]) == slow_search(known[row], int(limits[i]))
+                assert (tokens, found.scores[i]) == slow_search(searched, int(limits[i]))
 
 
 def test_a_search_compares_a_bounded_number_of_places() -> None:

@@ -37,7 +37,7 @@ class Lookups:
             rows[i], known = row, len(tokens)
             tokens += request.all_token_ids[self._texts.size(row) : request.num_tokens]
             added[i] = len(tokens) - known
-        return self._texts.find(rows, added, np.array(tokens, np.int64), limits)
+        return self._texts.find(rows, added, np.array(tokens, np.int64), limits, np.zeros(len(rows), np.int64))
 
     def view(self, requests: Sequence[VllmRequest], limits: IntArray, ahead: IntArray) -> LookupView:
         """What is found for the n requests of a step.
