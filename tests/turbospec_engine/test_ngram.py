@@ -69,6 +69,21 @@ def test_the_index_finds_what_a_search_of_the_whole_text_finds() -> None:
             if rng.random() < 0.5:
                 found, matched = lookup.find(request_of(tokens, seed), 6)
                 assert (matched, len(found)) == slow_search(tokens, 6)
+                draft = rng.integers(0, 12, int(rng.integers(1, 6))).tolist()
+                _, matched = lookup.find(request_of(tokens, seed), 6, draft)
+                assert matched == slow_search([*tokens, *draft], 6)[0]
+
+
+def test_a_draft_is_not_kept() -> None:
+    """In a draft that is longer than the text too."""
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        tokens = rng.integers(0, 3, int(rng.integers(1, 12))).tolist()
+        searched, untouched = IndexedText(), IndexedText()
+        searched.extend(tokens)
+        untouched.extend(tokens)
+        searched.continuation(4, rng.integers(0, 3, int(rng.integers(1, 15))).tolist())
+        assert vars(searched) == vars(untouched)
 
 
 def test_a_search_compares_a_bounded_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,13 @@ def test_what_the_request_repeats_is_found() -> None:
     assert list(lookup.find(request_of([1, 2, 3, 4, 5, 6], [9, 1, 2, 3]), 0)[0]) == []
 
 
+def test_a_draft_is_continued_and_not_kept() -> None:
+    lookup, request = SuffixLookup(), request_of([1, 2, 3, 4, 5, 6], [9, 1, 2])
+    found, _ = lookup.find(request, 2, [3, 4])
+    assert list(found) == [5, 6]
+    assert list(lookup.find(request, 1)[0]) == [3]
+
+
 def test_text_that_was_never_seen_is_not_continued() -> None:
     assert SuffixLookup().find(request_of([1, 2, 3], [4]), 5) == ([], 0.0)
 

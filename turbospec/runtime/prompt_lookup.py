@@ -36,8 +36,30 @@ class IndexedText:
             self._before.append(self._latest.get(ngram, 0))
             self._latest[ngram] = size
 
-    def continuation(self, limit: int) -> tuple[list[int], float]:
-        """Up to `limit` tokens that followed the longest match, the latest of equals, and how many tokens match."""
+    def continuation(self, limit: int, draft: Sequence[int] = ()) -> tuple[list[int], float]:
+        """Up to `limit` tokens that followed the longest match, the latest of equals, and how many tokens match.
+
+        Args:
+            limit: most tokens of interest.
+            draft: further tokens after the text, which are searched for with it and not kept.
+        """
+        if not draft:
+            return self._continuation(limit)
+        self.extend(draft)
+        found = self._continuation(limit)
+        for _ in draft:
+            self._remove_last()
+        return found
+
+    def _remove_last(self) -> None:
+        ngram, before = tuple(self.tokens[-MIN_MATCH:]), self._before.pop()
+        if before:
+            self._latest[ngram] = before
+        else:
+            self._latest.pop(ngram, None)
+        self.tokens.pop()
+
+    def _continuation(self, limit: int) -> tuple[list[int], float]:
         size = len(self.tokens)
         best = matched = found = 0
         end = self._before[-1] if self._before else 0

@@ -18,14 +18,14 @@ class NGramLookup:
     def __init__(self) -> None:
         self._texts: dict[int, IndexedText] = {}
 
-    def find(self, request: Request, limit: int) -> tuple[Sequence[int], float]:
+    def find(self, request: Request, limit: int, draft: Sequence[int] = ()) -> tuple[Sequence[int], float]:
         if not limit:
             return (), 0.0
         text = self._texts.get(request.row_id)
         if text is None:
             text = self._texts[request.row_id] = IndexedText()
         text.extend(request.tokens[len(text.tokens) : request.num_tokens].tolist())
-        return text.continuation(limit)
+        return text.continuation(limit, draft)
 
     def finish(self, request: Request) -> None:
         self._texts.pop(request.row_id, None)
