@@ -102,9 +102,7 @@ def test_random_sources_and_lengths(emit: str, llama: Pair, reference: Callable[
 
 @pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
 @pytest.mark.parametrize("blocks", [None, 24])
-def test_appended_tokens(
-    emit: str, blocks: int | None, llama: Pair, reference: Callable[[Path], Reference]
-) -> None:
+def test_appended_tokens(emit: str, blocks: int | None, llama: Pair, reference: Callable[[Path], Reference]) -> None:
     """With blocks for all drafts, and with too few."""
     plans = AppendingPlans(7)
     controller, params = Controller(plans), SamplingParams(max_tokens=MAX_TOKENS)

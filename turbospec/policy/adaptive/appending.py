@@ -1,8 +1,8 @@
 """How many tokens the look-up may append to each draft of the drafter, compiled.
 
-What it will find is known only after drafting. A token that it appends is accepted if the whole draft is and all appended
-tokens before it are, which has the probability A[i,j]. What the token gains and what its row costs both count only where
-something is found. A token is therefore allowed where
+What it will find is known only after drafting. A token that it appends is accepted if the whole draft is and all
+appended tokens before it are, which has the probability A[i,j]. What the token gains and what its row costs both count
+only where something is found. A token is therefore allowed where
 
     w_i · A[i,j]  >  λ · (seconds of one more token in the target's pass)
 

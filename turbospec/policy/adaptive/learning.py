@@ -163,6 +163,6 @@ def learn(
         if measured.append_limit_tokens > 0:
             share = appended.sum() / measured.append_limit_tokens
             server.found_share += weight * (share - server.found_share)
-        used = bool(appended.any())
-        judged, last, terms = verified_appended(drafts, of_drafter, appended), server.appended_at, Terms(*appended_terms)
+        used, last = bool(appended.any()), server.appended_at
+        judged, terms = verified_appended(drafts, of_drafter, appended), Terms(*appended_terms)
         server.appended_at = _learn_source(terms, judged, used, memory, measured.step, last, idle_factor)
