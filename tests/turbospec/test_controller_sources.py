@@ -170,7 +170,9 @@ def test_tokens_are_appended_by_a_look_up_alone() -> None:
     assert controller.stats.guard_trips == 1
 
 
-@pytest.mark.parametrize(("appended", "taught"), [([1, 0, 0], 1), ([3, 0, 0], 0), ([-1, 0, 0], 0), ([1, 0], 0)])
+@pytest.mark.parametrize(
+    ("appended", "taught"), [([1, 0, 0], 1), ([3, 0, 0], 0), ([-1, 0, 0], 0), ([1, 0], 0), ([0, 1, 0], 0)]
+)
 def test_an_outcome_says_what_was_appended(appended: list[int], taught: int) -> None:
     controller = Controller(policy := Scripted(mixed([2, 8, 5], [0, 1, 1])))
     view = a_view()

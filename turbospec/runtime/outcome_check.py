@@ -36,7 +36,7 @@ FAULTS = (
     "confidence has fewer columns than the longest draft, or is not between 0 and 1 at a proposed position",
     "request_ids is not the view's",
     "sources has another length than the view, or a value that is no Source",
-    "appended has another length than the view, or is not between 0 and drafted",
+    "appended has another length than the view, is not between 0 and drafted, or is of a draft of the look-up",
     "a field cannot be used",
 )
 """What is wrong with an outcome, by the result of `_fault`."""
@@ -113,10 +113,8 @@ def checked_outcome(outcome: StepOutcome, view: StepView, *, is_converted: bool 
                     and not _are_sources(outcome.sources, len(request_ids))
                 ):
                     fault = OTHER_SOURCES
-                appended = outcome.appended
-                if fault == VALID and appended is not None:
-                    same = len(appended) == len(request_ids)
-                    fault = VALID if same and within(appended, outcome.drafted) else OTHER_APPENDED
+                if fault == VALID and outcome.appended is not None and not _are_appended(outcome):
+                    fault = OTHER_APPENDED
     except Exception:  # a field of another type may raise anything when it is used
         fault = UNUSUAL
     if fault == VALID:
@@ -133,6 +131,14 @@ def compile_check() -> None:
     compile_for(_are_sources, one, 1)
     compile_for(within, one, one)
     compile_for(_outcome_fault, *[one] * 4, flags, one, NO_CONFIDENCE, False, 1, *[0] * 4, *[0.0] * 4)
+
+
+def _are_appended(outcome: StepOutcome) -> bool:
+    appended, sources = outcome.appended, outcome.sources
+    assert appended is not None
+    if len(appended) != len(outcome.drafted) or not within(appended, outcome.drafted):
+        return False
+    return sources is None or not appended[sources == Source.LOOKUP].any()
 
 
 @compiled
