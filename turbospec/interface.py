@@ -208,8 +208,8 @@ class StepPlan:
     """The controller's decision for one step."""
 
     draft_lengths: IntArray
-    """(n,) tokens to draft for each row of the view, 0 to its draft limit. If none are of the drafter, no drafter pass
-    runs."""
+    """(n,) tokens to draft for each row of the view, 0 to its draft limit; without those that `append_limits` allows.
+    If none are of the drafter, no drafter pass runs."""
     predicted_tokens: float = float("nan")
     """Expected tokens that the step emits, 0 or more; NaN where the policy does not predict."""
     predicted_seconds: float = float("nan")
@@ -234,6 +234,11 @@ class StepPlan:
     sources: IntArray | None = None
     """(n,) `Source` of each draft; None: the drafter makes all of them. A draft of the look-up is bounded by
     `LookupView.lengths`, not by the draft limit."""
+    append_limits: IntArray | None = None
+    """(n,) most tokens, up to `max_draft`, that the look-up appends to each draft of the drafter; None: it appends
+    none. Once the drafter is done, the engine searches for what followed the request's last tokens and its draft. It
+    appends to whole drafts only, fewer tokens where it finds fewer or its own limits leave no room. Engines that cannot
+    append ignore it. Not in a plan with a `padded_length`."""
 
     @classmethod
     def same_length(cls, view: StepView, length: int, reason: str) -> StepPlan:
@@ -305,6 +310,9 @@ class StepOutcome:
     """Requests that failed in this step."""
     sources: IntArray | None = None
     """(n,) `Source` that made each draft; None: the drafter made all of them."""
+    appended: IntArray | None = None
+    """(n,) of the draft tokens that were verified, the last ones that the look-up appended to a draft of the drafter;
+    None: none. They count in `drafted` and `proposed`."""
 
 
 class Policy(Protocol):

@@ -41,23 +41,27 @@ class Draft:
         return cls(np.zeros((size, 0), np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64))
 
     def add_copies(self, rows: IntArray, tokens: IntArray, lengths: IntArray) -> None:
-        """Add what a look-up found for requests that have no drafts yet. The copies are point masses, all to verify.
+        """Add what a look-up found after the drafts of some requests. The copies are point masses, all to verify.
 
         Args:
-            rows: (r,) the requests.
+            rows: (r,) the requests; their drafts are empty, or are verified in full.
             tokens: (r, longest) token ids, undefined past `lengths`.
             lengths: (r,) tokens of each.
         """
-        longest = int(lengths.max(initial=0))
+        copied = np.arange(tokens.shape[1]) < lengths[:, None]
+        at, place = np.nonzero(copied)
+        at, columns = rows[at], place + self.drafted[rows][at]
+        longest = int(columns.max(initial=-1)) + 1
         self.tokens = _widened(self.tokens, longest, 0)
-        self.tokens[rows, :longest] = tokens[:, :longest]
-        self.proposed[rows] = self.drafted[rows] = lengths
+        self.tokens[at, columns] = tokens[copied]
+        self.drafted[rows] += lengths
+        self.proposed[rows] = self.drafted[rows]
         if self.distribution_index is not None:
             index = self.distribution_index = _widened(self.distribution_index, longest, -1)
-            index[rows] = -1
+            index[at, columns] = -1
         if self.confidence is not None:
             confidence = self.confidence = _widened(self.confidence, longest, np.nan)
-            confidence[rows, :longest] = np.where(np.arange(longest) < lengths[:, None], 1.0, np.nan)
+            confidence[at, columns] = 1.0
 
     def take(self, rows: IntArray) -> Draft:
         """The drafts of some of the requests, in the order given."""

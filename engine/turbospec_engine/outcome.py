@@ -54,4 +54,5 @@ def step_outcome(
         step_seconds=seconds,
         waiting_requests=waiting_requests,
         sources=planned.sources,
+        appended=None if planned.appended is None else per_view_row(planned.appended[kept]),
     )

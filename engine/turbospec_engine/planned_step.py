@@ -21,6 +21,8 @@ class PlannedStep:
     """What was drafted, with one row for each row of the view."""
     sources: IntArray | None
     """(n,) `Source` of each row of the view; None where there is no look-up beside the drafter."""
+    appended: IntArray | None
+    """(n,) tokens that the look-up appended to the draft of each row of the view; None where the plan appends none."""
     batch: ScheduledBatch
     """The n requests to run: those of the view without the aborted ones, then those that arrived since."""
     view_rows: IntArray

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from turbospec import LookupView, Phase, Source, StepPlan, StepView, UserError
-from turbospec.interface import BoolArray, IntArray
+from turbospec.interface import BoolArray, FloatArray, IntArray
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.draft import Draft
 from turbospec_engine.drafter import Drafter
@@ -108,18 +108,52 @@ class StepPlanner:
             draft.add_copies(copied, found.tokens[copied], lengths[copied])
         if plan.selection is not None and draft.confidence is not None:
             draft.drafted = np.minimum(plan.selection.select(draft.proposed, draft.confidence), draft.drafted)
+        accept_draws, appended = draws[:, 2::2], None
+        if plan.append_limits is not None and view.lookup is not None:
+            appended = self._append(batch, draft, np.where(of_drafter > 0, plan.append_limits, 0))
+            accept_draws = _with_draws(accept_draws, batch, draft.drafted, appended)
         return PlannedStep(
             view=view,
             proposal=draft,
             sources=sources,
+            appended=appended,
             batch=batch,
             view_rows=np.arange(view.size),
             draft=draft,
             final_draws=draws[:, 0],
-            accept_draws=draws[:, 2::2],
+            accept_draws=accept_draws,
             draft_seconds=drafted - draft_began,
             seconds=time.perf_counter() - began,
         )
+
+    def _append(self, batch: ScheduledBatch, draft: Draft, limits: IntArray) -> IntArray:
+        """Append to whole drafts what the look-up finds after them.
+
+        Args:
+            batch: the n requests.
+            draft: of the drafter; the drafts are extended.
+            limits: (n,) most tokens to append; 0 for requests that the drafter does not draft for.
+
+        Returns:
+            (n,) tokens appended.
+        """
+        assert self._lookup is not None
+        limits = np.where((draft.drafted > 0) & (draft.drafted == draft.proposed), limits, 0)
+        for row in np.flatnonzero(limits):
+            request, drafted = batch.requests[row], int(draft.drafted[row])
+            limits[row] = min(limits[row], max(0, self._within(request, self.max_draft) - drafted))
+        drafts = [draft.tokens[row, : draft.drafted[row]].tolist() for row in range(len(limits))]
+        found = find_all(self._lookup, batch.requests, np.where(limits > 0, limits, -1), drafts)
+        rows = np.flatnonzero(found.lengths)
+        appended = found.lengths.copy()
+        for row in rows:
+            request, drafted = batch.requests[row], int(draft.drafted[row])
+            # Another request's draft may have taken the last blocks since.
+            total = self._fitting(request, drafted + int(appended[row]), drafting=False)
+            appended[row] = max(0, total - drafted)
+            self._blocks.grow(request, request.num_tokens + drafted + int(appended[row]), drafting=False)
+        draft.add_copies(rows, found.tokens[rows], appended[rows])
+        return appended
 
     def _draft_limit(self, request: Request) -> int:
         if self._drafter is None or request.phase == Phase.PREFILL:
@@ -182,3 +216,12 @@ def _checked_lengths(plan: StepPlan, view: StepView, sources: IntArray | None) -
             f"{limits.tolist()}; wrap the policy in turbospec.controller.Controller"
         )
     return lengths
+
+
+def _with_draws(draws: FloatArray, batch: ScheduledBatch, drafted: IntArray, appended: IntArray) -> FloatArray:
+    """The (n, longest draft) uniforms that decide about draft tokens, with those of appended tokens drawn."""
+    draws = np.pad(draws, ((0, 0), (0, max(0, int(drafted.max(initial=0)) - draws.shape[1]))))
+    for row in np.flatnonzero(appended):
+        if not batch.requests[row].params.greedy:
+            draws[row, drafted[row] - appended[row] : drafted[row]] = batch.requests[row].rng.random(appended[row])
+    return draws

@@ -144,3 +144,40 @@ def test_a_plan_that_drafts_from_the_look_up_is_not_reused(lengths: list[int], r
     assert (plan.reason == "plan reused") == reused
     assert plan.draft_lengths.tolist() == ([2, 0, 0] if reused else [0, 0, 0])
     assert controller.stats.guard_trips == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "fault"),
+    [
+        ([3, 8], "append_limits has another length"),
+        ([3, 8, -1], "append_limits has another length than the view, or a value"),
+        ([3, 9, 0], "append_limits has another length than the view, or a value"),
+        ([1.5, 0.0, 0.0], "append_limits is float64"),
+    ],
+)
+def test_limits_of_appended_tokens_are_checked(limits: Any, fault: str) -> None:
+    controller = Controller(Scripted(lambda view: StepPlan(np.array([2, 1, 0]), append_limits=np.array(limits))))
+    assert controller.plan(a_view()).append_limits is None
+    assert fault in str(controller.stats.last_fault)
+
+
+def test_tokens_are_appended_by_a_look_up_alone() -> None:
+    controller = Controller(Scripted(lambda view: StepPlan(view.draft_limits * 0, append_limits=np.array([1, 1, 1]))))
+    given = controller.plan(a_view()).append_limits
+    assert given is not None
+    assert given.tolist() == [1, 1, 1]
+    assert controller.plan(a_view(step=1, lookup=None)).append_limits is None
+    assert controller.stats.guard_trips == 1
+
+
+@pytest.mark.parametrize(
+    ("appended", "taught"), [([1, 0, 0], 1), ([3, 0, 0], 0), ([-1, 0, 0], 0), ([1, 0], 0), ([0, 1, 0], 0)]
+)
+def test_an_outcome_says_what_was_appended(appended: list[int], taught: int) -> None:
+    controller = Controller(policy := Scripted(mixed([2, 8, 5], [0, 1, 1])))
+    view = a_view()
+    plan = controller.plan(view)
+    sources = np.array([0, 1, 1])
+    controller.observe(make_outcome(view, plan.draft_lengths, 0, sources=sources, appended=np.array(appended)))
+    assert policy.observed == taught
+    assert controller.stats.host_faults == 1 - taught

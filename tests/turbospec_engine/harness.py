@@ -174,6 +174,25 @@ class MixedPlans(RandomPlans):
         return drafted, accepted
 
 
+@dataclass
+class AppendingPlans(MixedPlans):
+    """The same, and the look-up appends up to a random number of tokens to each draft of the drafter."""
+
+    def plan(self, view: StepView) -> StepPlan:
+        plan = super().plan(view)
+        plan.append_limits = self.rng.integers(0, min(4, view.max_draft) + 1, view.size)
+        return plan
+
+    def appended(self) -> tuple[int, int]:
+        """Appended tokens verified and accepted."""
+        verified = accepted = 0
+        for outcome in self.outcomes:
+            assert outcome.appended is not None
+            verified += int(outcome.appended.sum())
+            accepted += int(np.maximum(outcome.accepted - (outcome.drafted - outcome.appended), 0).sum())
+        return verified, accepted
+
+
 class EveryThird:
     """A look-up that finds something for every text: each token is the last one plus three. It seldom is right."""
 
@@ -181,8 +200,8 @@ class EveryThird:
         self.vocab_size = vocab_size
         self.finished: list[int] = []
 
-    def find(self, request: Request, limit: int) -> tuple[Sequence[int], float]:
-        last = int(request.tokens[request.num_tokens - 1])
+    def find(self, request: Request, limit: int, draft: Sequence[int] = ()) -> tuple[Sequence[int], float]:
+        last = int(draft[-1] if len(draft) else request.tokens[request.num_tokens - 1])
         return [(last + 3 * place) % self.vocab_size for place in range(1, limit + 1)], 2.0
 
     def finish(self, request: Request) -> None:
@@ -196,8 +215,8 @@ class Answers(EveryThird):
         super().__init__(vocab_size)
         self.texts = [[*prompt, *output] for prompt, output in zip(prompts, outputs, strict=True)]
 
-    def find(self, request: Request, limit: int) -> tuple[Sequence[int], float]:
-        text, first = self.texts[request.row_id], request.num_tokens
+    def find(self, request: Request, limit: int, draft: Sequence[int] = ()) -> tuple[Sequence[int], float]:
+        text, first = self.texts[request.row_id], request.num_tokens + len(draft)
         return [token + (token + place) % 5 // 4 for place, token in enumerate(text[first : first + limit])], 2.0
 
 

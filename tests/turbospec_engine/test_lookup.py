@@ -10,6 +10,7 @@ import pytest
 
 from tests.turbospec_engine.harness import (
     Answers,
+    AppendingPlans,
     EveryThird,
     FixedPlans,
     MixedPlans,
@@ -36,9 +37,9 @@ class Counted(EveryThird):
         super().__init__(VOCAB)
         self.searched: list[int] = []
 
-    def find(self, request, limit):  # pyright: ignore
+    def find(self, request, limit, draft=()):  # pyright: ignore
         self.searched.append(request.row_id)
-        return super().find(request, limit)
+        return super().find(request, limit, draft)
 
 
 class Outcomes:
@@ -60,6 +61,16 @@ class LookupPlans(FixedPlans):
         self.plans.append(
             StepPlan(np.minimum(view.lookup.lengths, self.longest), sources=np.full(view.size, Source.LOOKUP))
         )
+        return self.plans[-1]
+
+
+class Append(FixedPlans):
+    """Two tokens of the drafter, and up to `longest` of the look-up after them."""
+
+    def plan(self, view: StepView) -> StepPlan:
+        self.views.append(view)
+        limits = np.full(view.size, self.longest)
+        self.plans.append(StepPlan(np.minimum(2, view.draft_limits), append_limits=limits))
         return self.plans[-1]
 
 
@@ -87,6 +98,44 @@ def test_random_sources_and_lengths(emit: str, llama: Pair, reference: Callable[
         assert 0.1 * drafted < accepted < 0.95 * drafted
     assert_blocks_sound(engine)
     assert engine.allocator.num_free == engine.allocator.num_blocks
+
+
+@pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
+@pytest.mark.parametrize("blocks", [None, 24])
+def test_appended_tokens(emit: str, blocks: int | None, llama: Pair, reference: Callable[[Path], Reference]) -> None:
+    """With blocks for all drafts, and with too few."""
+    plans = AppendingPlans(7)
+    controller, params = Controller(plans), SamplingParams(max_tokens=MAX_TOKENS)
+    config = llama.config(emit=emit, max_num_batched_tokens=64, max_num_seqs=16, num_blocks=blocks)
+    prompts = random_prompts(60, longest=60, seed=9)
+    known = Engine(config, FixedPlans(longest=0)).generate(prompts, params)
+    engine = Engine(config, controller, lookup=Answers(VOCAB, prompts, [answer.token_ids for answer in known]))
+    outputs = engine.generate(prompts, params)
+    compared = reference(llama.target).compare(prompts, [output.token_ids for output in outputs], MAX_TOKENS)
+    assert not compared.different
+    assert compared.near_ties <= 2
+    assert (controller.stats.host_faults, controller.stats.guard_trips) == (0, 0)
+    verified, accepted = plans.appended()
+    assert verified > 30
+    assert 0 < accepted < verified
+    assert_blocks_sound(engine)
+    assert engine.allocator.num_free == engine.allocator.num_blocks
+
+
+def test_limits_of_appended_tokens(llama: Pair) -> None:
+    """Only drafts of the drafter are extended, within the request's own cap and its length."""
+    view_of, capped = Append(6), SamplingParams(max_tokens=8, max_draft=3, ignore_eos=True)
+    engine = Engine(llama.config(max_draft=2, max_lookup=15), view_of, lookup=EveryThird(VOCAB))
+    engine.generate([[1, 2, 3], [4, 5, 6]], [capped, SamplingParams(max_tokens=40, ignore_eos=True)])
+    for view, outcome in zip(view_of.views, view_of.outcomes, strict=True):
+        appended = outcome.appended
+        assert appended is not None
+        assert (appended <= 6).all()
+        assert (outcome.drafted[view.request_ids == 0] <= 3).all()
+        assert (outcome.drafted <= np.maximum(view.tokens_left - 1, 0)).all()
+        assert not appended[outcome.drafted == appended].any()
+        assert outcome.proposed.tolist() == outcome.drafted.tolist()
+    assert any((outcome.appended == 6).any() for outcome in view_of.outcomes)
 
 
 @pytest.mark.parametrize("emit", ["before_draft", "after_draft"])

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.turbospec_engine.harness import (
     DEVICE,
+    AppendingPlans,
     EveryThird,
     FixedPlans,
     MixedPlans,
@@ -311,6 +312,16 @@ class GatedMixture(MixedPlans):
         return plan
 
 
+@dataclass
+class GatedAppending(AppendingPlans):
+    """Appended tokens after whole drafts, others being ended by a gate."""
+
+    def plan(self, view: StepView) -> StepPlan:
+        plan = super().plan(view)
+        plan.gate = MeanGate()
+        return plan
+
+
 class HalfVerifiedMixture(MixedPlans):
     """Drafts of two sources, of which the drafter's likeliest tokens are verified."""
 
@@ -331,6 +342,10 @@ class ConfidentPrefix:
     [
         *product(PARAMS, ("model", "head"), (MixedPlans,)),
         ("top-p", "parallel", MixedPlans),
+        ("temperature", "model", AppendingPlans),
+        ("top-p", "head", AppendingPlans),
+        ("top-p", "parallel", AppendingPlans),
+        ("temperature", "model", GatedAppending),
         ("temperature", "model", GatedMixture),
         ("temperature", "model", HalfVerifiedMixture),
     ],

@@ -66,10 +66,11 @@ class StandIn:
     ) -> Any:
         assert context.dtype == np.int32
         assert len(context) <= self.depth
-        assert context.tolist() == self.texts[req_id][-len(context) :]
-        text = self.texts[req_id]
+        text, given = self.texts[req_id], context.tolist()
+        # The text's last tokens, and a draft of the drafter that may follow them.
+        assert any(given[:cut] == text[-cut:] for cut in range(1, len(given) + 1))
         for end in range(len(text) - 1, 0, -1):
-            if text[end - 1] == text[-1]:
+            if text[end - 1] == given[-1]:
                 found = text[end : end + max_spec_tokens]
                 return SimpleNamespace(token_ids=found, score=0.5 * len(found))
         return SimpleNamespace(token_ids=[], score=0.0)
@@ -96,6 +97,13 @@ def test_what_the_request_repeats_is_found() -> None:
     assert list(found) in ([4], [4, 5])
     assert 0 < score <= len(found)
     assert list(lookup.find(request_of([1, 2, 3, 4, 5, 6], [9, 1, 2, 3]), 0)[0]) == []
+
+
+def test_a_draft_is_continued_and_not_kept() -> None:
+    lookup, request = SuffixLookup(), request_of([1, 2, 3, 4, 5, 6], [9, 1, 2])
+    found, _ = lookup.find(request, 2, [3, 4])
+    assert list(found) == [5, 6]
+    assert list(lookup.find(request, 1)[0]) == [3]
 
 
 def test_text_that_was_never_seen_is_not_continued() -> None:

@@ -74,7 +74,7 @@ class StepMetrics(Collector):
             self._drafted += _at_least(outcome.drafted, positions)
             self._accepted += _at_least(outcome.accepted, positions)
         if outcome.sources is not None:
-            counts = source_counts(outcome.sources, outcome.drafted, outcome.accepted)
+            counts = source_counts(outcome.sources, outcome.drafted, outcome.accepted, outcome.appended)
             self._by_source = counts if self._by_source is None else self._by_source + counts
         emitted = int(outcome.emitted.sum())
         self._steps += 1 + outcome.reused_plan_steps

@@ -160,7 +160,7 @@ class Summary:
     def _count_sources(self, step: TraceStep) -> None:
         if step.sources is None:
             return
-        of_step = source_counts(step.sources, step.drafted, step.accepted).tolist()
+        of_step = source_counts(step.sources, step.drafted, step.accepted, step.appended).tolist()
         for source, (drafts, drafted, accepted) in zip(Source, of_step, strict=True):
             counts = self.sources.setdefault(source, SourceCounts())
             counts.drafts += drafts

@@ -105,9 +105,11 @@ class TraceStep:
     sources: (
         Annotated[list[Annotated[int, Field(ge=min(Source), le=max(Source))]], Field(max_length=MAX_REQUESTS)] | None
     ) = None
-    """Who made each draft, as in the outcome. Traces of engines with one source have none of the last three fields."""
+    """Who made each draft, as in the outcome. Traces of engines with one source have none of the last four fields."""
     lookup_lengths: DraftLengths | None = None
     lookup_scores: Annotated[list[Number], Field(max_length=MAX_REQUESTS)] | None = None
+    appended: DraftLengths | None = None
+    """Of `drafted`, the tokens that the look-up appended; None in a step whose plan allowed none."""
 
     def __post_init__(self) -> None:
         rows = (
@@ -115,7 +117,8 @@ class TraceStep:
             self.drafter_lag_tokens, self.draft_limits, self.planned, self.proposed, self.drafted, self.accepted,
             self.emitted, self.truncated,
         )  # fmt: skip
-        rows += tuple(row for row in (self.sources, self.lookup_lengths, self.lookup_scores) if row is not None)
+        of_lookup = (self.sources, self.lookup_lengths, self.lookup_scores, self.appended)
+        rows += tuple(row for row in of_lookup if row is not None)
         if any(len(row) != len(self.request_ids) for row in rows):
             raise ValueError("arrays of different lengths")
         if any(accepted > drafted for accepted, drafted in zip(self.accepted, self.drafted, strict=True)):
@@ -167,6 +170,7 @@ class TraceStep:
             sources=None if outcome.sources is None else outcome.sources.tolist(),
             lookup_lengths=None if view.lookup is None else view.lookup.lengths.tolist(),
             lookup_scores=None if view.lookup is None else view.lookup.scores.tolist(),
+            appended=None if outcome.appended is None else outcome.appended.tolist(),
         )
 
 

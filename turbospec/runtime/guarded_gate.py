@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from turbospec.interface import BoolArray, DraftGate, DraftSelection, FloatArray, IntArray
 from turbospec.runtime.contract_types import HostFault, converted, floats, integers, table
 from turbospec.runtime.kernels import compile_for, compiled
-from turbospec.runtime.outcome_check import MAX_CONFIDENCE, is_confidence
+from turbospec.runtime.outcome_check import MAX_CONFIDENCE, is_confidence, within
 
 OnFault = Callable[[str, Exception], None]
 """Called with where a fault occurred, and the exception; a `HostFault` where it is the host's."""
@@ -84,7 +84,7 @@ class GuardedSelection:
             if kept.shape != own_proposed.shape or kept.dtype.kind not in "iu":
                 raise ValueError(f"returned {kept.dtype} of shape {kept.shape}, not integers of {own_proposed.shape}")
             kept = np.array(kept, np.int64)
-            if not _within(kept, own_proposed):
+            if not within(kept, own_proposed):
                 raise ValueError("must return 0 to `proposed` tokens for each row")
         except Exception as error:
             self._on_fault("selection", error)
@@ -97,7 +97,6 @@ def compile_check() -> None:
     """Compile the checks, or load them from the cache, so that the first draft does not wait for them."""
     one = np.zeros(1, np.int64)
     compile_for(_is_pass, one, np.zeros(1), 1)
-    compile_for(_within, one, one)
     compile_for(is_confidence, np.zeros((1, 1)), one)
 
 
@@ -115,11 +114,3 @@ def _is_pass(rows: IntArray, confidence: FloatArray, size: int) -> bool:
         outside |= (rows[i] < 0) | (rows[i] >= size)
         outside |= not ((confidence[i] >= 0.0) & (confidence[i] <= MAX_CONFIDENCE))
     return not outside
-
-
-@compiled
-def _within(lengths: IntArray, limits: IntArray) -> bool:
-    for i in range(len(lengths)):  # noqa: SIM110 numba compiles a loop better than a generator
-        if lengths[i] < 0 or lengths[i] > limits[i]:
-            return False
-    return True

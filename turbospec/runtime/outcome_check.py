@@ -36,11 +36,13 @@ FAULTS = (
     "confidence has fewer columns than the longest draft, or is not between 0 and 1 at a proposed position",
     "request_ids is not the view's",
     "sources has another length than the view, or a value that is no Source",
+    "appended has another length than the view, is not between 0 and drafted, or is of a draft of the look-up",
     "a field cannot be used",
 )
 """What is wrong with an outcome, by the result of `_fault`."""
 OTHER_REQUESTS = FAULTS.index("request_ids is not the view's")
 OTHER_SOURCES = OTHER_REQUESTS + 1
+OTHER_APPENDED = OTHER_SOURCES + 1
 LAST_SOURCE = max(Source).value
 NO_CONFIDENCE: FloatArray = np.zeros((0, 0))
 MAX_CONFIDENCE = 1.001
@@ -111,6 +113,8 @@ def checked_outcome(outcome: StepOutcome, view: StepView, *, is_converted: bool 
                     and not _are_sources(outcome.sources, len(request_ids))
                 ):
                     fault = OTHER_SOURCES
+                if fault == VALID and outcome.appended is not None and not _are_appended(outcome):
+                    fault = OTHER_APPENDED
     except Exception:  # a field of another type may raise anything when it is used
         fault = UNUSUAL
     if fault == VALID:
@@ -125,7 +129,16 @@ def compile_check() -> None:
     one, flags = np.zeros(1, np.int64), np.zeros(1, np.bool_)
     compile_for(_are_equal, one, one)
     compile_for(_are_sources, one, 1)
+    compile_for(within, one, one)
     compile_for(_outcome_fault, *[one] * 4, flags, one, NO_CONFIDENCE, False, 1, *[0] * 4, *[0.0] * 4)
+
+
+def _are_appended(outcome: StepOutcome) -> bool:
+    appended, sources = outcome.appended, outcome.sources
+    assert appended is not None
+    if len(appended) != len(outcome.drafted) or not within(appended, outcome.drafted):
+        return False
+    return sources is None or not appended[sources == Source.LOOKUP].any()
 
 
 @compiled
@@ -144,6 +157,15 @@ def _are_sources(sources: IntArray, n: int) -> bool:
     for source in sources:
         bits |= source | (LAST_SOURCE - source)
     return len(sources) == n and bits >= 0
+
+
+@compiled
+def within(lengths: IntArray, limits: IntArray) -> bool:
+    """Whether each length is between 0 and its limit."""
+    for i in range(len(lengths)):  # noqa: SIM110 numba compiles a loop better than a generator
+        if lengths[i] < 0 or lengths[i] > limits[i]:
+            return False
+    return True
 
 
 @compiled

@@ -21,6 +21,7 @@ FAULTS = (
     f"predicted_tokens or predicted_seconds is neither NaN nor between 0 and {MAX_COUNT}",
     "sources has another length than the view",
     "sources has a value that is no Source",
+    "append_limits has another length than the view, or a value that is not between 0 and the view's max_draft",
 )
 """What is wrong with a plan, by the result of `_plan_fault`."""
 DRAFTER, LOOKUP = Source.DRAFTER.value, Source.LOOKUP.value
@@ -70,6 +71,13 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
         if fault:
             raise PlanFault(FAULTS[fault])
         after = limits
+    appended = plan.append_limits
+    if appended is not None:
+        if view.lookup is None or padded:
+            raise PlanFault("append_limits is given, but the view has no lookup, or the plan has a padded_length")
+        appended = _integers("append_limits", appended)
+        if len(appended) != len(limits) or not ((appended >= 0) & (appended <= view.max_draft)).all():
+            raise PlanFault(FAULTS[9])
     try:
         fault = _plan_fault(lengths, limits, after, padded, valid_steps, tokens, seconds)
     except Exception:  # another type than the contract's
@@ -77,7 +85,8 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
         fault = _plan_fault(lengths, limits, after, padded, valid_steps, tokens, seconds)
     if fault:
         raise PlanFault(FAULTS[fault])
-    return StepPlan(limits, tokens, seconds, reason, plan.gate, padded, probe, plan.selection, valid_steps, sources)
+    gate, selection = plan.gate, plan.selection
+    return StepPlan(limits, tokens, seconds, reason, gate, padded, probe, selection, valid_steps, sources, appended)
 
 
 def compile_check() -> None:

@@ -51,7 +51,7 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
         return None
     lengths = np.minimum(plan.draft_lengths, view.draft_limits)
     gate = None if plan.gate is None else plan.gate.for_next_step(lengths)
-    return replace(plan, draft_lengths=lengths, gate=gate, reason="plan reused", sources=None)
+    return replace(plan, draft_lengths=lengths, gate=gate, reason="plan reused", sources=None, append_limits=None)
 
 
 class RunningPlan(Generic[RequestId]):

@@ -38,19 +38,20 @@ class SuffixLookup:
         self._known: dict[int, int] = {}
         """Tokens of each unfinished request that are in the trees."""
 
-    def find(self, request: Request, limit: int) -> tuple[Sequence[int], float]:
+    def find(self, request: Request, limit: int, draft: Sequence[int] = ()) -> tuple[Sequence[int], float]:
         self._take_in(request)
         if not limit:
             return (), 0.0
         first = max(0, request.num_tokens - MAX_TREE_DEPTH)
-        draft = self._trees.speculate(
+        last = np.concatenate([request.tokens[first : request.num_tokens], draft])[-MAX_TREE_DEPTH:]
+        found = self._trees.speculate(
             request.row_id,
-            request.tokens[first : request.num_tokens].astype(np.int32),
+            last.astype(np.int32),
             max_spec_tokens=limit,
             max_spec_factor=MAX_DRAFT_PER_MATCH,
             min_token_prob=MIN_PROBABILITY,
         )
-        return draft.token_ids, float(draft.score)
+        return found.token_ids, float(found.score)
 
     def finish(self, request: Request) -> None:
         if request.row_id in self._known:

@@ -82,7 +82,7 @@ def record(steps: Sequence[TraceStep]) -> Recording:
         UserError: the steps are of several runs, took no time, or emitted nothing; they cannot be those of an engine;
             or a look-up drafted beside the drafter.
     """
-    if any(step.sources is not None and Source.LOOKUP in step.sources for step in steps):
+    if any((step.sources is not None and Source.LOOKUP in step.sources) or any(step.appended or ()) for step in steps):
         # What one source drafted does not tell what the other one would have.
         raise UserError(
             "the trace has drafts of a look-up beside the drafter, which cannot be replayed; simulate a scenario whose "

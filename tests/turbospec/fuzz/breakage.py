@@ -118,7 +118,7 @@ def _array(name: str, value: Any, rng: np.random.Generator) -> tuple[Any] | None
         return (np.zeros(2),)
     match rng.integers(10):
         case 0:
-            return (None,) if name not in ("confidence", "sources") else (np.zeros(3),)
+            return (None,) if name not in ("confidence", "sources", "appended") else (np.zeros(3),)
         case 1:
             return (value.tolist(),)
         case 2:

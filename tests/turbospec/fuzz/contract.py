@@ -176,6 +176,8 @@ def fault_of_outcome(outcome: Any) -> str | None:
         return "seconds"
     if outcome.sources is not None and not np.isin(outcome.sources, list(Source)).all():
         return "sources"
+    if outcome.appended is not None and not ((outcome.appended >= 0) & (outcome.appended <= outcome.drafted)).all():
+        return "appended"
     if outcome.confidence is not None:
         columns = np.arange(outcome.confidence.shape[1])
         seen = outcome.confidence[columns < outcome.proposed[:, None]]
@@ -353,6 +355,10 @@ def faults_of_plan(plan: Any, view: StepView, limits: np.ndarray) -> Iterator[st
             yield f"sources is {plan.sources!r}"
             return
         limits = np.where(plan.sources == Source.LOOKUP, view.lookup.lengths, limits)
+    if plan.append_limits is not None:
+        within = (plan.append_limits >= 0) & (plan.append_limits <= view.max_draft)
+        if view.lookup is None or plan.padded_length or len(within) != view.size or not within.all():
+            yield f"append_limits is {plan.append_limits!r}"
     if type(lengths) is not np.ndarray or lengths.dtype != np.int64 or lengths.shape != limits.shape:
         yield f"draft_lengths is {lengths!r}"
     elif (lengths < 0).any() or (lengths > limits).any():

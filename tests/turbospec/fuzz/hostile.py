@@ -69,6 +69,7 @@ class HostilePolicy:
                     "probe",
                     "selection",
                     "sources",
+                    "append_limits",
                 )
                 setattr(plan, field[rng.integers(len(field))], ANYTHING[rng.integers(len(ANYTHING))])
             case 3:

@@ -14,6 +14,7 @@ from turbospec.interface import (
     IntArray,
     LookupView,
     Phase,
+    Source,
     StepOutcome,
     StepPlan,
     StepView,
@@ -142,6 +143,7 @@ class RandomEngine:
             waiting_requests=self._count(20),
             failures=self._count(1),
             sources=None if plan.sources is None else plan.sources.copy(),
+            appended=None if plan.append_limits is None else _appended(plan, drafted, rng),
         )
 
     def _exchange_requests(self) -> None:
@@ -165,3 +167,9 @@ class RandomEngine:
         if n and self.rng.random() < EXTREMES:
             counts[self.rng.integers(n)] = MAX_COUNT
         return counts
+
+
+def _appended(plan: StepPlan, drafted: IntArray, rng: np.random.Generator) -> IntArray:
+    """Some of the last tokens of the drafter's drafts."""
+    of_drafter = True if plan.sources is None else plan.sources == Source.DRAFTER
+    return np.where(of_drafter, np.clip(drafted - 1, 0, rng.integers(0, 3)), 0)

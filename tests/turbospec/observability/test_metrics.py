@@ -12,6 +12,7 @@ from tests.turbospec.factories import make_outcome, make_view
 from turbospec.controller import ControllerStats
 from turbospec.interface import Phase, StepPlan
 from turbospec.observability.metrics import HostSeconds, StepMetrics
+from turbospec.observability.source_counts import source_counts
 
 
 def counted() -> StepMetrics:
@@ -144,3 +145,8 @@ def test_drafts_are_counted_by_source_where_there_is_a_look_up() -> None:
         for name in ("drafts", "drafted", "accepted")
     }
     assert found == {"drafts": [2, 2], "drafted": [5, 13], "accepted": [3, 4]}
+
+
+def test_what_a_look_up_appends_counts_as_its_own_draft() -> None:
+    counts = source_counts([0, 1, 0, 0], [5, 4, 2, 3], [4, 2, 1, 0], [3, 0, 1, 0])
+    assert counts.tolist() == [[3, 6, 3], [3, 8, 4]]

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from turbospec.runtime.prompt_lookup import MAX_CANDIDATES, MAX_MATCH, MIN_MATCH, IndexedTexts
 
-
 NONE = np.zeros(1, np.int64)
 
 

@@ -27,5 +27,7 @@ class Constants(NamedTuple):
     """Standard deviations by which estimates are better in the plan that an experiment is made for."""
     outcome_variance: float = 0.2
     """p · (1 − p) of a typical draft token."""
+    found_share: float = 0.5
+    """Tokens that the look-up appends, as a share of those allowed, before any is measured."""
     idle_steps: float = 200.0
     """Steps without drafts in which what is known about the drafter's acceptance decays by a factor e."""

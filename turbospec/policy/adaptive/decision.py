@@ -26,6 +26,7 @@ from turbospec.planning.objective import (
 from turbospec.planning.offers import by_request, list_offers
 from turbospec.planning.slo import max_seconds
 from turbospec.planning.token_weights import accepted_tokens, token_weights, update_tokens_per_step, weigh
+from turbospec.policy.adaptive.appending import append_limits
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.policy.adaptive.experiments import Models, PlannedStep, Requests, estimate, more_drafts, without_drafts
 from turbospec.runtime.kernels import compiled
@@ -39,6 +40,8 @@ SERVER = np.dtype(
         ("considered_at", np.int64),
         ("drafted_at", np.int64),
         ("looked_up_at", np.int64),
+        ("appended_at", np.int64),
+        ("found_share", np.float64),
     ]
 )
 
@@ -60,6 +63,10 @@ class Server(Protocol):
     """Last step in which the drafter drafted."""
     looked_up_at: int
     """Last step with a draft of the look-up."""
+    appended_at: int
+    """Last step in which the look-up appended to a draft."""
+    found_share: float
+    """Mean tokens that the look-up appended, as a share of those that the plan allowed."""
 
 
 class StepFacts(NamedTuple):
@@ -75,6 +82,8 @@ class StepFacts(NamedTuple):
     parallel_drafter: bool
     batch_drafter: bool
     first_pass_every_step: bool
+    max_draft: int
+    """Longest draft of any source."""
 
 
 class Decision(NamedTuple):
@@ -99,6 +108,8 @@ class Decision(NamedTuple):
     """What an experiment adds to the best plan's time; 0 for none."""
     experiment_gain: float
     """Tokens that the best plan would have gained, where an experiment runs."""
+    append_limits: IntArray
+    """(n,) most tokens that the look-up appends to each draft of the drafter."""
 
 
 @compiled
@@ -107,6 +118,7 @@ def decide(
     server_state: Sequence[Server],
     terms: Terms,
     lookup_terms: Terms,
+    appended_terms: Terms,
     tokens_per_step: FloatArray,
     new_rows: IntArray,
     work: FloatArray,
@@ -127,6 +139,7 @@ def decide(
         server_state: (1,) `SERVER`.
         terms: of the drafter's acceptance model.
         lookup_terms: of the look-up's.
+        appended_terms: of that of tokens which the look-up appends.
         tokens_per_step: (rows,) of each request's state; 0 where unknown.
         new_rows: of requests that have just been assigned their rows; what is there is forgotten.
         work: (4, at least n + m, K + 3) scratch space, for n requests of which a look-up found something for m.
@@ -143,6 +156,8 @@ def decide(
     weights, lag = cost.weights, requests.lag_tokens
     forget(models.drafter, new_rows)
     forget(models.lookup, new_rows)
+    appended = Terms(*appended_terms)
+    forget(appended, new_rows)
     for row in new_rows:
         tokens_per_step[row] = 0.0
     shape = sum_up(
@@ -170,7 +185,7 @@ def decide(
     if depth == 0:
         # A request that waits for its first token may draft once that is emitted.
         lengths = np.zeros(n, np.int64)
-        return Decision(lengths, lengths, 0, False, base, plain_seconds, 0.0, shape.decoding, 0, 0.0, 0.0)
+        return Decision(lengths, lengths, 0, False, base, plain_seconds, 0.0, shape.decoding, 0, 0.0, 0.0, lengths)
 
     survival, first, charged = work[0, :size, :depth], work[0, :size, -1], work[0, :size, -2]
     lag_seconds, offered = work[0, :size, -3], survival if size == n else work[3, :size, :depth]
@@ -199,7 +214,11 @@ def decide(
     accepted = accepted_tokens(survival, offers, token_weight, lengths)
     update_tokens_per_step(tokens_per_step, requests.rows, requests.phase, accepted, constants.pace_weight)
     gain = accepted.sum()
-    best = Decision(each, sources, padded, False, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0)
+    added = np.zeros(n, np.int64)
+    if len(requests.lookup_buckets) and not len(graph_lengths) and math.isinf(longest):
+        share, most = server.found_share, facts.max_draft
+        added = append_limits(appended, requests, each, sources, token_weight, costs, price, share, most)
+    best = Decision(each, sources, padded, False, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0, added)
     refused = facts.step < server.considered_at + constants.pause_steps
     if waiting or server.budget <= 0.0 or refused:
         return best
@@ -229,10 +248,14 @@ def decide(
     if not tried.worth > 0.0:
         server.considered_at = facts.step
         settled = number == 0 and more.worth < 0.0
-        return Decision(each, sources, padded, settled, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0)
+        if not settled:
+            return best
+        return Decision(each, sources, padded, True, base + gain, seconds, price, shape.decoding, 0, 0.0, 0.0, added)
     chosen, padded = tried.draft_lengths, tried.padded_length
     tokens = base + accepted_tokens(survival, offers, token_weight, chosen).sum()
     tried_seconds = plan_seconds(costs, chosen, n, padded) + catch_up_seconds(lag_seconds, chosen)
-    number, added = int(np.count_nonzero(chosen)), tried_seconds - seconds
+    number, extra = int(np.count_nonzero(chosen)), tried_seconds - seconds
     each, sources = by_request(offers, chosen)
-    return Decision(each, sources, padded, False, tokens, tried_seconds, price, shape.decoding, number, added, gain)
+    none = np.zeros(n, np.int64)
+    decoding = shape.decoding
+    return Decision(each, sources, padded, False, tokens, tried_seconds, price, decoding, number, extra, gain, none)

@@ -24,6 +24,7 @@ from turbospec.models.step_cost import (
     learn_step,
     target_features,
 )
+from turbospec.policy.adaptive.appending import verified_appended
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.policy.adaptive.decision import Server
 from turbospec.runtime.kernels import compiled
@@ -52,6 +53,8 @@ class Measured(NamedTuple):
     price: float
     experiment_seconds: float
     experiment_gain: float
+    append_limit_tokens: int
+    """Tokens that the plan allowed the look-up to append."""
 
 
 @compiled
@@ -86,8 +89,10 @@ def learn(
     server_state: Sequence[Server],
     terms: Terms,
     lookup_terms: Terms,
+    appended_terms: Terms,
     drafts: VerifiedDrafts,
     sources: IntArray,
+    appended: IntArray,
     draft_rows: IntArray,
     measured: Measured,
     memory: Memory,
@@ -96,7 +101,8 @@ def learn(
 ) -> None:
     """Learn from one outcome: budget, step cost, running means, acceptance.
 
-    `sources` are (n,) those of the drafts; empty where the drafter made all of them. The buckets of `drafts` are those
+    `sources` are (n,) those of the drafts; empty where the drafter made all of them. `appended` are (n,) tokens that
+    the look-up appended to the drafter's, empty where it appended none. The buckets of `drafts` are those
     of the look-up's scores, empty without a look-up. The other arguments are as in `decision.decide`.
     """
     measured, constants = Measured(*measured), Constants(*constants)
@@ -138,16 +144,25 @@ def learn(
     of_drafter = drafts.drafted
     if len(sources):
         of_drafter = np.where(sources == LOOKUP, 0, drafts.drafted)
+    if len(appended):
+        of_drafter = of_drafter - appended
     idle_factor = 1.0
     if probe_share > 0.0:  # without experiments nothing would correct what is forgotten
         idle_factor = math.exp(-(1 + measured.reused_plan_steps) / constants.idle_steps)
     rows, class_ids, accepted, truncated = drafts.rows, drafts.class_ids, drafts.accepted, drafts.truncated
-    made = VerifiedDrafts(rows, class_ids, np.zeros(0, np.int64), of_drafter, accepted, truncated)
+    accepted_of_it = np.minimum(accepted, of_drafter)
+    made = VerifiedDrafts(rows, class_ids, np.zeros(0, np.int64), of_drafter, accepted_of_it, truncated)
     used = passes > 0 or bool(of_drafter.any())
     server.drafted_at = _learn_source(terms, made, used, memory, measured.step, server.drafted_at, idle_factor)
     if len(drafts.buckets):
-        of_lookup = drafts.drafted - of_drafter
+        of_lookup = np.where(of_drafter > 0, 0, drafts.drafted)
         made = VerifiedDrafts(rows, class_ids, drafts.buckets, of_lookup, accepted, truncated)
         used = bool(of_lookup.any())
         last = server.looked_up_at
         server.looked_up_at = _learn_source(lookup_terms, made, used, memory, measured.step, last, idle_factor)
+        if measured.append_limit_tokens > 0:
+            share = appended.sum() / measured.append_limit_tokens
+            server.found_share += weight * (share - server.found_share)
+        used, last = bool(appended.any()), server.appended_at
+        judged, terms = verified_appended(drafts, of_drafter, appended), Terms(*appended_terms)
+        server.appended_at = _learn_source(terms, judged, used, memory, measured.step, last, idle_factor)

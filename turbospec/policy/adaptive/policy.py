@@ -26,15 +26,15 @@ from turbospec.runtime.kernels import unnamed
 from turbospec.runtime.plans_in_flight import PlansInFlight
 
 NO_TARGET = np.zeros(0)
-NO_LENGTHS = ONE_SOURCE = np.zeros(0, np.int64)
+NO_LENGTHS = ONE_SOURCE = NONE_APPENDED = np.zeros(0, np.int64)
 SCRATCH_COLUMNS = 3
 """Columns of the scratch space beside those of the K positions."""
 
 
-_Record = tuple[StepView, IntArray, IntArray, int, float, float, float]
+_Record = tuple[StepView, IntArray, IntArray, int, float, float, float, int]
 """A planned step until its outcome arrives: its view; (n,) rows of the requests' state; (n,) buckets of what the
 look-up found, empty without one; the last step that may reuse the plan; λ; seconds that an experiment adds to the best
-plan (0 for none), and tokens that the best plan would gain."""
+plan (0 for none); tokens that the best plan would gain; tokens that the look-up may append."""
 
 
 class AdaptivePolicy:
@@ -52,7 +52,8 @@ class AdaptivePolicy:
         self.cost = initial_cost(latency)
         self.server: Any = np.zeros(1, SERVER)
         self.server["considered_at"] = -self.constants.pause_steps
-        self.server["drafted_at"] = self.server["looked_up_at"] = -1
+        self.server["drafted_at"] = self.server["looked_up_at"] = self.server["appended_at"] = -1
+        self.server["found_share"] = self.constants.found_share
         self.tpot_slo: TpotSlo | None = None
         self.ttft_slo: TtftSlo | None = None
         self._constants = unnamed(self.constants)
@@ -74,6 +75,7 @@ class AdaptivePolicy:
         if len(self._tokens_per_step) < slots.capacity:
             self.acceptance.model.grow(slots.capacity)
             self.lookup.grow(slots.capacity)
+            self.appended.grow(slots.capacity)
             self._tokens_per_step = np.resize(self._tokens_per_step, slots.capacity)
         if self.tpot_slo is not None:
             self.tpot_slo.reset(new, slots.capacity)
@@ -101,12 +103,14 @@ class AdaptivePolicy:
             view.parallel_drafter,
             view.batch_drafter,
             view.first_pass_every_step,
+            view.max_draft if self.config.max_draft is None else min(view.max_draft, self.config.max_draft),
         )
         decided = decide(
             self.cost,
             self.server,
             unnamed(self.acceptance.model.terms),
             unnamed(self.lookup.terms),
+            unnamed(self.appended.terms),
             self._tokens_per_step,
             new,
             self._work,
@@ -121,12 +125,13 @@ class AdaptivePolicy:
             self._constants,
         )
         lengths, sources, padded, settled, tokens, seconds, price, decoding, drafting, extra_seconds, best_gain = (
-            decided
+            decided[:-1]
         )
+        append_limits = decided[-1]
         experiment = extra_seconds != 0.0
         valid_steps = self.constants.pause_steps if settled else 1
-        last_step = view.step + valid_steps - 1
-        self._records.put(view.step, (view, rows, buckets, last_step, price, extra_seconds, best_gain))
+        last_step, allowed = view.step + valid_steps - 1, int(append_limits.sum())
+        self._records.put(view.step, (view, rows, buckets, last_step, price, extra_seconds, best_gain, allowed))
         return StepPlan(
             lengths,
             tokens,
@@ -136,13 +141,14 @@ class AdaptivePolicy:
             probe=experiment,
             valid_steps=valid_steps,
             sources=None if view.lookup is None else sources,
+            append_limits=append_limits if allowed else None,
         )
 
     def observe(self, outcome: StepOutcome) -> None:
         record = self._records.last(outcome.step)
         if record is None:
             return
-        view, rows, buckets, last_step, price, extra_seconds, best_gain = record
+        view, rows, buckets, last_step, price, extra_seconds, best_gain, allowed = record
         if outcome.step > last_step or len(outcome.drafted) != len(rows):
             return  # the step was planned again for another batch
         if self.ttft_slo is not None:
@@ -167,14 +173,17 @@ class AdaptivePolicy:
             price,
             extra_seconds,
             best_gain,
+            0 if outcome.appended is None else allowed,
         )
         learn(
             self.cost,
             self.server,
             unnamed(self.acceptance.model.terms),
             unnamed(self.lookup.terms),
+            unnamed(self.appended.terms),
             cast(VerifiedDrafts, drafts),
             ONE_SOURCE if outcome.sources is None else outcome.sources,
+            NONE_APPENDED if outcome.appended is None else outcome.appended,
             outcome.draft_rows,
             cast(Measured, measured),
             unnamed(self.acceptance.memory),
@@ -186,6 +195,7 @@ class AdaptivePolicy:
         """Make the models of a drafter, for drafts of up to `max_draft` tokens, and scratch space."""
         self.acceptance = AcceptanceModel(max_draft, idle_memory=self.constants.idle_steps)
         self.lookup = lookup_model(self.acceptance.slots.capacity)
+        self.appended = lookup_model(self.acceptance.slots.capacity)
         self._tokens_per_step = np.zeros(self.acceptance.slots.capacity)
         self._work = np.zeros((4, 64, max_draft + SCRATCH_COLUMNS))
         self._counts, self._sums = np.zeros((max_draft + 1, BINS), np.int64), np.zeros((max_draft + 1, BINS))

@@ -23,7 +23,10 @@ class TwoSources:
     of_drafter: float = 0.6
     of_long: float = 0.97
     of_short: float = 0.2
+    of_appended: float | None = None
+    """Of tokens appended to an accepted draft, which are found after every other draft; None: it cannot append."""
     pass_seconds: float = 3e-4
+    token_seconds: float = 2e-5
     seconds: float = 0.0
     tokens: int = 0
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
@@ -49,18 +52,25 @@ class TwoSources:
         right = np.where(looked_up, np.where(view.lookup.scores > 8, self.of_long, self.of_short), self.of_drafter)
         accepted = np.minimum(self.rng.geometric(1.0 - right) - 1, plan.draft_lengths)
         own = np.where(looked_up, 0, plan.draft_lengths)
+        appended = np.zeros(view.size, np.int64)
+        if self.of_appended is not None and plan.append_limits is not None:
+            appended = np.where((own > 0) & (self.rng.random(view.size) < 0.5), plan.append_limits, 0)
+            more = np.minimum(self.rng.geometric(1.0 - self.of_appended, view.size) - 1, appended)
+            accepted += np.where(accepted == plan.draft_lengths, more, 0)
+        drafted = plan.draft_lengths + appended
         rows = np.array([int((own > depth).sum()) for depth in range(int(own.max()))], np.int64)
-        tokens = view.size + int(plan.draft_lengths.sum())
+        tokens = view.size + int(drafted.sum())
         drafting = self.pass_seconds * len(rows)
-        seconds = 8e-3 + 2e-5 * tokens + drafting
+        seconds = 8e-3 + self.token_seconds * tokens + drafting
         self.seconds += seconds
         self.tokens += int((accepted + 1).sum())
         controller.observe(
             make_outcome(
                 view,
-                plan.draft_lengths,
+                drafted,
                 accepted,
                 sources=plan.sources,
+                appended=None if self.of_appended is None or plan.append_limits is None else appended,
                 draft_rows=rows,
                 tokens_batched=tokens,
                 draft_seconds=drafting,
@@ -163,3 +173,53 @@ def test_a_look_up_that_finds_nothing_changes_no_plan() -> None:
 def test_a_cap_on_drafts_holds_for_the_look_up_too() -> None:
     engine = TwoSources(a_policy(max_draft=3))
     assert max(int(plan.draft_lengths.max()) for plan in engine.run(100, 4, [20, 0])) == 3
+
+
+def allowed(plans: list[StepPlan]) -> float:
+    """Mean tokens that may be appended, over rows for which the drafter drafts."""
+    limits = [plan.append_limits for plan in plans]
+    drafting = [(plan.draft_lengths > 0) & (plan.sources == Source.DRAFTER) for plan in plans]
+    total = sum(int(each[rows].sum()) for each, rows in zip(limits, drafting, strict=True) if each is not None)
+    return total / max(sum(int(rows.sum()) for rows in drafting), 1)
+
+
+def test_tokens_are_appended_as_far_as_they_are_accepted() -> None:
+    right = allowed(TwoSources(a_policy(), of_appended=0.97).run(400, 6, [0])[200:])
+    half = allowed(TwoSources(a_policy(), of_appended=0.5).run(400, 6, [0])[200:])
+    wrong = allowed(TwoSources(a_policy(), of_appended=0.02).run(400, 6, [0])[200:])
+    assert right > 3.0, "the drafter leaves room for four"
+    assert 0.5 < half < right
+    assert wrong < 0.5
+
+
+def test_fewer_tokens_are_appended_where_they_take_longer_to_verify() -> None:
+    cheap = allowed(TwoSources(a_policy(), of_appended=0.7).run(400, 6, [0])[200:])
+    dear = allowed(TwoSources(a_policy(), of_appended=0.7, token_seconds=2e-4).run(400, 6, [0])[200:])
+    assert dear < 0.5 * cheap
+
+
+def test_appending_raises_the_token_rate() -> None:
+    rates: list[float] = []
+    for of_appended in (None, 0.9):
+        engine = TwoSources(a_policy(), of_appended=of_appended)
+        engine.run(500, 4, [0])
+        rates.append(engine.tokens / engine.seconds)
+    assert rates[1] > 1.03 * rates[0]
+
+
+def test_what_is_appended_does_not_teach_the_drafters_acceptance() -> None:
+    lengths: list[float] = []
+    for of_appended in (None, 0.02, 0.97):
+        plans = TwoSources(a_policy(), of_appended=of_appended).run(600, 6, [0])[300:]
+        lengths.append(float(np.mean([plan.draft_lengths.mean() for plan in plans])))
+    assert max(lengths) - min(lengths) < 0.3
+
+
+def test_nothing_is_appended_within_an_slo_or_to_a_padded_draft() -> None:
+    within = TwoSources(a_policy(tpot_slo_ms=9.0), of_appended=0.97).run(60, 4, [0])
+    assert allowed(within) == 0.0
+    policy = a_policy()
+    TwoSources(policy, of_appended=0.97).run(60, 4, [0])
+    view = make_view(4, step=60, max_draft=8, draft_limits=np.full(4, 5), lookup=LookupView(*np.zeros((2, 4))))
+    view = replace(view, graph_lengths=(0, 1, 2, 3), lookup=LookupView(np.zeros(4, np.int64), np.zeros(4)))
+    assert policy.plan(view).append_limits is None
