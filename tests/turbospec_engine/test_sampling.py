@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.turbospec_engine.harness import (
     DEVICE,
-    AppendingPlans,
     EveryThird,
     FixedPlans,
     MixedPlans,
@@ -35,7 +34,7 @@ from turbospec.policy.adaptive_verification.policy import (
     VllmAdaptiveVerificationConfig,
     VllmAdaptiveVerificationPolicy,
 )
-from turbospec_engine import Engine, SamplingParams
+from turbospec_engine import Engine, SamplingParams, planning
 from turbospec_engine.draft import Draft
 from turbospec_engine.drafter import ParallelDrafter, sequential
 from turbospec_engine.lookup import Lookup
@@ -312,9 +311,17 @@ class GatedMixture(MixedPlans):
         return plan
 
 
-@dataclass
+class AppendingPlans(FixedPlans):
+    """`longest` tokens of the drafter, and up to two more of the look-up."""
+
+    def plan(self, view: StepView) -> StepPlan:
+        plan = super().plan(view)
+        plan.append_limits = np.full(view.size, 2)
+        return plan
+
+
 class GatedAppending(AppendingPlans):
-    """Appended tokens after whole drafts, others being ended by a gate."""
+    """Only drafts that a gate does not end are appended to."""
 
     def plan(self, view: StepView) -> StepPlan:
         plan = super().plan(view)
@@ -342,10 +349,6 @@ class ConfidentPrefix:
     [
         *product(PARAMS, ("model", "head"), (MixedPlans,)),
         ("top-p", "parallel", MixedPlans),
-        ("temperature", "model", AppendingPlans),
-        ("top-p", "head", AppendingPlans),
-        ("top-p", "parallel", AppendingPlans),
-        ("temperature", "model", GatedAppending),
         ("temperature", "model", GatedMixture),
         ("temperature", "model", HalfVerifiedMixture),
     ],
@@ -360,6 +363,36 @@ def test_mixtures_of_sources(
         drafted, accepted = played.counts(source)
         assert 0.02 * drafted < accepted < 0.95 * drafted
     assert p_value(observed, exact(reference(small.target), params)) > REJECT
+
+
+FOUR_TOKENS = SamplingParams(max_tokens=4, ignore_eos=True, temperature=1.3, top_k=5)
+"""The prompt's step emits the first token: one token of the drafter and one appended need as many as this."""
+
+
+@pytest.mark.parametrize(
+    ("drafter", "plans"),
+    [("model", AppendingPlans), ("head", AppendingPlans), ("parallel", AppendingPlans), ("model", GatedAppending)],
+)
+def test_appended_tokens(
+    drafter: str, plans: type[AppendingPlans], small: Pair, reference: Callable[[Path], Reference]
+) -> None:
+    played = plans(longest=1)
+    observed = sample(small, FOUR_TOKENS, played, drafter=drafter_of(small, drafter), lookup=EveryThird(VOCAB))
+    counts = [(each.drafted - each.appended, each.appended, each.accepted) for each in played.outcomes]
+    accepted = sum(int(np.maximum(accepted - own, 0)[own > 0].sum()) for own, _, accepted in counts)
+    assert 20 < accepted < 0.95 * sum(int(appended.sum()) for _, appended, _ in counts)
+    assert p_value(observed, exact(reference(small.target), FOUR_TOKENS)) > REJECT
+
+
+def test_appended_tokens_that_are_accepted_without_a_draw_are_caught(
+    small: Pair, reference: Callable[[Path], Reference], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_draws(draws: np.ndarray, batch: Any, drafted: np.ndarray, appended: np.ndarray) -> np.ndarray:
+        return np.pad(draws, ((0, 0), (0, int(drafted.max()))))
+
+    monkeypatch.setattr(planning, "_with_draws", no_draws)
+    observed = sample(small, FOUR_TOKENS, AppendingPlans(longest=1), lookup=EveryThird(VOCAB))
+    assert p_value(observed, exact(reference(small.target), FOUR_TOKENS)) < REJECT
 
 
 def test_copies_verified_as_if_the_drafter_had_drawn_them_are_caught(
