@@ -73,6 +73,8 @@ class LookupView:
     scores: FloatArray
     """How good the match is, 0 or more: tokens that match, or the accepted length that the look-up expects. Only its
     order of magnitude is used, and always of the same look-up."""
+    appends: bool = False
+    """Whether the engine can append what the look-up finds after a draft of the drafter (`StepPlan.append_limits`)."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -237,8 +239,8 @@ class StepPlan:
     append_limits: IntArray | None = None
     """(n,) most tokens, up to `max_draft`, that the look-up appends to each draft of the drafter; None: it appends
     none. Once the drafter is done, the engine searches for what followed the request's last tokens and its draft. It
-    appends to whole drafts only, fewer tokens where it finds fewer or its own limits leave no room. Engines that cannot
-    append ignore it. Not in a plan with a `padded_length`."""
+    appends to whole drafts only, fewer tokens where it finds fewer or its own limits leave no room. Only where
+    `LookupView.appends`, and not in a plan with a `padded_length`."""
 
     @classmethod
     def same_length(cls, view: StepView, length: int, reason: str) -> StepPlan:

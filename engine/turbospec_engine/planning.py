@@ -66,7 +66,7 @@ class StepPlanner:
             prefill_tokens=int(np.array(batch.num_tokens, np.int64)[phase == Phase.PREFILL].sum()),
             draft_before_emit=self._config.emit == "after_draft",
             parallel_drafter=drafter.parallel if drafter else False,
-            lookup=None if found is None else LookupView(found.lengths, found.scores),
+            lookup=None if found is None else LookupView(found.lengths, found.scores, appends=True),
         )
         self._next_step += 1
         return view
@@ -109,7 +109,7 @@ class StepPlanner:
         if plan.selection is not None and draft.confidence is not None:
             draft.drafted = np.minimum(plan.selection.select(draft.proposed, draft.confidence), draft.drafted)
         accept_draws, appended = draws[:, 2::2], None
-        if plan.append_limits is not None and view.lookup is not None:
+        if plan.append_limits is not None:
             appended = self._append(batch, draft, np.where(of_drafter > 0, plan.append_limits, 0))
             accept_draws = _with_draws(accept_draws, batch, draft.drafted, appended)
         return PlannedStep(

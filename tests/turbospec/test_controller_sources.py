@@ -30,7 +30,7 @@ class Scripted:
 
 def lookup_of(lengths: Any, scores: Any = None) -> LookupView:
     found = np.array(lengths)
-    return LookupView(found, np.full(len(found), 4.0) if scores is None else np.array(scores))
+    return LookupView(found, np.full(len(found), 4.0) if scores is None else np.array(scores), appends=True)
 
 
 def a_view(**change: Any) -> StepView:
@@ -167,6 +167,9 @@ def test_tokens_are_appended_by_a_look_up_alone() -> None:
     assert given is not None
     assert given.tolist() == [1, 1, 1]
     assert controller.plan(a_view(step=1, lookup=None)).append_limits is None
+    controller = Controller(Scripted(lambda view: StepPlan(view.draft_limits * 0, append_limits=np.array([1, 1, 1]))))
+    assert controller.plan(a_view(lookup=replace(lookup_of([0, 0, 0]), appends=False))).append_limits is None
+    assert "appends nothing" in controller.stats.last_fault
     assert controller.stats.guard_trips == 1
 
 

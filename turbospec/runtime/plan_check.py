@@ -73,8 +73,8 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
         after = limits
     appended = plan.append_limits
     if appended is not None:
-        if view.lookup is None or padded:
-            raise PlanFault("append_limits is given, but the view has no lookup, or the plan has a padded_length")
+        if view.lookup is None or not view.lookup.appends or padded:
+            raise PlanFault("append_limits is given, but the engine appends nothing, or the plan has a padded_length")
         appended = _integers("append_limits", appended)
         if len(appended) != len(limits) or not ((appended >= 0) & (appended <= view.max_draft)).all():
             raise PlanFault(FAULTS[9])

@@ -93,7 +93,7 @@ def checked_view(view: StepView, *, is_converted: bool = False) -> StepView:
             lookup = view.lookup
             if lookup is not None and fault == VALID:
                 fault = UNUSUAL
-                if type(lookup) is LookupView:
+                if type(lookup) is LookupView and type(lookup.appends) is bool:
                     fault = _lookup_fault(lookup.lengths, lookup.scores, view.phase, view.max_draft)
     except Exception:  # a field of another type may raise anything when it is used
         fault = UNUSUAL

@@ -84,7 +84,9 @@ def in_other_types(struct: Struct, rng: np.random.Generator) -> Struct:
                 rng.integers(3)
             ]
         elif kind == "LookupView | None":
-            changes[field.name] = LookupView(value.lengths.astype(np.int32), value.scores.astype(np.float32))
+            changes[field.name] = LookupView(
+                value.lengths.astype(np.int32), value.scores.astype(np.float32), value.appends
+            )
         elif kind == "int":
             changes[field.name] = np.int64(value)
         elif kind == "float":

@@ -357,7 +357,13 @@ def faults_of_plan(plan: Any, view: StepView, limits: np.ndarray) -> Iterator[st
         limits = np.where(plan.sources == Source.LOOKUP, view.lookup.lengths, limits)
     if plan.append_limits is not None:
         within = (plan.append_limits >= 0) & (plan.append_limits <= view.max_draft)
-        if view.lookup is None or plan.padded_length or len(within) != view.size or not within.all():
+        if (
+            view.lookup is None
+            or not view.lookup.appends
+            or plan.padded_length
+            or len(within) != view.size
+            or not within.all()
+        ):
             yield f"append_limits is {plan.append_limits!r}"
     if type(lengths) is not np.ndarray or lengths.dtype != np.int64 or lengths.shape != limits.shape:
         yield f"draft_lengths is {lengths!r}"

@@ -88,7 +88,7 @@ class RandomEngine:
     def _lookup(self, phase: IntArray) -> LookupView:
         rng, n = self.rng, len(phase)
         found = rng.integers(0, self.max_draft + 1, n) * (rng.random(n) < 0.5) * (phase != Phase.PREFILL)
-        return LookupView(found.astype(np.int64), rng.exponential(10.0, n) * (found > 0))
+        return LookupView(found.astype(np.int64), rng.exponential(10.0, n) * (found > 0), bool(rng.random() < 0.5))
 
     def outcome(self, view: StepView, plan: StepPlan) -> StepOutcome:
         """A plan of this view as if it had been run, its gate and selection included."""

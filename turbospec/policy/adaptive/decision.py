@@ -82,8 +82,8 @@ class StepFacts(NamedTuple):
     parallel_drafter: bool
     batch_drafter: bool
     first_pass_every_step: bool
-    max_draft: int
-    """Longest draft of any source."""
+    longest_appended: int
+    """Longest draft with appended tokens; 0 where the engine appends none."""
 
 
 class Decision(NamedTuple):
@@ -215,8 +215,8 @@ def decide(
     update_tokens_per_step(tokens_per_step, requests.rows, requests.phase, accepted, constants.pace_weight)
     gain = accepted.sum()
     added = np.zeros(n, np.int64)
-    if len(requests.lookup_buckets) and not len(graph_lengths) and math.isinf(longest):
-        share, most = server.found_share, facts.max_draft
+    if facts.longest_appended > 0 and not len(graph_lengths) and math.isinf(longest):
+        share, most = server.found_share, facts.longest_appended
         added = append_limits(appended, requests, each, sources, token_weight, costs, price, share, most)
     best = Decision(each, sources, padded, False, base + gain, seconds, price, shape.decoding, number, 0.0, 0.0, added)
     refused = facts.step < server.considered_at + constants.pause_steps

@@ -83,11 +83,14 @@ class AdaptivePolicy:
         if self.ttft_slo is not None:
             self.ttft_slo.reset(new, slots.capacity)
             self.ttft_slo.record_arrivals(view, rows, new)
-        found, buckets = NO_LENGTHS, ONE_BUCKET
+        found, buckets, longest_appended = NO_LENGTHS, ONE_BUCKET, 0
         if view.lookup is not None:
             found, buckets = view.lookup.lengths, score_buckets(view.lookup.scores)
+            if view.lookup.appends:
+                longest_appended = view.max_draft
             if self.config.max_draft is not None:
                 found = np.minimum(found, self.config.max_draft)
+                longest_appended = min(longest_appended, self.config.max_draft)
         if n + len(found) > self._work.shape[1]:
             self._work = np.zeros((4, 2 * (n + len(found)), self._work.shape[2]))
         if view.graph_lengths is not self._graph_lengths:
@@ -103,7 +106,7 @@ class AdaptivePolicy:
             view.parallel_drafter,
             view.batch_drafter,
             view.first_pass_every_step,
-            view.max_draft if self.config.max_draft is None else min(view.max_draft, self.config.max_draft),
+            longest_appended,
         )
         decided = decide(
             self.cost,

@@ -37,7 +37,8 @@ class TwoSources:
         scores = np.resize(np.array(matches, float), n)
         found = np.where(scores > 0, 8, 0)
         for step in range(first, first + steps):
-            view = make_view(n, step=step, max_draft=8, draft_limits=np.full(n, 5), lookup=LookupView(found, scores))
+            lookup = LookupView(found, scores, appends=self.of_appended is not None)
+            view = make_view(n, step=step, max_draft=8, draft_limits=np.full(n, 5), lookup=lookup)
             plan = controller.plan(view)
             self._serve(controller, view, plan)
             plans.append(plan)
@@ -220,6 +221,9 @@ def test_nothing_is_appended_within_an_slo_or_to_a_padded_draft() -> None:
     assert allowed(within) == 0.0
     policy = a_policy()
     TwoSources(policy, of_appended=0.97).run(60, 4, [0])
-    view = make_view(4, step=60, max_draft=8, draft_limits=np.full(4, 5), lookup=LookupView(*np.zeros((2, 4))))
-    view = replace(view, graph_lengths=(0, 1, 2, 3), lookup=LookupView(np.zeros(4, np.int64), np.zeros(4)))
-    assert policy.plan(view).append_limits is None
+    policy.server["budget"] = 0.0  # nor is anything appended in an experiment
+    nothing = LookupView(np.zeros(4, np.int64), np.zeros(4), appends=True)
+    view = make_view(4, step=60, max_draft=8, draft_limits=np.full(4, 5), lookup=nothing)
+    assert policy.plan(view).append_limits is not None
+    assert policy.plan(replace(view, graph_lengths=(0, 1, 2, 3))).append_limits is None
+    assert policy.plan(replace(view, lookup=replace(nothing, appends=False))).append_limits is None
