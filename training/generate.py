@@ -44,7 +44,9 @@ def main(
     prompt_length: Annotated[int, typer.Option(help="Prompt tokens, taken from the training text.")] = 96,
     new_tokens: Annotated[int, typer.Option(help="Tokens generated after each prompt.")] = 160,
     seed: Annotated[int, typer.Option(help="Seed of the prompts and the sampling.")] = 13,
-    temperature: Annotated[list[float] | None, typer.Option(help="By default 0, 0.7 and 1; repeat for several.")] = None,
+    temperature: Annotated[
+        list[float] | None, typer.Option(help="By default 0, 0.7 and 1; repeat for several.")
+    ] = None,
     cache: Path = CACHE,
 ) -> None:
     """Generate; three prompts in four are code."""
