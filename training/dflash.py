@@ -53,9 +53,10 @@ class Attention(nn.Module):
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
         width, self.head_dim = config.hidden_size, config.head_dim
+        kv_heads = config.num_key_value_heads or config.num_attention_heads
         self.q_proj = nn.Linear(width, config.num_attention_heads * self.head_dim, bias=False)
-        self.k_proj = nn.Linear(width, config.num_key_value_heads * self.head_dim, bias=False)
-        self.v_proj = nn.Linear(width, config.num_key_value_heads * self.head_dim, bias=False)
+        self.k_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
+        self.v_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
         self.o_proj = nn.Linear(config.num_attention_heads * self.head_dim, width, bias=False)
         self.q_norm = Qwen3RMSNorm(self.head_dim, config.rms_norm_eps)
         self.k_norm = Qwen3RMSNorm(self.head_dim, config.rms_norm_eps)
@@ -154,27 +155,28 @@ def loss_on(
 def head_config(target: LlamaForCausalLM) -> Qwen3Config:
     """The shape of a head for a target, with what vLLM reads."""
     theirs = target.config
-    return Qwen3Config(
-        architectures=["DFlashDraftModel"],
-        vocab_size=theirs.vocab_size,
-        hidden_size=theirs.hidden_size,
-        intermediate_size=INTERMEDIATE,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=theirs.num_attention_heads,
-        num_key_value_heads=KV_HEADS,
-        head_dim=theirs.head_dim,
-        max_position_embeddings=theirs.max_position_embeddings,
-        rms_norm_eps=theirs.rms_norm_eps,
-        rope_parameters=theirs.rope_parameters,
-        tie_word_embeddings=True,
-        bos_token_id=theirs.bos_token_id,
-        eos_token_id=theirs.eos_token_id,
-        pad_token_id=theirs.pad_token_id,
-        dtype="bfloat16",
-        block_size=1 + POSITIONS,
-        num_target_layers=theirs.num_hidden_layers,
-        dflash_config={"mask_token_id": MASK_TOKEN, "target_layer_ids": list(TARGET_LAYERS)},
-    )
+    fields = {
+        "architectures": ["DFlashDraftModel"],
+        "vocab_size": theirs.vocab_size,
+        "hidden_size": theirs.hidden_size,
+        "intermediate_size": INTERMEDIATE,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": theirs.num_attention_heads,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": theirs.head_dim,
+        "max_position_embeddings": theirs.max_position_embeddings,
+        "rms_norm_eps": theirs.rms_norm_eps,
+        "rope_parameters": theirs.rope_parameters,
+        "tie_word_embeddings": True,
+        "bos_token_id": theirs.bos_token_id,
+        "eos_token_id": theirs.eos_token_id,
+        "pad_token_id": theirs.pad_token_id,
+        "dtype": "bfloat16",
+        "block_size": 1 + POSITIONS,
+        "num_target_layers": theirs.num_hidden_layers,
+        "dflash_config": {"mask_token_id": MASK_TOKEN, "target_layer_ids": list(TARGET_LAYERS)},
+    }
+    return Qwen3Config.from_dict(fields)
 
 
 def export(head: BlockHead, target: LlamaForCausalLM, tokenizer: Path, folder: Path) -> None:

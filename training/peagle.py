@@ -109,10 +109,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, length: int, starts: Tenso
         length: of the text.
         starts: (drafts,).
     """
-    text, drafts = zip(*(part.tensor_split([length], dim=2) for part in (query, key, value)), strict=True)
-    of_text = F.scaled_dot_product_attention(*text, is_causal=True)
+    text_query, text_key, text_value = (part[:, :, :length] for part in (query, key, value))
+    query, key, value = (part[:, :, length:] for part in (query, key, value))
+    of_text = F.scaled_dot_product_attention(text_query, text_key, text_value, is_causal=True)
     own = torch.full((POSITIONS - 1, POSITIONS - 1), -torch.inf).triu(1)
-    return torch.cat([of_text, attend_drafts(*drafts, *text[1:], starts, own)], dim=2)
+    return torch.cat([of_text, attend_drafts(query, key, value, text_key, text_value, starts, own)], dim=2)
 
 
 def loss_on(
