@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaPreTrainedModel, LlamaRMSNorm, LlamaRotaryEmbedding
 
 from turbospec import UserError
@@ -16,30 +16,20 @@ DEFAULT_LAYERS = 3
 MEND = "use a head trained for this target"
 
 
-class HeadConfig(Protocol):
-    """A head's config; each kind has a class of its own, for which transformers' Auto classes make its model."""
-
-    kind: ClassVar[str]
-    """What errors call a head, with its article."""
-    target_layers: Any
-    """The head reads the hidden states that enter these layers of the target; None: a choice by their number."""
-    hidden_size: int
-    vocab_size: int
-    rms_norm_eps: float
-    max_position_embeddings: int
-
-
 class Head(LlamaPreTrainedModel):
     """What all heads have. None has an embedding of its own: it reads the target's."""
 
-    config: HeadConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    config: Any
+    """Of a class of its own for each kind, for which transformers' Auto classes make its model. `kind` is what errors
+    call a head, with its article; the head reads the hidden states that enter the `target_layers` of the target, where
+    None is a choice by their number."""
 
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, config: PretrainedConfig) -> None:
         super().__init__(config)
-        width, layers = config.hidden_size, len(config.target_layers or range(DEFAULT_LAYERS))
+        width, layers = self.config.hidden_size, len(self.config.target_layers or range(DEFAULT_LAYERS))
         self.fc = nn.Linear(layers * width, width, bias=False)
-        self.norm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
-        self.rotary_emb = LlamaRotaryEmbedding(config)  # pyright: ignore[reportArgumentType]
+        self.norm = LlamaRMSNorm(width, eps=self.config.rms_norm_eps)
+        self.rotary_emb = LlamaRotaryEmbedding(self.config)
 
     def target_layers(self, num_layers: int) -> tuple[int, ...]:
         """The layers that the head reads of a target with `num_layers` layers; by default vLLM's choice."""

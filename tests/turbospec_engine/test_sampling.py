@@ -60,7 +60,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     perturbed(model, 0.4).save_pretrained(folder / "drafter")
     write_head(folder / "head", model.config, DRAFTED, seed=6, initializer_range=0.05)
     write_parallel_head(folder / "parallel", model.config, seed=6, initializer_range=0.5)
-    write_dflash_head(folder / "dflash", model.config, seed=6, initializer_range=0.5)
+    write_dflash_head(folder / "dflash", model.config, seed=3, initializer_range=0.5)
     for role in ("target", "drafter"):
         PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder / role)
     return Pair(folder / "target", folder / "drafter")

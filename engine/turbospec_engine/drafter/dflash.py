@@ -41,7 +41,7 @@ class DFlashDrafter(OnePassDrafter):
 
     def _draft_logits(self, drafting: Sequence[Request], planned: IntArray) -> tuple[torch.Tensor, int]:
         known = np.array([request.num_tokens for request in drafting]) - 1
-        lacking = known - [request.draft_computed for request in drafting]
+        lacking = known - np.array([request.draft_computed for request in drafting])
         tables = block_table([request.draft_block_ids for request in drafting])
         self._add_context(RaggedBatch(lacking, known, tables), block_table([request.block_ids for request in drafting]))
         blocks = RaggedBatch(planned + 1, known + planned + 1, tables, causal=False)
