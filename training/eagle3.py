@@ -28,7 +28,8 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, Lla
 from training.batches import Windows
 from training.corpus import CACHE
 from training.export import write_tokenizer
-from training.loop import Budget, Run, token_progress
+from training.heads import learn, read_target
+from training.loop import Budget, Run
 from training.tokenizer import stream
 from training.train import with_generated
 
@@ -137,17 +138,13 @@ def loss_on(
         tokens: (batch, length).
         drafted: ids of the draft vocabulary.
     """
-    with torch.no_grad():
-        read = target(input_ids=tokens, output_hidden_states=True, use_cache=False)
-        features = torch.cat([read.hidden_states[layer] for layer in target_layers(target.config)], dim=-1)
-        embedded = target.get_input_embeddings()(tokens)
-        logits = read.logits.float()
-        first_choice = logits.argmax(-1)
-        wanted = logits[..., drafted].softmax(-1)
+    features, logits = read_target(target, tokens, target_layers(target.config))
+    embedded = target.get_input_embeddings()(tokens).detach().float()
+    first_choice, wanted = logits.argmax(-1), logits[..., drafted].softmax(-1)
     starts = tokens.shape[1] - 1 - STEPS
     loss, agreement = torch.zeros(()), []
     with torch.autocast("cpu", torch.bfloat16):
-        for step, guessed in enumerate(head.predictions(features[:, :starts].float(), embedded[:, 1:].float(), rotary)):
+        for step, guessed in enumerate(head.predictions(features[:, :starts], embedded[:, 1:], rotary)):
             goal = slice(step + 1, step + 1 + starts)
             flat = guessed.float().flatten(0, 1)
             loss = loss + STEP_WEIGHT**step * F.cross_entropy(flat, wanted[:, goal].flatten(0, 1))
@@ -206,19 +203,12 @@ def main(
     export(head, model, chosen, cache / "tokenizer", out / "eagle3-untrained")
     budget = Budget(tokens, None if deadline_minutes is None else 60.0 * deadline_minutes)
     run = Run(head, "lm_head", ADAMW_RATE, budget, batch * length, cache / "eagle3-state.pt")
-    smoothed: np.ndarray | None = None
-    with token_progress() as bar:
-        task = bar.add_task("agreement", total=tokens // 1000, completed=run.done.tokens // 1000)
-        for step in run.steps():
-            loss, agreement = loss_on(head, model, rotary, windows.at(step), drafted)
-            run.learn(loss)
-            smoothed = np.array(agreement) if smoothed is None else 0.97 * smoothed + 0.03 * np.array(agreement)
-            shown = " ".join(f"{rate:.3f}" for rate in smoothed)
-            bar.update(task, completed=run.done.tokens // 1000, description=f"agreement {shown}")
+
+    def loss_at(step: int) -> tuple[Tensor, list[float]]:
+        return loss_on(head, model, rotary, windows.at(step), drafted)
+
+    learn(run, tokens, "agreement", loss_at)
     export(head, model, chosen, cache / "tokenizer", out / "eagle3")
-    typer.echo(f"{run.done.tokens} tokens in {run.done.step} steps")
-    if smoothed is not None:
-        typer.echo(f"agreement by position {np.round(smoothed, 3).tolist()}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from turbospec import StepOutcome, StepPlan, StepView
 from turbospec_bench.text_quality import ends_in_loop
 from turbospec_engine import Engine, EngineConfig, Models, SamplingParams
 
-HEADS = ("eagle3", "peagle")
+HEADS = ("eagle3", "peagle", "dflash")
 DRAFT_LENGTH = 8
 TEMPERATURES = (0.0, 0.7)
 

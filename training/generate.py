@@ -44,22 +44,25 @@ def main(
     prompt_length: Annotated[int, typer.Option(help="Prompt tokens, taken from the training text.")] = 96,
     new_tokens: Annotated[int, typer.Option(help="Tokens generated after each prompt.")] = 160,
     seed: Annotated[int, typer.Option(help="Seed of the prompts and the sampling.")] = 13,
+    temperature: Annotated[
+        list[float] | None, typer.Option(help="By default 0, 0.7 and 1; repeat for several.")
+    ] = None,
     cache: Path = CACHE,
 ) -> None:
-    """Generate with temperatures 0, 0.7 and 1.0; three prompts in four are code."""
+    """Generate; three prompts in four are code."""
     target = LlamaForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
     draw = np.random.default_rng(seed)
     streams = [stream("train", "code", cache)] * 3 + [stream("train", "prose", cache)]
     out.mkdir(parents=True, exist_ok=True)
-    for temperature in (0.0, 0.7, 1.0):
+    for each in temperature or (0.0, 0.7, 1.0):
         pieces: list[np.ndarray] = []
-        for number in track(range(0, rows, batch), description=f"temperature {temperature}"):
+        for number in track(range(0, rows, batch), description=f"temperature {each}"):
             chosen = [streams[(number + row) % len(streams)] for row in range(min(batch, rows - number))]
             first = [int(draw.integers(len(tokens) - prompt_length)) for tokens in chosen]
             starts = np.stack([t[s : s + prompt_length] for t, s in zip(chosen, first, strict=True)])
-            texts = continuations(target, torch.from_numpy(starts.astype(np.int64)), new_tokens, temperature, number)
+            texts = continuations(target, torch.from_numpy(starts.astype(np.int64)), new_tokens, each, number)
             pieces.append(texts.numpy().astype(np.uint16).reshape(-1))
-        np.save(out / f"temperature-{temperature}.npy", np.concatenate(pieces))
+        np.save(out / f"temperature-{each}.npy", np.concatenate(pieces))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import json
 from pathlib import Path
 from typing import Annotated, cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 import typer
@@ -29,7 +28,8 @@ from training.batches import Windows
 from training.corpus import CACHE
 from training.eagle3 import Attention, Layer, target_layers
 from training.export import write_tokenizer
-from training.loop import Budget, Run, token_progress
+from training.heads import attend_drafts, draft_losses, learn, read_target, starts_at
+from training.loop import Budget, Run
 from training.tokenizer import stream
 from training.train import with_generated
 
@@ -109,20 +109,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, length: int, starts: Tenso
         length: of the text.
         starts: (drafts,).
     """
-    text_key, text_value = key[:, :, :length], value[:, :, :length]
-    of_text = F.scaled_dot_product_attention(query[:, :, :length], text_key, text_value, is_causal=True)
-    query, own_key, own_value = (part[:, :, length:] for part in (query, key, value))
-    later = torch.arange(length) > starts.repeat_interleave(POSITIONS - 1)[:, None]
-    before = (query @ text_key.transpose(-1, -2)).masked_fill(later, -torch.inf)
-    # (batch, heads, drafts, POSITIONS - 1, …)
-    shape = (len(starts), POSITIONS - 1)
-    query, own_key, own_value = (part.unflatten(2, shape) for part in (query, own_key, own_value))
-    own = query @ own_key.transpose(-1, -2) + torch.full((shape[1], shape[1]), -torch.inf).triu(1)
-    weights = torch.cat([before, own.flatten(2, 3)], dim=-1) * query.shape[-1] ** -0.5
-    weights = weights.softmax(-1).to(value.dtype)
-    seen = weights[..., :length] @ text_value
-    seen = seen + (weights[..., length:].unflatten(2, shape) @ own_value).flatten(2, 3)
-    return torch.cat([of_text, seen], dim=2)
+    text_query, text_key, text_value = (part[:, :, :length] for part in (query, key, value))
+    query, key, value = (part[:, :, length:] for part in (query, key, value))
+    of_text = F.scaled_dot_product_attention(text_query, text_key, text_value, is_causal=True)
+    own = torch.full((POSITIONS - 1, POSITIONS - 1), -torch.inf).triu(1)
+    return torch.cat([of_text, attend_drafts(query, key, value, text_key, text_value, starts, own)], dim=2)
 
 
 def loss_on(
@@ -135,33 +126,19 @@ def loss_on(
         starts: (drafts,), each at most length - POSITIONS.
     """
     output = target.get_parameter("model.embed_tokens.weight").detach().float()
-    with torch.no_grad():
-        read = target(input_ids=tokens, output_hidden_states=True, use_cache=False)
-        features = torch.cat([read.hidden_states[layer] for layer in target_layers(target.config)], dim=-1)
-        embedded = output[tokens]
-        logits = read.logits[:, 1:].float()
-        wanted = logits.softmax(-1)
+    features, logits = read_target(target, tokens, target_layers(target.config))
+    logits, embedded = logits[:, 1:], output[tokens[:, 1:]]
     length = tokens.shape[1] - 1
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = head(features[:, :-1].float(), embedded[:, 1:], output[MASK_TOKEN], starts, rotary)
+        hidden = head(features[:, :-1], embedded, output[MASK_TOKEN], starts, rotary)
         guessed = F.linear(hidden, output).float()
-    loss = F.cross_entropy(guessed[:, :length].flatten(0, 1), wanted.flatten(0, 1))
+    loss = F.cross_entropy(guessed[:, :length].flatten(0, 1), logits.softmax(-1).flatten(0, 1))
     drafts = torch.cat(
         [guessed[:, starts, None], guessed[:, length:].unflatten(1, (len(starts), POSITIONS - 1))], dim=2
     )
-    goals = starts[:, None] + torch.arange(POSITIONS)
-    for depth in range(1, POSITIONS):
-        there = F.cross_entropy(drafts[:, :, depth].flatten(0, 1), wanted[:, goals[:, depth]].flatten(0, 1))
-        loss = loss + POSITION_WEIGHT**depth * there
-    agrees = drafts.argmax(-1) == logits.argmax(-1)[:, goals]
-    accepted = agrees.cumprod(-1).float().mean((0, 1))
-    return loss / sum(POSITION_WEIGHT**depth for depth in range(POSITIONS)), accepted.tolist()
-
-
-def starts_at(step: int, length: int, seed: int) -> Tensor:
-    """(STARTS,) positions that drafts begin at in all windows of a step."""
-    draw = np.random.default_rng((seed, step))
-    return torch.from_numpy(np.sort(draw.choice(length - POSITIONS + 1, STARTS, replace=False)))
+    losses, accepted = draft_losses(drafts, logits, starts)
+    weights = POSITION_WEIGHT ** torch.arange(POSITIONS)
+    return (loss + (losses * weights)[1:].sum()) / weights.sum(), accepted
 
 
 def begin_as(head: ParallelHead, folder: Path) -> None:
@@ -229,19 +206,12 @@ def main(
         begin_as(head, init)
     budget = Budget(tokens, None if deadline_minutes is None else 60.0 * deadline_minutes)
     run = Run(head, "mask_hidden", ADAMW_RATE, budget, batch * length, cache / "peagle-state.pt")
-    smoothed: np.ndarray | None = None
-    with token_progress() as bar:
-        task = bar.add_task("accepted", total=tokens // 1000, completed=run.done.tokens // 1000)
-        for step in run.steps():
-            loss, accepted = loss_on(head, model, rotary, windows.at(step), starts_at(step, length, seed))
-            run.learn(loss)
-            smoothed = np.array(accepted) if smoothed is None else 0.97 * smoothed + 0.03 * np.array(accepted)
-            shown = " ".join(f"{rate:.2f}" for rate in smoothed)
-            bar.update(task, completed=run.done.tokens // 1000, description=f"accepted {shown}")
+
+    def loss_at(step: int) -> tuple[Tensor, list[float]]:
+        return loss_on(head, model, rotary, windows.at(step), starts_at(step, STARTS, length - POSITIONS, seed))
+
+    learn(run, tokens, "accepted", loss_at)
     export(head, model, cache / "tokenizer", out / "peagle")
-    typer.echo(f"{run.done.tokens} tokens in {run.done.step} steps")
-    if smoothed is not None:
-        typer.echo(f"accepted up to each position {np.round(smoothed, 3).tolist()}")
 
 
 if __name__ == "__main__":

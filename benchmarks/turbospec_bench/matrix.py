@@ -26,7 +26,8 @@ PAIRS: Pairings = (
     ("code", "mismatched"),
     ("code", "n-gram"),
 )
-NAMED_PAIRS: Pairings = (("code", "eagle3"), ("code", "peagle"), *product(ANSWERED_KINDS, ("good", "n-gram")))
+HEADS = ("eagle3", "peagle", "dflash")
+NAMED_PAIRS: Pairings = (*product(("code",), HEADS), *product(ANSWERED_KINDS, ("good", "n-gram")))
 """Measured only where their name that the full table lacks is chosen."""
 CONCURRENCIES = (1, 8, 32)
 
@@ -41,7 +42,7 @@ FULL_POLICIES = (OFF, *_STATIC, "ema-tiers", "goodput", ADAPTIVE)
 QUICK_POLICIES = (OFF, "static-3", "static-15", "ema-tiers", ADAPTIVE)
 EMIT_AFTER_DRAFT = ("static-15:after_draft", "adaptive:after_draft")
 """Show what drafting before a step's tokens are emitted does to the first token."""
-NOT_IN_TRANSFORMERS = ("n-gram", "eagle3", "peagle")
+NOT_IN_TRANSFORMERS = ("n-gram", *HEADS)
 """Drafters that transformers' assisted generation does not take as a model. Nor does it force an answer."""
 TRANSFORMERS_POLICIES = tuple(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", "constant", "heuristic", "confidence"))
 """Assisted generation in transformers, one request at a time."""

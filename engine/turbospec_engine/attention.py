@@ -36,6 +36,8 @@ class RaggedBatch:
     """(rows,) tokens of each row in the cache once this pass has written its own."""
     block_tables: IntArray
     """(rows, blocks) ids of each row's blocks, padded with 0."""
+    causal: bool = True
+    """Whether a token attends to its row's tokens up to itself; otherwise to all of them."""
 
     @property
     def positions(self) -> IntArray:
@@ -84,7 +86,7 @@ class GatheredRows:
         query_lens, context_lens = batch.query_lens[rows], batch.context_lens[rows]
         # Padding repeats a row's last query: its result is written several times, always with the same value.
         columns = np.minimum(np.arange(query_lens.max()), query_lens[:, None] - 1)
-        last_seen = (context_lens - query_lens)[:, None] + columns
+        last_seen = (context_lens - query_lens)[:, None] + columns if batch.causal else context_lens[:, None] - 1
         mask = np.arange(context_lens.max()) <= last_seen[:, None, :, None]
         self.tokens = torch.from_numpy(batch.query_starts[rows][:, None] + columns).to(device)
         self.slots = on_device(batch.context_slots(rows, block_size), device)
@@ -114,6 +116,7 @@ class KernelRows:
             store.block_size,
             store.block_stride,
             store.shape.kv_heads,
+            batch.causal,
         )
 
     def attend(self, query: torch.Tensor, store: KVStore, layer: int, scale: float, out: torch.Tensor) -> None:
@@ -130,7 +133,8 @@ class LongRow:
         self.span = slice(start, start + length)
         self.slots = on_device(batch.context_slots(np.array([row]), block_size), device)
         self.mask = None
-        if context > length:
+        self.is_causal = batch.causal and context == length
+        if batch.causal and context > length:
             mask = np.arange(context) <= np.arange(context - length, context)[:, None]
             self.mask = torch.from_numpy(mask[None, None]).to(device)
 
@@ -140,7 +144,7 @@ class LongRow:
             store.keys[layer][self.slots].transpose(1, 2),
             store.values[layer][self.slots].transpose(1, 2),
             attn_mask=self.mask,
-            is_causal=self.mask is None,
+            is_causal=self.is_causal,
             scale=scale,
             enable_gqa=query.shape[1] != store.shape.kv_heads,
         )

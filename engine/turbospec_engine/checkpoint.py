@@ -19,7 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 
 from turbospec import UserError
 from turbospec.files import read_json
-from turbospec_engine import eagle3_head
+from turbospec_engine import dflash_head, eagle3_head
+from turbospec_engine.dflash_head import DFlashConfig
 from turbospec_engine.eagle3_head import Eagle3Config
 from turbospec_engine.parallel_head import ParallelConfig, named_mask_token
 
@@ -34,7 +35,11 @@ WEIGHTS_IN_A_BYTE = 2
 FLOATS = ("BF16", "F16", "F32", "F64")
 """Types of weights that can be converted to the engine's."""
 SHOWN_NAMES = 3
+PICKLED_MASK = "mask_embedding.pt"
+"""Some DFlash heads have an embedding of the mask token in this file, in place of the target's."""
 TRIAL = "def f(x): return x"
+HEADS = {"eagle": "an EAGLE head", "dflash": "a DFlash head"}
+"""What the names of heads' architectures contain, and what errors call them."""
 
 
 def load_model(
@@ -48,7 +53,7 @@ def load_model(
         dtype: type of its weights in memory.
         device: where they go.
         attention: name of an implementation that is registered with transformers; None: transformers' own choice.
-        heads: whether the folder may hold an EAGLE-3 or a parallel head; the model is then a `Head`.
+        heads: whether the folder may hold a head; the model is then a `Head`.
 
     Raises:
         UserError: the folder has no such model, or its weights are not those that its config describes: some are
@@ -58,12 +63,17 @@ def load_model(
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     with _one_line(f"{folder}: cannot load the {role}", "name a checkpoint of a causal language model"):
         config = AutoConfig.from_pretrained(folder, **options)
-        eagle = [name for name in config.architectures or () if "eagle" in str(name).lower()]
-        if eagle and heads and eagle[0] in eagle3_head.ARCHITECTURES:
-            kind = Eagle3Config if named_mask_token(config) is None else ParallelConfig
+        if family := next((f for f in HEADS for name in config.architectures or () if f in str(name).lower()), None):
+            kind = _head_kind(config) if heads else None
+            if kind is None:
+                raise UserError(
+                    f"{folder}: {HEADS[family]}, which this engine cannot run as {role}; name a causal model"
+                )
+            if kind is DFlashConfig and (folder / PICKLED_MASK).exists():
+                raise UserError(
+                    f"{folder}: a DFlash head with {PICKLED_MASK}, which may run code; use another checkpoint"
+                )
             config = kind.of(config)
-        elif eagle:
-            raise UserError(f"{folder}: an EAGLE head, which this engine cannot run as {role}; name a causal model")
         _check_size(role, folder, config)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -138,6 +148,16 @@ def _one_line(failed: str, mend: str) -> Iterator[None]:
 def _reason(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def _head_kind(config: PretrainedConfig) -> type[Eagle3Config | ParallelConfig | DFlashConfig] | None:
+    """The config of the kind of head that a config describes; None for a kind that the engine does not run."""
+    architecture = (config.architectures or [None])[0]
+    if architecture == dflash_head.ARCHITECTURE:
+        return DFlashConfig
+    if architecture in eagle3_head.ARCHITECTURES:
+        return Eagle3Config if named_mask_token(config) is None else ParallelConfig
+    return None
 
 
 def _check_files(role: str, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""EAGLE-3 heads: the model, what it has in common with other heads, and whether a head fits a target.
+"""EAGLE-3 heads: the model, and what its config has in common with that of parallel heads.
 
 A head is one decoder layer (Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
 Training-Time Test", 2025). At position t it reads hidden states of the target there and the embedding of token t + 1,
@@ -8,7 +8,6 @@ target's. The names of weights and config fields are those that vLLM loads.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -17,14 +16,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Pr
 from transformers.models.llama.modeling_llama import (
     LlamaAttention,
     LlamaMLP,
-    LlamaPreTrainedModel,
     LlamaRMSNorm,
-    LlamaRotaryEmbedding,
 )
 
 from turbospec import UserError
 from turbospec_engine.attention import PagedAttention
-from turbospec_engine.hidden_states import HiddenStates
+from turbospec_engine.head import Head
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 """What a config calls a head of this kind."""
@@ -36,17 +33,13 @@ VARIANTS: dict[str, object] = {
     "logit_scale": 1.0,
 }
 """Config fields that change what a head computes, and the values that are implemented."""
-DEFAULT_LAYERS = 3
-"""Number of the target's layers that a head reads if its config does not name them."""
 
 
-class HeadConfig(LlamaConfig):
-    """A head's config; each kind has a class of its own, for which transformers' Auto classes make its model."""
+class EagleConfig(LlamaConfig):
+    """Of an EAGLE-3 or a parallel head."""
 
     kind: ClassVar[str]
-    """What errors call a head, with its article."""
     target_layers: Any = None
-    """Layers of the target whose hidden states the head reads; None: a choice by the target's number of layers."""
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> Self:
@@ -71,7 +64,7 @@ class HeadConfig(LlamaConfig):
         return head
 
 
-class Eagle3Config(HeadConfig):
+class Eagle3Config(EagleConfig):
     """Of an EAGLE-3 head."""
 
     model_type = "turbospec_eagle3"
@@ -88,7 +81,7 @@ class Eagle3Config(HeadConfig):
 class Eagle3Layer(nn.Module):
     """The decoder layer. Its attention reads the embedding and the hidden state, each normalised, side by side."""
 
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, config: EagleConfig) -> None:
         super().__init__()
         self.input_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.hidden_norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
@@ -104,53 +97,6 @@ class Eagle3Layer(nn.Module):
         both = torch.cat([self.input_layernorm(embedded), self.hidden_norm(hidden)], dim=-1)
         hidden = hidden + self.self_attn(both, **attention)[0]
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
-
-
-class Head(LlamaPreTrainedModel):
-    """What all heads have. None has an embedding of its own: it reads the target's."""
-
-    config_class = HeadConfig  # pyright: ignore[reportAssignmentType]
-    config: HeadConfig  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def __init__(self, config: HeadConfig) -> None:
-        super().__init__(config)
-        width, layers = config.hidden_size, len(config.target_layers or range(DEFAULT_LAYERS))
-        self.fc = nn.Linear(layers * width, width, bias=False)
-        self.norm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
-        self.rotary_emb = LlamaRotaryEmbedding(config)
-
-    def target_layers(self, num_layers: int) -> tuple[int, ...]:
-        """The layers that the head reads of a target with `num_layers` layers; by default vLLM's choice."""
-        return tuple(self.config.target_layers or (2, num_layers // 2, num_layers - 3))
-
-    def hidden_states(self, target: PreTrainedModel, num_blocks: int, block_size: int) -> HiddenStates:
-        """Room for the hidden states that the head reads, in as many blocks as the target's KV cache has."""
-        config = target.config.get_text_config()
-        return HiddenStates(
-            self.target_layers(config.num_hidden_layers),
-            config.hidden_size,
-            num_blocks,
-            block_size,
-            dtype=target.dtype,
-            device=target.device,
-        )
-
-    @abstractmethod
-    def forward(
-        self, embedded: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
-    ) -> torch.Tensor:
-        """One pass over ragged rows.
-
-        Args:
-            embedded: (tokens, width) embeddings of the tokens that follow each position.
-            hidden: (tokens, width) what `fc` makes of the target's hidden states, or what the head has in their place.
-            positions: (tokens,).
-            paged: the rows.
-
-        Returns:
-            (tokens, width) hidden states.
-        """
-        ...
 
 
 class Eagle3Head(Head):
@@ -171,6 +117,11 @@ class Eagle3Head(Head):
         self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
         self.post_init()
 
+    def check_fits(self, target: PreTrainedModel, folder: object) -> None:
+        super().check_fits(target, folder)
+        if not torch.equal(self.token_ids.sort().values, self.t2d.nonzero().flatten()):
+            raise UserError(f"{folder}: d2t and t2d of the EAGLE-3 head name different tokens; use another checkpoint")
+
     @property
     def token_ids(self) -> torch.Tensor:
         """(draft vocabulary,) the target's id of each token that the head predicts."""
@@ -179,6 +130,17 @@ class Eagle3Head(Head):
     def forward(
         self, embedded: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
     ) -> torch.Tensor:
+        """One pass over ragged rows.
+
+        Args:
+            embedded: (tokens, width) embeddings of the tokens that follow each position.
+            hidden: (tokens, width) what `fc` makes of the target's hidden states, or what the head has in their place.
+            positions: (tokens,).
+            paged: the rows.
+
+        Returns:
+            (tokens, width) hidden states.
+        """
         rotation = self.rotary_emb(hidden[None], positions[None])
         return self.midlayer(
             embedded[None], hidden[None], position_embeddings=rotation, attention_mask=None, paged=paged
@@ -193,26 +155,3 @@ class Eagle3Head(Head):
 
 
 AutoModelForCausalLM.register(Eagle3Config, Eagle3Head)
-
-
-def check_fits(head: Head, target: PreTrainedModel, folder: object) -> None:
-    """Check that a head can read a target's hidden states and predict its tokens.
-
-    Raises:
-        UserError: their sizes differ, or an EAGLE-3 head's maps between the vocabularies contradict each other.
-    """
-    config = target.config.get_text_config()
-    kind = head.config.kind
-    mend = "use a head trained for this target"
-    for name, what in (("hidden_size", "width"), ("vocab_size", "vocabulary")):
-        ours, theirs = getattr(head.config, name), getattr(config, name)
-        if ours != theirs:
-            raise UserError(f"{folder}: {kind} for a target of {what} {ours}, not {theirs}; {mend}")
-    layers = head.target_layers(config.num_hidden_layers)
-    if min(layers) < 0 or max(layers) >= config.num_hidden_layers:
-        raise UserError(
-            f"{folder}: {kind} that reads the layers {', '.join(map(str, layers))}, but the target has "
-            f"{config.num_hidden_layers}; {mend}"
-        )
-    if isinstance(head, Eagle3Head) and not torch.equal(head.token_ids.sort().values, head.t2d.nonzero().flatten()):
-        raise UserError(f"{folder}: d2t and t2d of the EAGLE-3 head name different tokens; use another checkpoint")

@@ -14,7 +14,7 @@ from turbospec import UserError
 from turbospec_engine.attention import ATTENTION
 from turbospec_engine.checkpoint import eos_token_ids, load_model, load_tokenizer
 from turbospec_engine.config import EngineConfig
-from turbospec_engine.eagle3_head import Head, check_fits
+from turbospec_engine.head import Head
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Models:
             drafter = _load("drafter", config.drafter, config, heads=True)
             head = isinstance(drafter, Head)
             if head:
-                check_fits(drafter, target, config.drafter)
+                drafter.check_fits(target, config.drafter)
             # Heads are often published without a tokenizer.
             if not head or (Path(config.drafter) / "tokenizer.json").exists():
                 _check_same_vocabulary(config, tokenizer, load_tokenizer("drafter", Path(config.drafter)))

@@ -40,6 +40,8 @@ class PagedRows(NamedTuple):
     block_stride: int
     """Numbers of `keys` from one block to the next."""
     kv_heads: int
+    causal: bool
+    """Whether a query attends to its row's keys up to its own; otherwise to all of them."""
 
 
 @njit(fastmath=True, inline="always")
@@ -60,7 +62,7 @@ def _exp(x):
 
 @njit(parallel=True, fastmath=True, cache=True)
 def _paged_attention(query, keys, values, rows, scale, head_parts, out):
-    block_tables, query_starts, query_lens, context_lens, block_size, block_stride, kv_heads = rows
+    block_tables, query_starts, query_lens, context_lens, block_size, block_stride, kv_heads, causal = rows
     group = query.shape[1] // kv_heads
     head_dim = query.shape[2]
     shape = (block_size, kv_heads, head_dim)
@@ -90,7 +92,7 @@ def _paged_attention(query, keys, values, rows, scale, head_parts, out):
         for head in range(first_head, last_head):
             for index in range(group * length):
                 scores = weights[head - first_head, index]
-                visible = context - length + index // group + 1
+                visible = context - length + index // group + 1 if causal else context
                 largest = scores[0]
                 for position in range(visible):
                     largest = max(largest, scores[position])
@@ -134,7 +136,7 @@ def _paged_attention(query, keys, values, rows, scale, head_parts, out):
 def paged_attention(
     query: FloatArray, keys: FloatArray, values: FloatArray, rows: PagedRows, scale: float, out: FloatArray
 ) -> None:
-    """Causal attention of ragged rows over blocks, float32.
+    """Attention of ragged rows over blocks, float32.
 
     Args:
         query: (tokens, heads, head_dim); a row's queries are its context's last tokens.

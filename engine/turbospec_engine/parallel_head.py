@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from turbospec_engine.attention import PagedAttention
-from turbospec_engine.eagle3_head import Eagle3Layer, Head, HeadConfig
+from turbospec_engine.eagle3_head import Eagle3Layer, EagleConfig
+from turbospec_engine.head import Head
 
 MASK_FIELDS = ("mask_token_id", "pard_token", "ptd_token_id")
 """Config fields that may name the mask token, in vLLM's order."""
@@ -27,7 +28,7 @@ def named_mask_token(config: PretrainedConfig) -> Any:
     return next((token for name in MASK_FIELDS if (token := getattr(config, name, None)) is not None), None)
 
 
-class ParallelConfig(HeadConfig):
+class ParallelConfig(EagleConfig):
     """Of a parallel head."""
 
     model_type = "turbospec_parallel"
@@ -63,6 +64,7 @@ class ParallelHead(Head):
     def forward(
         self, embedded: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
     ) -> torch.Tensor:
+        """One pass over ragged rows; arguments and result as those of `Eagle3Head.forward`."""
         options: dict[str, Any] = {
             "position_embeddings": self.rotary_emb(hidden[None], positions[None]),
             "attention_mask": None,

@@ -8,7 +8,7 @@ import torch
 
 from turbospec import UserError
 from turbospec_engine.config import EngineConfig
-from turbospec_engine.eagle3_head import Head
+from turbospec_engine.head import Head
 from turbospec_engine.kv_store import drafter_parts
 from turbospec_engine.limits import check_integer
 from turbospec_engine.models import Models

@@ -106,7 +106,7 @@ def test_generate_reads_stdin_and_the_policy_does_not_change_the_text(tmp_path: 
     assert figures["acceptance"] == drafted["acceptance"]
 
 
-@pytest.mark.parametrize("head", ["models/eagle3", "models/peagle"])
+@pytest.mark.parametrize("head", ["models/eagle3", "models/peagle", "models/dflash"])
 def test_a_head_drafts_and_does_not_change_the_text(head: str) -> None:
     common = ("--max-tokens", 24, "--dtype", "float32", "--json", "--drafter", head)
     off, static = (turbospec("generate", PROMPT, *common, "--policy", policy) for policy in ("off", "static-3"))
@@ -155,6 +155,7 @@ def test_bad_input_ends_with_code_2_and_without_a_traceback() -> None:
         pytest.param(["--trace", "."], ("this is a folder",), id="trace onto a folder"),
         pytest.param(["--device", "abacus"], ("abacus", "cpu"), id="no such device"),
         pytest.param(["--target", "models/eagle3"], ("models/eagle3", "EAGLE"), id="an EAGLE head"),
+        pytest.param(["--target", "models/dflash"], ("models/dflash", "a DFlash head"), id="a DFlash head"),
         pytest.param(
             ["--target", "models/drafter", "--drafter", "models/eagle3"],
             ("models/eagle3", "width 256, not 192"),

@@ -61,10 +61,12 @@ def outputs_of(
         ("drafter", None),
         ("eagle3", None),
         ("peagle", None),
+        ("dflash", None),
         ("ngram", None),
         ("drafter", "ngram"),
         ("eagle3", "ngram"),
         ("peagle", "ngram"),
+        ("dflash", "ngram"),
     ],
 )
 def test_random_plans(drafter: str, lookup: str | None, prompts: list[list[int]], reference: Reference) -> None:

@@ -55,8 +55,8 @@ def test_mismatched_drafter_is_the_drafter_with_its_vocabulary_permuted() -> Non
     assert torch.equal(good[key].float().sum(1).sort().values, bad[key].float().sum(1).sort().values)
 
 
-def test_the_pair_stays_within_24_megabytes_and_the_heads_within_10() -> None:
+def test_the_pair_stays_within_24_megabytes_and_the_heads_within_15() -> None:
     sizes = {path.parent.name: path.stat().st_size for path in MODELS.rglob("*.safetensors")}
-    heads = {"eagle3", "eagle3-untrained", "peagle"}
+    heads = {"eagle3", "eagle3-untrained", "peagle", "dflash"}
     assert sum(size for name, size in sizes.items() if name not in heads) <= 24_000_000
-    assert sum(sizes[name] for name in heads) <= 10_000_000
+    assert sum(sizes[name] for name in heads) <= 15_000_000

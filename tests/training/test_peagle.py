@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from training import peagle
-from training.peagle import POSITIONS, STARTS, ParallelHead
+from training.peagle import POSITIONS, ParallelHead
 
 LENGTH = 30
 STARTING = torch.tensor([0, 7, LENGTH - POSITIONS])
@@ -75,15 +75,6 @@ def test_the_loss_trains_every_weight_at_every_position(head: ParallelHead, targ
     assert len(accepted) == POSITIONS
     assert accepted == sorted(accepted, reverse=True)
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in head.parameters())
-
-
-def test_drafts_begin_where_all_their_positions_are_in_the_window() -> None:
-    starts = [peagle.starts_at(step, 512, seed=7) for step in range(50)]
-    assert all(len(set(each.tolist())) == STARTS for each in starts)
-    assert min(int(each.min()) for each in starts) == 0
-    assert max(int(each.max()) for each in starts) == 512 - POSITIONS
-    assert torch.equal(peagle.starts_at(3, 512, seed=7), starts[3])
-    assert not torch.equal(starts[3], starts[4])
 
 
 def test_the_export_is_what_vllm_loads(

@@ -36,7 +36,7 @@ def test_a_pair_that_the_table_lacks_is_selected_by_its_drafter_alone() -> None:
         return [configuration.name for configuration in chosen]
 
     assert selected([], ["eagle3"]) == ["code/eagle3/c1"]
-    assert selected([], ["peagle"]) == ["code/peagle/c1"]
+    assert selected([], ["peagle", "dflash"]) == ["code/peagle/c1", "code/dflash/c1"]
     assert selected(["prose"], ["eagle3"]) == ["prose/eagle3/c1"]
     assert "code/eagle3/c1" not in selected(["code"], []) + selected([], [])
 
@@ -52,7 +52,7 @@ def test_a_pair_that_the_table_lacks_is_selected_by_its_workload_alone() -> None
     assert selected([], ["n-gram"]) == ["code/n-gram/c1"]
 
 
-@pytest.mark.parametrize("drafter", ["eagle3", "peagle"])
+@pytest.mark.parametrize("drafter", ["eagle3", "peagle", "dflash"])
 def test_transformers_does_not_take_a_head(drafter: str) -> None:
     configuration = Configuration("code", drafter, 1)
     assert variants_of(configuration, ["transformers-off", "static-3"], quick=False) == (

@@ -25,6 +25,7 @@ from transformers import (
 from turbospec import Source, StepOutcome, StepPlan, StepView
 from turbospec_engine import Engine, EngineConfig
 from turbospec_engine.blocks import PartAllocator
+from turbospec_engine.dflash_head import DFlashConfig, DFlashHead
 from turbospec_engine.eagle3_head import Eagle3Config, Eagle3Head
 from turbospec_engine.parallel_head import ParallelConfig, ParallelHead
 from turbospec_engine.request import Request
@@ -101,6 +102,18 @@ def write_parallel_head(folder: Path, target: LlamaConfig, seed: int, **fields: 
     head = ParallelHead(ParallelConfig.of(LlamaConfig.from_dict(config)))
     weights = head.state_dict() | {"mask_hidden": torch.randn(head.mask_hidden.shape)}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def write_dflash_head(folder: Path, target: LlamaConfig, seed: int, **fields: Any) -> None:
+    """A random DFlash head of two layers for a target with at least two."""
+    torch.manual_seed(seed)
+    own = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 2}
+    named = {"dflash_config": {"mask_token_id": 1, "target_layer_ids": [0, -1, 0]}}
+    config = target.to_dict() | own | named | {"tie_word_embeddings": True, "num_key_value_heads": 2} | fields
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    head = DFlashHead(DFlashConfig.of(Qwen3Config.from_dict(config)))
+    save_file(head.state_dict(), folder / "model.safetensors", {"format": "pt"})
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,15 @@ from turbospec_engine.kv_store import KVShape, KVStore
 TOLERANCE = 1e-5
 
 
-def ragged(rng: np.random.Generator, query_lens: list[int], block_size: int) -> tuple[RaggedBatch, int]:
+def ragged(
+    rng: np.random.Generator, query_lens: list[int], block_size: int, causal: bool = True
+) -> tuple[RaggedBatch, int]:
     lens = np.array(query_lens)
     contexts = lens + rng.integers(0, 70, len(lens))
     widest = int(-(-contexts.max() // block_size))
     num_blocks = widest * len(lens)
     tables = rng.permutation(num_blocks).reshape(len(lens), widest)
-    return RaggedBatch(lens, contexts, tables), num_blocks
+    return RaggedBatch(lens, contexts, tables, causal), num_blocks
 
 
 def random_store(num_blocks: int, block_size: int, shape: KVShape, *, scale: float = 1, unused: int = 0) -> KVStore:
@@ -32,10 +34,11 @@ def random_store(num_blocks: int, block_size: int, shape: KVShape, *, scale: flo
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 4, 64), (8, 2, 32), (6, 3, 24)])
 @pytest.mark.parametrize("query_lens", [[1], [1, 4, 1, 7, 2, 16]])
 @pytest.mark.parametrize("unused", [0, 7])
+@pytest.mark.parametrize("causal", [True, False])
 def test_kernel_agrees_with_gather(
-    unused: int, query_lens: list[int], heads: int, kv_heads: int, head_dim: int, block_size: int
+    causal: bool, unused: int, query_lens: list[int], heads: int, kv_heads: int, head_dim: int, block_size: int
 ) -> None:
-    batch, num_blocks = ragged(np.random.default_rng(0), query_lens, block_size)
+    batch, num_blocks = ragged(np.random.default_rng(0), query_lens, block_size, causal)
     torch.manual_seed(0)
     tokens = sum(query_lens)
     query = torch.randn(tokens, heads, head_dim)
@@ -62,9 +65,10 @@ def test_large_scores_do_not_overflow() -> None:
     torch.testing.assert_close(kernel, gathered, atol=1e-3, rtol=1e-4)
 
 
-def test_long_and_short_rows_in_one_pass() -> None:
+@pytest.mark.parametrize("causal", [True, False])
+def test_long_and_short_rows_in_one_pass(causal: bool) -> None:
     """A prefill chunk rides with decodes: every token attends to its own request only."""
-    batch, num_blocks = ragged(np.random.default_rng(2), [1, 50, 3], 16)
+    batch, num_blocks = ragged(np.random.default_rng(2), [1, 50, 3], 16, causal)
     torch.manual_seed(0)
     store = random_store(num_blocks, 16, KVShape(1, 2, 16))
     query, key, value = torch.randn(54, 4, 16), torch.randn(54, 2, 16), torch.randn(54, 2, 16)
@@ -78,7 +82,7 @@ def test_long_and_short_rows_in_one_pass() -> None:
         scores = torch.einsum(
             "qhd,khd->hqk", query[start : start + length], store.keys[0].flatten(0, 1)[slots].repeat_interleave(2, 1)
         )
-        hidden = torch.ones(length, context).tril(past) == 0
+        hidden = torch.ones(length, context).tril(past if causal else context) == 0
         weights = (scores * 0.25).masked_fill(hidden, -torch.inf).softmax(-1)
         expected = torch.einsum("hqk,khd->qhd", weights, store.values[0].flatten(0, 1)[slots].repeat_interleave(2, 1))
         torch.testing.assert_close(out[start : start + length], expected, atol=TOLERANCE, rtol=0)

@@ -25,6 +25,7 @@ from tests.turbospec_engine.harness import (
     Reference,
     build,
     perturbed,
+    write_dflash_head,
     write_head,
     write_parallel_head,
 )
@@ -59,6 +60,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     perturbed(model, 0.4).save_pretrained(folder / "drafter")
     write_head(folder / "head", model.config, DRAFTED, seed=6, initializer_range=0.05)
     write_parallel_head(folder / "parallel", model.config, seed=6, initializer_range=0.5)
+    write_dflash_head(folder / "dflash", model.config, seed=3, initializer_range=0.5)
     for role in ("target", "drafter"):
         PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder / role)
     return Pair(folder / "target", folder / "drafter")
@@ -96,7 +98,7 @@ def exact(target: Reference, params: SamplingParams) -> np.ndarray:
 
 def drafter_of(pair: Pair, kind: str) -> str | Path:
     folder = pair.target.parent
-    return {"model": pair.drafter, "head": folder / "head", "parallel": folder / "parallel", "ngram": "ngram"}[kind]
+    return {"model": pair.drafter, "ngram": "ngram"}.get(kind, folder / kind)
 
 
 def sample(
@@ -138,7 +140,7 @@ PARAMS = {
 
 @pytest.mark.parametrize(
     ("name", "drafter"),
-    [*product(PARAMS, ("model", "head", "parallel")), ("temperature", "ngram"), ("top-p", "ngram")],
+    [*product(PARAMS, ("model", "head", "parallel", "dflash")), ("temperature", "ngram"), ("top-p", "ngram")],
 )
 def test_distribution_unchanged(name: str, drafter: str, small: Pair, reference: Callable[[Path], Reference]) -> None:
     params = SamplingParams(max_tokens=LENGTH, ignore_eos=True, **PARAMS[name])
@@ -151,7 +153,7 @@ def test_distribution_unchanged(name: str, drafter: str, small: Pair, reference:
     assert p_value(observed, exact(reference(small.target), params)) > REJECT
 
 
-@pytest.mark.parametrize("drafter", ["model", "parallel"])
+@pytest.mark.parametrize("drafter", ["model", "parallel", "dflash"])
 def test_drafts_of_several_tokens(drafter: str, small: Pair, reference: Callable[[Path], Reference]) -> None:
     """The prompt's step emits the first token, so that drafts of three tokens need five."""
     params = SamplingParams(max_tokens=5, ignore_eos=True, temperature=0.9, top_k=3)
@@ -349,6 +351,7 @@ class ConfidentPrefix:
     [
         *product(PARAMS, ("model", "head"), (MixedPlans,)),
         ("top-p", "parallel", MixedPlans),
+        ("top-p", "dflash", MixedPlans),
         ("temperature", "model", GatedMixture),
         ("temperature", "model", HalfVerifiedMixture),
     ],

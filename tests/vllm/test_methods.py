@@ -49,14 +49,13 @@ def methods(folder: Path) -> dict[str, Method]:
     models = tiny_models
     eagle, mimo = models.eagle(folder / "eagle"), models.target_with_mtp(folder / "mimo")
     pard, medusa = models.parallel_drafter(folder / "pard"), models.medusa(folder / "medusa", MAX_DRAFT)
-    dflash = models.dflash(folder / "dflash")
     parallel = {"parallel_drafting": True}
     return {
         "eagle": Method({"method": "eagle", "model": str(eagle)} | CAPPED, "one a token", asynchronous=True),
         "mtp": Method({"method": "mtp", "model": str(mimo)} | CAPPED, "one a token", asynchronous=True),
         "P-EAGLE": Method(PEAGLE, "one a block", asynchronous=True, accepts=True),
         "PARD": Method(DRAFT_MODEL | {"model": str(pard)} | parallel, "one a block", accepts=True),
-        "dflash": Method({"method": "dflash", "model": str(dflash)} | CAPPED, "one a block"),
+        "dflash": Method({"method": "dflash", "model": str(MODELS / "dflash")} | CAPPED, "one a block", accepts=True),
         "medusa": Method({"method": "medusa", "model": str(medusa)} | CAPPED, "one a block", on_demand=False),
         "suffix": Method({"method": "suffix"} | CAPPED, "none", on_demand=False, accepts=True),
     }
@@ -115,15 +114,20 @@ def test_random_lengths_leave_the_output_as_it_is(
     check_passes(method, done["steps"][0])
 
 
-def test_dspark(prompts: list[list[int]], reference: list[list[int]], tmp_path: Path) -> None:
-    """For model runner V2 alone."""
-    config = {"method": "dspark", "model": str(tiny_models.dspark(tmp_path / "dspark", MAX_DRAFT))} | CAPPED
-    method = Method(config, "one a block", asynchronous=True)
+@pytest.mark.parametrize("name", ["dspark", "dflash"])
+def test_block_drafters_on_model_runner_v2(
+    name: str, prompts: list[list[int]], reference: list[list[int]], tmp_path: Path
+) -> None:
+    """Which alone has the first."""
+    model = MODELS / "dflash" if name == "dflash" else tiny_models.dspark(tmp_path / "dspark", MAX_DRAFT)
+    method = Method({"method": name, "model": str(model)} | CAPPED, "one a block", asynchronous=True)
     asked = job(method, prompts[:8])
     done = generate(asked.pop("prompts"), asked.pop("speculative_config"), variables=V2, **asked)
     assert "TurboSpec failed" not in done.log
     assert done.tokens == reference[:8]
     assert done.metrics[DRAFTED] > 8
+    if name == "dflash":
+        assert done.metrics[ACCEPTED] > 8
     check_passes(method, done.steps)
 
 

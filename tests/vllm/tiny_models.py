@@ -79,12 +79,6 @@ def target_with_mtp(folder: Path) -> Path:
     return _save(folder, weights, _config("target") | config)
 
 
-def dflash(folder: Path) -> Path:
-    """A DFlash drafter of one layer."""
-    fields = {"mask_token_id": MASK_TOKEN, "target_layer_ids": [1, 3]}
-    return _save(folder, _block_drafter(), _qwen3("DFlashDraftModel") | {"dflash_config": fields})
-
-
 def dspark(folder: Path, block: int) -> Path:
     """A DSpark drafter of one layer."""
     weights = _block_drafter()

@@ -70,7 +70,9 @@ def bench(
     workload: Annotated[
         list[str] | None, typer.Option(help="code, prose, mixed, shift, edit or records; repeat for several.")
     ] = None,
-    drafter: Annotated[list[str] | None, typer.Option(help="good, weak, mismatched, n-gram, eagle3 or peagle.")] = None,
+    drafter: Annotated[
+        list[str] | None, typer.Option(help="good, weak, mismatched, n-gram, eagle3, peagle or dflash.")
+    ] = None,
     lookup: Lookup = None,
     concurrency: Annotated[list[int] | None, typer.Option(help="Requests in flight.")] = None,
     request_rate: Annotated[

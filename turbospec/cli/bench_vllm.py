@@ -48,7 +48,8 @@ TABLES = "vllm_tables"
 def bench_vllm(
     workload: Annotated[list[str] | None, typer.Option(help="text or random; repeat for several.")] = None,
     drafter: Annotated[
-        list[str] | None, typer.Option(help="good, weak, mismatched, eagle3, eagle3-untrained, peagle or n-gram.")
+        list[str] | None,
+        typer.Option(help="good, weak, mismatched, eagle3, eagle3-untrained, peagle, dflash or n-gram."),
     ] = None,
     concurrency: Annotated[list[int] | None, typer.Option(help="Requests in flight.")] = None,
     policy: Annotated[

@@ -24,6 +24,7 @@ DRAFTERS = {
     "mismatched": "drafter-mismatched",
     "eagle3": "eagle3",
     "peagle": "peagle",
+    "dflash": "dflash",
 }
 """Folder of each drafter that has weights."""
 MAX_MODEL_LEN = 384

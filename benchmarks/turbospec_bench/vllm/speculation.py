@@ -16,11 +16,12 @@ DRAFTERS = {
     "eagle3": ("eagle3", "eagle3"),
     "eagle3-untrained": ("eagle3", "eagle3-untrained"),
     "peagle": ("eagle3", "peagle"),
+    "dflash": ("dflash", "dflash"),
     "n-gram": ("ngram", None),
 }
 """Method and folder of each drafter."""
 PARALLEL = ("peagle",)
-"""Drafters that draft all tokens in one pass."""
+"""Drafters that vLLM is to be told that they draft all tokens in one pass."""
 PROMPT_LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
 Lengths = Sequence[tuple[int, int, int]]

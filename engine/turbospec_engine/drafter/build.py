@@ -5,7 +5,9 @@ from __future__ import annotations
 from turbospec import UserError
 from turbospec_engine.blocks import BlockAllocator, PartAllocator
 from turbospec_engine.config import EngineConfig
+from turbospec_engine.dflash_head import DFlashHead
 from turbospec_engine.drafter.base import Drafter
+from turbospec_engine.drafter.dflash import DFlashDrafter
 from turbospec_engine.drafter.draft_model import DraftModel
 from turbospec_engine.drafter.eagle3 import Eagle3Drafter
 from turbospec_engine.drafter.lookup import LookupDrafter
@@ -55,6 +57,8 @@ def build_drafter(
         drafter = Eagle3Drafter(model, models.target, store, **sizes)
     elif isinstance(model, ParallelHead):
         drafter = ParallelDrafter(model, models.target, store, **sizes)
+    elif isinstance(model, DFlashHead):
+        drafter = DFlashDrafter(model, models.target, store, **sizes)
     else:
         drafter = DraftModel(model, store, models.vocab_size)
     return drafter, draft_blocks

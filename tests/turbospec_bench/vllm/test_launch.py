@@ -31,6 +31,7 @@ def test_off_has_no_drafter_and_is_the_same_for_all() -> None:
         ("good", {"method": "draft_model", "model": "/models/drafter"}),
         ("eagle3-untrained", {"method": "eagle3", "model": "/models/eagle3-untrained"}),
         ("peagle", {"method": "eagle3", "model": "/models/peagle", "parallel_drafting": True}),
+        ("dflash", {"method": "dflash", "model": "/models/dflash"}),
         ("n-gram", {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}),
     ],
 )

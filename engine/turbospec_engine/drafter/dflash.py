@@ -1,0 +1,87 @@
+"""Drafting with a DFlash head on the target's hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from turbospec.interface import IntArray
+from turbospec_engine.attention import PagedAttention, RaggedBatch, on_device
+from turbospec_engine.dflash_head import DFlashHead
+from turbospec_engine.drafter.one_pass import OnePassDrafter, places_in_rows
+from turbospec_engine.kv_store import KVStore
+from turbospec_engine.request import Request
+from turbospec_engine.runner import block_table
+
+
+class DFlashDrafter(OnePassDrafter):
+    """Drafts blocks: the newest token and K mask tokens for a draft of K tokens.
+
+    Position i of the KV cache holds what the head makes of the target's state of token i, computed once. The block's
+    own keys and values take the positions after it for one pass.
+
+    Arguments and errors are those of `OnePassDrafter`.
+    """
+
+    def __init__(
+        self,
+        head: DFlashHead,
+        target: PreTrainedModel,
+        store: KVStore,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_draft: int,
+    ) -> None:
+        self.head = head
+        super().__init__(head, target, store, num_blocks=num_blocks, block_size=block_size, max_draft=max_draft)
+
+    def _draft_logits(self, drafting: Sequence[Request], planned: IntArray) -> tuple[torch.Tensor, int]:
+        known = np.array([request.num_tokens for request in drafting]) - 1
+        lacking = known - np.array([request.draft_computed for request in drafting])
+        tables = block_table([request.draft_block_ids for request in drafting])
+        self._add_context(RaggedBatch(lacking, known, tables), block_table([request.block_ids for request in drafting]))
+        blocks = RaggedBatch(planned + 1, known + planned + 1, tables, causal=False)
+        newest = np.array([request.tokens[request.num_tokens - 1] for request in drafting])
+        return self._logits(newest, blocks), int(blocks.context_lens.sum())
+
+    def _add_context(self, batch: RaggedBatch, target_tables: IntArray) -> None:
+        """Store the keys and values of tokens that the target has computed.
+
+        Args:
+            batch: the tokens.
+            target_tables: (rows, blocks) ids of the rows' blocks in the target's KV cache.
+        """
+        device, dtype = self.head.device, self.store.dtype
+        slots = on_device(batch.slots(self.store.block_size), device)
+        states = self.hidden_states.read(batch, target_tables)
+        context = self.head.context(states, torch.from_numpy(batch.positions).to(device))
+        for layer, (key, value) in enumerate(context):
+            self.store.write(layer, slots, key.to(dtype), value.to(dtype))
+
+    def _logits(self, newest: IntArray, batch: RaggedBatch) -> torch.Tensor:
+        """Run the pass over the blocks.
+
+        Args:
+            newest: (rows,) the tokens that the blocks begin with.
+            batch: the blocks.
+
+        Returns:
+            (mask tokens, vocabulary) logits in float32.
+        """
+        device = self.head.device
+        masked = places_in_rows(batch.query_lens) > 0
+        tokens = np.full(len(masked), self.head.mask_token)
+        tokens[~masked] = newest
+        embedded = self.embed(torch.from_numpy(tokens).to(device))
+        paged = PagedAttention(batch, self.store, device)
+        hidden = self.head(embedded, torch.from_numpy(batch.positions).to(device), paged)
+        return self._logits_of(hidden, np.flatnonzero(masked))
+
+    def _trials(self, token: int) -> Iterator[torch.Tensor]:
+        one, first = np.ones(1, np.int64), np.zeros((1, 1), np.int64)
+        self._add_context(RaggedBatch(one, one, first), first)
+        yield self._logits(one * token, RaggedBatch(2 * one, 3 * one, first, causal=False))
