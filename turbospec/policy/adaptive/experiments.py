@@ -208,7 +208,7 @@ def more_drafts(
     """Drafts for more requests, of the other source, or longer ones.
 
     The target is the plan that would be best if acceptance were higher and drafting cheaper by `Constants.deviations`;
-    the drafter drafts one token longer than in the best plan at most. The experiment is the target, or a part of it:
+    a drafter that takes a pass for each token drafts one token longer than in the best plan at most. The experiment is the target, or a part of it:
     for the 1, 4, 16 … further requests with the least KV lag.
 
     Args:
@@ -227,7 +227,8 @@ def more_drafts(
     hoped, first = better[:, :depth], better[:, depth]
     estimate(models, requests, offers, deviations, first, hoped)
     weigh(hoped, offers, step.token_weights)
-    hoped[:n, min(drafter_work(best, n)[1] + 1, depth) :] = 0.0
+    if not shape.parallel_drafter:
+        hoped[:n, min(drafter_work(best, n)[1] + 1, depth) :] = 0.0
     costs, charged = _cheaper_drafting(weights, covariance, step, deviations)
     offered = hoped if size == n else gains.offered
     hoped_gains = empty_gains(offers, hoped, offered, gains.net, gains.counts, gains.sums, gains.graph_lengths)

@@ -261,6 +261,15 @@ def test_a_parallel_drafter_drafts_longer() -> None:
     assert parallel.tokens_per_second > sequential.tokens_per_second
 
 
+def test_a_parallel_drafter_comes_back_although_one_token_never_pays() -> None:
+    """Its pass takes longer than the target's, so that only longer drafts can pay."""
+    server, policy = SyntheticEngine(concurrency=1, parallel=True), adaptive()
+    server.times = Times(verify=8e-3, draft_start=9e-3)
+    during, after = (server.serve(policy, law, 24, seed=3) for law in (never_accepted, drafter(2.0)))
+    assert during.mean_draft_length < 0.5
+    assert after.mean_draft_length > 2.0
+
+
 def test_a_first_pass_that_runs_anyway_is_used() -> None:
     """As in vLLM: drafting one token costs its verification alone, and no outcome reports a pass of its own."""
     policy, probes = adaptive(), 0
