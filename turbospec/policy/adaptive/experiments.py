@@ -207,8 +207,8 @@ def more_drafts(
 ) -> Experiment:
     """Drafts for more requests, of the other source, or longer ones.
 
-    The target is the plan that would be best if acceptance were higher and drafting cheaper by `Constants.deviations`; a
-    drafter that takes a pass for each token drafts one token longer than in the best plan at most. The experiment is
+    The target is the plan that would be best if acceptance were higher and drafting cheaper by `Constants.deviations`;
+    a drafter that takes a pass for each token drafts one token longer than in the best plan at most. The experiment is
     the target, or a part of it: for the 1, 4, 16 … further requests with the least KV lag.
 
     Args:
