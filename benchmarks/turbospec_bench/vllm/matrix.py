@@ -9,11 +9,11 @@ from turbospec.policy import find_policy, read_policy
 from turbospec_bench.matrix import Pairings
 from turbospec_bench.policy_names import ADAPTIVE, OFF, STATIC_PREFIX, fixed_length
 from turbospec_bench.variant import Variant, check_names
-from turbospec_bench.vllm.speculation import DRAFTERS, PARALLEL
+from turbospec_bench.vllm.speculation import DRAFTERS, ONE_PASS
 
 TEXT, RANDOM = "text", "random"
-PAIRS: Pairings = (*((TEXT, drafter) for drafter in DRAFTERS if drafter not in PARALLEL), (RANDOM, "good"))
-NAMED_PAIRS: Pairings = tuple((TEXT, drafter) for drafter in PARALLEL)
+PAIRS: Pairings = (*((TEXT, drafter) for drafter in DRAFTERS if drafter not in ONE_PASS), (RANDOM, "good"))
+NAMED_PAIRS: Pairings = tuple((TEXT, drafter) for drafter in ONE_PASS)
 """Measured only where their drafter is chosen."""
 
 STATIC_LENGTHS = (1, 3, 5, 15)
