@@ -68,7 +68,7 @@ def attend_drafts(
         text_key: (batch, kv_heads, length, head_dim).
         text_value: as `text_key`.
         starts: (drafts,).
-        own: (positions, positions) added to the scores inside a draft.
+        own: (positions, positions) 0 where a position attends to another of its draft, -inf where it does not.
 
     Returns:
         As `query`.

@@ -210,8 +210,8 @@ class StepPlan:
     """The controller's decision for one step."""
 
     draft_lengths: IntArray
-    """(n,) tokens to draft for each row of the view, 0 to its draft limit; without those that `append_limits` allows.
-    If none are of the drafter, no drafter pass runs."""
+    """(n,) tokens to draft for each row of the view, 0 to its draft limit. Appended tokens (`append_limits`) come on
+    top. If none are of the drafter, no drafter pass runs."""
     predicted_tokens: float = float("nan")
     """Expected tokens that the step emits, 0 or more; NaN where the policy does not predict."""
     predicted_seconds: float = float("nan")
@@ -237,10 +237,10 @@ class StepPlan:
     """(n,) `Source` of each draft; None: the drafter makes all of them. A draft of the look-up is bounded by
     `LookupView.lengths`, not by the draft limit."""
     append_limits: IntArray | None = None
-    """(n,) most tokens, up to `max_draft`, that the look-up appends to each draft of the drafter; None: it appends
-    none. Once the drafter is done, the engine searches for what followed the request's last tokens and its draft. It
-    appends to whole drafts only, fewer tokens where it finds fewer or its own limits leave no room. Only where
-    `LookupView.appends`, and not in a plan with a `padded_length`."""
+    """(n,) most tokens that the look-up appends to each draft of the drafter, so that both together are at most
+    `max_draft`; None: it appends none. Once the drafter is done, the engine searches for what followed the request's
+    last tokens and its draft. It appends to whole drafts only, fewer tokens where it finds fewer or its own limits
+    leave no room. Only where `LookupView.appends`, and not in a plan with a `padded_length`."""
 
     @classmethod
     def same_length(cls, view: StepView, length: int, reason: str) -> StepPlan:
@@ -258,7 +258,7 @@ class StepOutcome:
     request_ids: IntArray
     """Of the view."""
     drafted: IntArray
-    """(n,) draft tokens that were verified: those proposed by the drafter minus those dropped by a gate. Without
+    """(n,) draft tokens that were verified: those proposed minus those dropped by a gate, with appended ones. Without
     padding."""
     accepted: IntArray
     """(n,) accepted draft tokens: the longest accepted prefix of the verified ones."""
@@ -268,7 +268,7 @@ class StepOutcome:
     """(n,) True where EOS, a stop string or max_tokens ended the acceptance. The position after the accepted ones is
     then unobserved, not rejected."""
     proposed: IntArray
-    """(n,) draft tokens that the drafter computed, verified or not: at least `drafted`, at most the view's `max_draft`.
+    """(n,) draft tokens that were made, verified or not: at least `drafted`, at most the view's `max_draft`.
     0 for a request that was aborted after its drafts were made, so that nothing is learnt from it."""
     confidence: FloatArray | None = None
     """(n, max proposed or more) largest probability of the draft distribution at each proposed position, NaN past

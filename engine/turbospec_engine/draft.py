@@ -17,7 +17,7 @@ class Draft:
     tokens: IntArray
     """(n, longest) draft token ids; undefined past `proposed`."""
     proposed: IntArray
-    """(n,) tokens that the drafter computed, at most the planned draft length."""
+    """(n,) tokens of each draft: those that the drafter computed, at most the planned draft length, and copies."""
     drafted: IntArray
     """(n,) of these, tokens to verify: a gate may drop the last one, a selection any at the end."""
     distributions: torch.Tensor | None = None

@@ -110,7 +110,9 @@ class StepPlanner:
             draft.drafted = np.minimum(plan.selection.select(draft.proposed, draft.confidence), draft.drafted)
         accept_draws, appended = draws[:, 2::2], None
         if plan.append_limits is not None:
-            appended = self._append(batch, draft, np.where(of_drafter > 0, plan.append_limits, 0))
+            # A gate may have ended a draft.
+            whole = (of_drafter > 0) & (draft.drafted == of_drafter)
+            appended = self._append(batch, draft, np.where(whole, _checked_append_limits(plan, view), 0))
             accept_draws = _with_draws(accept_draws, batch, draft.drafted, appended)
         return PlannedStep(
             view=view,
@@ -132,13 +134,13 @@ class StepPlanner:
         Args:
             batch: the n requests.
             draft: of the drafter; the drafts are extended.
-            limits: (n,) most tokens to append; 0 for requests that the drafter does not draft for.
+            limits: (n,) most tokens to append; 0 for requests without a whole draft of the drafter.
 
         Returns:
             (n,) tokens appended.
         """
         assert self._lookup is not None
-        limits = np.where((draft.drafted > 0) & (draft.drafted == draft.proposed), limits, 0)
+        limits = np.minimum(limits, self._config.max_lookup)
         for row in np.flatnonzero(limits):
             request, drafted = batch.requests[row], int(draft.drafted[row])
             limits[row] = min(limits[row], max(0, self._within(request, self.max_draft) - drafted))
@@ -216,6 +218,16 @@ def _checked_lengths(plan: StepPlan, view: StepView, sources: IntArray | None) -
             f"{limits.tolist()}; wrap the policy in turbospec.controller.Controller"
         )
     return lengths
+
+
+def _checked_append_limits(plan: StepPlan, view: StepView) -> IntArray:
+    limits = np.asarray(plan.append_limits, np.int64)
+    if view.lookup is None or limits.shape != (view.size,) or (limits < 0).any():
+        raise UserError(
+            f"the controller's append limits {limits.tolist()} are not for the step's {view.size} requests, or "
+            "there is no look-up beside the drafter; wrap the policy in turbospec.controller.Controller"
+        )
+    return limits
 
 
 def _with_draws(draws: FloatArray, batch: ScheduledBatch, drafted: IntArray, appended: IntArray) -> FloatArray:

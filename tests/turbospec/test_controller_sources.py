@@ -173,8 +173,16 @@ def test_tokens_are_appended_by_a_look_up_alone() -> None:
     assert controller.stats.guard_trips == 1
 
 
+def test_draft_and_appended_tokens_are_at_most_the_longest_draft() -> None:
+    controller = Controller(Scripted(lambda view: StepPlan(np.array([2, 1, 0]), append_limits=np.array([8, 3, 8]))))
+    given = controller.plan(a_view()).append_limits
+    assert given is not None
+    assert given.tolist() == [6, 3, 8]
+
+
 @pytest.mark.parametrize(
-    ("appended", "taught"), [([1, 0, 0], 1), ([3, 0, 0], 0), ([-1, 0, 0], 0), ([1, 0], 0), ([0, 1, 0], 0)]
+    ("appended", "taught"),
+    [([1, 0, 0], 1), ([3, 0, 0], 0), ([-1, 0, 0], 0), ([1, 0], 0), ([0, 1, 0], 0), ([2, 0, 0], 0)],
 )
 def test_an_outcome_says_what_was_appended(appended: list[int], taught: int) -> None:
     controller = Controller(policy := Scripted(mixed([2, 8, 5], [0, 1, 1])))

@@ -174,3 +174,9 @@ def test_logits_that_are_not_finite_are_refused(name: str, tiny: Pair) -> None:
     change_weights(tiny.drafter, lambda weights: weights[name].mul_(1e38))
     with pytest.raises(UserError, match="no finite logits"):
         Engine(tiny.config(), FixedPlans())
+
+
+def test_a_block_of_the_cache_may_hold_one_token(tiny: Pair) -> None:
+    engine = Engine(tiny.config(block_size=1), FixedPlans(longest=3))
+    (output,) = engine.generate([[1, 2, 3]], SamplingParams(max_tokens=8, ignore_eos=True))
+    assert len(output.token_ids) == 8

@@ -122,6 +122,47 @@ def test_appended_tokens(emit: str, blocks: int | None, llama: Pair, reference: 
     assert engine.allocator.num_free == engine.allocator.num_blocks
 
 
+class EndsAfterOne:
+    """A gate that keeps the first draft token and wants no other."""
+
+    def advance(self, rows: np.ndarray, confidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
+
+
+def test_only_whole_drafts_are_appended_to(llama: Pair) -> None:
+    class Gated(Append):
+        def plan(self, view: StepView) -> StepPlan:
+            plan = super().plan(view)
+            plan.gate = EndsAfterOne()
+            return plan
+
+    plans = Gated(6)
+    engine = Engine(llama.config(max_draft=2), plans, lookup=EveryThird(VOCAB))
+    engine.generate([[1, 2, 3]], SamplingParams(max_tokens=12, ignore_eos=True))
+    for view, outcome in zip(plans.views, plans.outcomes, strict=True):
+        assert outcome.appended is not None
+        assert not outcome.appended[view.draft_limits == 2].any()
+    assert any((outcome.drafted == 1).any() for outcome in plans.outcomes)
+
+
+def test_no_more_is_appended_than_a_look_up_may_draft(llama: Pair) -> None:
+    plans = Append(6)
+    engine = Engine(llama.config(max_draft=8, max_lookup=3), plans, lookup=EveryThird(VOCAB))
+    engine.generate([[1, 2, 3]], SamplingParams(max_tokens=30, ignore_eos=True))
+    assert max(int(outcome.appended.max()) for outcome in plans.outcomes if outcome.appended is not None) == 3
+
+
+def test_append_limits_of_an_unwrapped_policy_are_checked(llama: Pair) -> None:
+    class Short(Append):
+        def plan(self, view: StepView) -> StepPlan:
+            plan = super().plan(view)
+            plan.append_limits = np.array([1, 1, 1])
+            return plan
+
+    with pytest.raises(UserError, match=r"append limits \[1, 1, 1\] are not for the step's 1 requests"):
+        Engine(llama.config(max_draft=2), Short(6), lookup=EveryThird(VOCAB)).generate([[1, 2, 3]], SamplingParams())
+
+
 def test_limits_of_appended_tokens(llama: Pair) -> None:
     """Only drafts of the drafter are extended, within the request's own cap and its length."""
     view_of, capped = Append(6), SamplingParams(max_tokens=8, max_draft=3, ignore_eos=True)

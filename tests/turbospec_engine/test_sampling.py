@@ -313,7 +313,7 @@ class GatedMixture(MixedPlans):
         return plan
 
 
-class AppendingPlans(FixedPlans):
+class AppendsTwo(FixedPlans):
     """`longest` tokens of the drafter, and up to two more of the look-up."""
 
     def plan(self, view: StepView) -> StepPlan:
@@ -322,7 +322,7 @@ class AppendingPlans(FixedPlans):
         return plan
 
 
-class GatedAppending(AppendingPlans):
+class GatedAppending(AppendsTwo):
     """Only drafts that a gate does not end are appended to."""
 
     def plan(self, view: StepView) -> StepPlan:
@@ -374,10 +374,16 @@ FOUR_TOKENS = SamplingParams(max_tokens=4, ignore_eos=True, temperature=1.3, top
 
 @pytest.mark.parametrize(
     ("drafter", "plans"),
-    [("model", AppendingPlans), ("head", AppendingPlans), ("parallel", AppendingPlans), ("model", GatedAppending)],
+    [
+        ("model", AppendsTwo),
+        ("head", AppendsTwo),
+        ("parallel", AppendsTwo),
+        ("dflash", AppendsTwo),
+        ("model", GatedAppending),
+    ],
 )
 def test_appended_tokens(
-    drafter: str, plans: type[AppendingPlans], small: Pair, reference: Callable[[Path], Reference]
+    drafter: str, plans: type[AppendsTwo], small: Pair, reference: Callable[[Path], Reference]
 ) -> None:
     played = plans(longest=1)
     observed = sample(small, FOUR_TOKENS, played, drafter=drafter_of(small, drafter), lookup=EveryThird(VOCAB))
@@ -394,7 +400,7 @@ def test_appended_tokens_that_are_accepted_without_a_draw_are_caught(
         return np.pad(draws, ((0, 0), (0, int(drafted.max()))))
 
     monkeypatch.setattr(planning, "_with_draws", no_draws)
-    observed = sample(small, FOUR_TOKENS, AppendingPlans(longest=1), lookup=EveryThird(VOCAB))
+    observed = sample(small, FOUR_TOKENS, AppendsTwo(longest=1), lookup=EveryThird(VOCAB))
     assert p_value(observed, exact(reference(small.target), FOUR_TOKENS)) < REJECT
 
 

@@ -25,10 +25,10 @@ OUTLIER_SIGMAS = 4.0
 ERROR_MEAN_WEIGHT = 0.05
 """Weight of the newest error in the running means behind the tracking signal."""
 ROUNDING = 1e-9
-"""Share of a variance below which the rest, after a subtraction, is rounding."""
+"""A variance that a subtraction leaves below this share of itself is set to 0."""
 LEAST_NOISE = 1e-8
-"""Least squared noise, relative to the variance of the prediction. One measurement reduces no variance further than
-that, so that rounding leaves P positive."""
+"""Lower bound of the squared noise, as a share of the variance of the prediction. No measurement reduces a variance to
+less than this share, so that P stays positive in double precision."""
 
 
 class Regression(NamedTuple):

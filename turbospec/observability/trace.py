@@ -123,6 +123,10 @@ class TraceStep:
             raise ValueError("arrays of different lengths")
         if any(accepted > drafted for accepted, drafted in zip(self.accepted, self.drafted, strict=True)):
             raise ValueError("more tokens accepted than drafted")
+        sources = self.sources or [Source.DRAFTER] * len(self.drafted)
+        for appended, drafted, source in zip(self.appended or (), self.drafted, sources, strict=False):
+            if appended and (appended >= drafted or source != Source.DRAFTER):
+                raise ValueError("tokens appended to no draft of the drafter")
 
     @classmethod
     def from_step(cls, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> TraceStep:

@@ -36,7 +36,7 @@ FAULTS = (
     "confidence has fewer columns than the longest draft, or is not between 0 and 1 at a proposed position",
     "request_ids is not the view's",
     "sources has another length than the view, or a value that is no Source",
-    "appended has another length than the view, is not between 0 and drafted, or is of a draft of the look-up",
+    "appended has another length than the view, is not below drafted, or is of a draft of the look-up",
     "a field cannot be used",
 )
 """What is wrong with an outcome, by the result of `_fault`."""
@@ -138,6 +138,8 @@ def _are_appended(outcome: StepOutcome) -> bool:
     assert appended is not None
     if len(appended) != len(outcome.drafted) or not within(appended, outcome.drafted):
         return False
+    if (appended[appended > 0] == outcome.drafted[appended > 0]).any():
+        return False  # there is no draft of the drafter that they follow
     return sources is None or not appended[sources == Source.LOOKUP].any()
 
 

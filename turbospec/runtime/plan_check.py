@@ -85,6 +85,8 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
         fault = _plan_fault(lengths, limits, after, padded, valid_steps, tokens, seconds)
     if fault:
         raise PlanFault(FAULTS[fault])
+    if appended is not None:
+        appended = np.minimum(appended, view.max_draft - limits)  # which hold the draft lengths by now
     gate, selection = plan.gate, plan.selection
     return StepPlan(limits, tokens, seconds, reason, gate, padded, probe, selection, valid_steps, sources, appended)
 

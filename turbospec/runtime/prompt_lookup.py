@@ -20,6 +20,9 @@ MAX_MATCH = 32
 """Tokens up to which the length of a match is counted."""
 MAX_CANDIDATES = 64
 """Latest occurrences of the last tokens that are compared; a bound on the time of one search."""
+MAX_PROBES = 64
+"""Places of a hash table that are tried for an n-gram, which is not indexed if none is free: a bound on the time of one
+token, whatever tokens a client sends."""
 LEAST_ROOM = 64
 """Tokens that the shortest text has room for."""
 NOBODY = -1
@@ -61,8 +64,9 @@ class Continuations(NamedTuple):
 class IndexedTexts:
     """The tokens of several requests, and where each of their n-grams ended before.
 
-    An index grows with its text. A search compares a bounded number of occurrences, however long the text is. A text of
-    t tokens takes between 16 · t and 64 · t bytes.
+    An index grows with its text. A search compares a bounded number of occurrences, however long the text is. When the
+    arrays are made anew, t tokens in texts of at least `LEAST_ROOM` take between 32 · t and 64 · t bytes, and the
+    former arrays exist until they are copied. Texts that have ended take room until then, or until there is no text.
     """
 
     def __init__(self) -> None:
@@ -73,7 +77,7 @@ class IndexedTexts:
         # Compiled here, so that the first step does not wait for it.
         row = self.begin()
         self.find(*np.zeros((5, 1), np.int64))
-        _move(unnamed(self._texts), self._texts.tokens, row, 0, LEAST_ROOM)
+        _move(unnamed(self._texts), unnamed(self._texts), row, 0, LEAST_ROOM)
         self.forget(row)
 
     def begin(self) -> int:
@@ -96,6 +100,8 @@ class IndexedTexts:
     def forget(self, row: int) -> None:
         """Drop a text."""
         self._texts.rooms[row] = NOBODY
+        if (self._texts.rooms == NOBODY).all():
+            self._renew(LEAST_ROOM)
 
     def find(
         self, rows: IntArray, added: IntArray, tokens: IntArray, limits: IntArray, drafted: IntArray
@@ -122,19 +128,23 @@ class IndexedTexts:
         """Move each of these texts that has room for fewer than the `needed` tokens."""
         rooms = np.array([1 << table_bits(max(int(size), LEAST_ROOM)) for size in needed])
         short = needed > self._texts.rooms[rows]
-        rows, rooms, tokens = rows[short], rooms[short], self._texts.tokens
-        if self._used + rooms.sum() > len(tokens):
+        rows, rooms, former = rows[short], rooms[short], self._texts
+        if self._used + rooms.sum() > len(former.tokens):
             # New arrays with all texts one after the other: also those that stay as long as they are.
-            of_all = self._texts.rooms.copy()
+            of_all = former.rooms.copy()
             of_all[rows] = rooms
             rows = np.flatnonzero(of_all > 0)
             rooms = of_all[rows]
-            names = ("tokens", "before", "latest")
-            segments = dict(zip(names, _segments(2 * int(rooms.sum())), strict=True))
-            self._texts, self._used = self._texts._replace(**segments), 0
+            self._renew(2 * int(rooms.sum()))
         for row, room in zip(rows.tolist(), rooms.tolist(), strict=True):
-            _move(unnamed(self._texts), tokens, row, self._used, room)
+            _move(unnamed(former), unnamed(self._texts), row, self._used, room)
             self._used += room
+
+    def _renew(self, places: int) -> None:
+        """Make new arrays for the tokens of all texts, still empty."""
+        names = ("tokens", "before", "latest")
+        self._texts = self._texts._replace(**dict(zip(names, _segments(places), strict=True)))
+        self._used = 0
 
 
 def _segments(places: int) -> tuple[_Places, _Places, _Places]:
@@ -143,14 +153,17 @@ def _segments(places: int) -> tuple[_Places, _Places, _Places]:
 
 
 @compiled
-def _move(texts: _Texts, tokens: _Places, row: int, start: int, room: int) -> None:
-    """Copy a text from its place in the array `tokens` to places that are free, and index it there."""
-    texts = _Texts(*texts)
-    size, former = texts.sizes[row], texts.starts[row]
-    texts.tokens[start : start + size] = tokens[former : former + size]
-    texts.latest[2 * start : 2 * (start + room)] = 0
+def _move(former: _Texts, texts: _Texts, row: int, start: int, room: int) -> None:
+    """Copy a text with its index from the former arrays, or from its former place, to places that no text has had."""
+    former, texts = _Texts(*former), _Texts(*texts)
+    size, begin, same_room = texts.sizes[row], texts.starts[row], texts.rooms[row] == room
+    texts.tokens[start : start + size] = former.tokens[begin : begin + size]
     texts.starts[row], texts.rooms[row] = start, room
-    _index(texts, row, 0)
+    if same_room:
+        texts.before[start : start + size] = former.before[begin : begin + size]
+        texts.latest[2 * start : 2 * (start + room)] = former.latest[2 * begin : 2 * (begin + room)]
+    else:
+        _index(texts, row, 0)
 
 
 @compiled
@@ -161,8 +174,9 @@ def _index(texts: _Texts, row: int, first: int) -> None:
         texts.before[start + end - 1] = 0
         if end >= MIN_MATCH:
             place = _place(texts, row, end)
-            texts.before[start + end - 1] = texts.latest[place]
-            texts.latest[place] = end
+            if place >= 0:
+                texts.before[start + end - 1] = texts.latest[place]
+                texts.latest[place] = end
 
 
 @compiled
@@ -173,24 +187,26 @@ def _cut(texts: _Texts, row: int, size: int) -> None:
     them.
     """
     for end in range(texts.sizes[row], size, -1):
-        if end >= MIN_MATCH:
-            texts.latest[_place(texts, row, end)] = texts.before[texts.starts[row] + end - 1]
+        place = _place(texts, row, end) if end >= MIN_MATCH else -1
+        if place >= 0:
+            texts.latest[place] = texts.before[texts.starts[row] + end - 1]
     texts.sizes[row] = size
 
 
 @compiled
 def _place(texts: _Texts, row: int, end: int) -> int:
-    """The place in `latest` of the n-gram that ends there, or a free one for it."""
+    """The place in `latest` of the n-gram that ends there, or a free one for it; -1 if neither is found."""
     start, room = int(texts.starts[row]), int(texts.rooms[row])
     tokens, key = texts.tokens[start : start + end], 0
     for i in range(end - MIN_MATCH, end):
         key = 0x100000001B3 * key + tokens[i]
     place = first_place(key, table_bits(2 * room))
-    while True:
+    for _ in range(MAX_PROBES):
         former = int(texts.latest[2 * start + place])
         if former == 0 or _matched(tokens, former, end, MIN_MATCH) == MIN_MATCH:
             return 2 * start + place
         place = (place + 1) & (2 * room - 1)
+    return -1
 
 
 @compiled

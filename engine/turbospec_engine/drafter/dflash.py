@@ -6,18 +6,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from turbospec.interface import IntArray
 from turbospec_engine.attention import PagedAttention, RaggedBatch, on_device
 from turbospec_engine.dflash_head import DFlashHead
 from turbospec_engine.drafter.one_pass import OnePassDrafter, places_in_rows
-from turbospec_engine.kv_store import KVStore
 from turbospec_engine.request import Request
 from turbospec_engine.runner import block_table
 
 
-class DFlashDrafter(OnePassDrafter):
+class DFlashDrafter(OnePassDrafter[DFlashHead]):
     """Drafts blocks: the newest token and K mask tokens for a draft of K tokens.
 
     Position i of the KV cache holds what the head makes of the target's state of token i, computed once. The block's
@@ -25,19 +23,6 @@ class DFlashDrafter(OnePassDrafter):
 
     Arguments and errors are those of `OnePassDrafter`.
     """
-
-    def __init__(
-        self,
-        head: DFlashHead,
-        target: PreTrainedModel,
-        store: KVStore,
-        *,
-        num_blocks: int,
-        block_size: int,
-        max_draft: int,
-    ) -> None:
-        self.head = head
-        super().__init__(head, target, store, num_blocks=num_blocks, block_size=block_size, max_draft=max_draft)
 
     def _draft_logits(self, drafting: Sequence[Request], planned: IntArray) -> tuple[torch.Tensor, int]:
         known = np.array([request.num_tokens for request in drafting]) - 1
@@ -82,6 +67,8 @@ class DFlashDrafter(OnePassDrafter):
         return self._logits_of(hidden, np.flatnonzero(masked))
 
     def _trials(self, token: int) -> Iterator[torch.Tensor]:
-        one, first = np.ones(1, np.int64), np.zeros((1, 1), np.int64)
+        one = np.ones(1, np.int64)
+        # A block may hold a single token, and there may be a single block.
+        first = np.zeros((1, 3), np.int64)
         self._add_context(RaggedBatch(one, one, first), first)
         yield self._logits(one * token, RaggedBatch(2 * one, 3 * one, first, causal=False))

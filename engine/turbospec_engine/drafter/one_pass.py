@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -20,8 +20,10 @@ from turbospec_engine.kv_store import KVStore
 from turbospec_engine.request import Request
 from turbospec_engine.sampler import SamplingBatch
 
+HeadT = TypeVar("HeadT", bound=Head)
 
-class OnePassDrafter(ABC):
+
+class OnePassDrafter(ABC, Generic[HeadT]):
     """Drafts with a head that reads the target's hidden states of every token, and a mask for each draft token.
 
     Each draft token is drawn from a distribution that does not depend on the draft tokens before it. What a pass writes
@@ -43,7 +45,7 @@ class OnePassDrafter(ABC):
 
     def __init__(
         self,
-        head: Head,
+        head: HeadT,
         target: PreTrainedModel,
         store: KVStore,
         *,
@@ -51,6 +53,7 @@ class OnePassDrafter(ABC):
         block_size: int,
         max_draft: int,
     ) -> None:
+        self.head = head
         self.embed = target.get_input_embeddings()
         self.store = store
         self.hidden_states = head.hidden_states(target, num_blocks, block_size)

@@ -6,18 +6,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from turbospec.interface import IntArray
 from turbospec_engine.attention import PagedAttention, RaggedBatch
 from turbospec_engine.drafter.one_pass import OnePassDrafter, places_in_rows
-from turbospec_engine.kv_store import KVStore
 from turbospec_engine.parallel_head import ParallelHead
 from turbospec_engine.request import Request
 from turbospec_engine.runner import block_table
 
 
-class ParallelDrafter(OnePassDrafter):
+class ParallelDrafter(OnePassDrafter[ParallelHead]):
     """Drafts with a head whose mask tokens follow the text.
 
     As for an EAGLE-3 head, position i holds the target's state of token i and the embedding of token i + 1. The pass
@@ -25,19 +23,6 @@ class ParallelDrafter(OnePassDrafter):
 
     Arguments and errors are those of `OnePassDrafter`.
     """
-
-    def __init__(
-        self,
-        head: ParallelHead,
-        target: PreTrainedModel,
-        store: KVStore,
-        *,
-        num_blocks: int,
-        block_size: int,
-        max_draft: int,
-    ) -> None:
-        self.head = head
-        super().__init__(head, target, store, num_blocks=num_blocks, block_size=block_size, max_draft=max_draft)
 
     def _draft_logits(self, drafting: Sequence[Request], planned: IntArray) -> tuple[torch.Tensor, int]:
         context_lens = np.array([request.num_tokens for request in drafting]) - 2 + planned

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -333,6 +334,17 @@ def test_rows_of_different_lengths_are_broken(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"planned":[4,0,4]', '"planned":[4,0]'))
     with pytest.raises(UserError, match="different lengths"):
         list(read_trace(path))
+
+
+def test_tokens_that_are_appended_to_nothing_are_broken(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with DecisionTrace(path) as trace:
+        trace.on_step(*a_step())
+    line = json.loads(path.read_text())
+    for appended, sound in ((0, True), (line["drafted"][0] - 1, True), (line["drafted"][0], False)):
+        path.write_text(json.dumps(line | {"appended": [appended, 0, 0]}) + "\n")
+        with nullcontext() if sound else pytest.raises(UserError, match="appended to no draft"):
+            assert len(list(read_trace(path))) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turbospec.runtime.prompt_lookup import MAX_CANDIDATES, MAX_MATCH, MIN_MATCH, IndexedTexts
+from turbospec.runtime.hashing import first_place, table_bits
+from turbospec.runtime.prompt_lookup import (
+    LEAST_ROOM,
+    MAX_CANDIDATES,
+    MAX_MATCH,
+    MAX_PROBES,
+    MIN_MATCH,
+    IndexedTexts,
+)
 
 NONE = np.zeros(1, np.int64)
 
@@ -97,11 +105,30 @@ def test_a_search_compares_a_bounded_number_of_places() -> None:
         assert find(texts, texts.begin(), longer + nearer + last + [8, 9, 1, 2], 1)[0] == [expected if not last else 6]
 
 
+def test_tokens_that_collide_take_bounded_time_and_change_no_other_search() -> None:
+    """All n-grams (1, x) of this text hash to one place of the table; the first of them are indexed."""
+    room, texts = 4096, IndexedTexts()
+    bits = table_bits(2 * room)
+    wanted = first_place(0x100000001B3 + 5, bits)
+    colliding = [token for token in range(2_000_000) if first_place(0x100000001B3 + token, bits) == wanted]
+    assert len(colliding) > 3 * MAX_PROBES
+    row, tokens = texts.begin(), [token for each in colliding[: 3 * MAX_PROBES] for token in (1, each)]
+    find(texts, row, [9] * (room // 2 + 1), 0)
+    find(texts, row, tokens, 0)
+    assert find(texts, row, [1, colliding[0]], 1) == ([1], 2.0)
+    assert find(texts, row, [1, tokens[-1]], 1) == ([], 0.0), "not indexed"
+    assert find(texts, row, [1_999_999, 7, 1_999_999], 1) == ([], 0.0)
+    assert find(texts, row, [7], 1) == ([1_999_999], 2.0)
+
+
 def test_memory_is_used_again() -> None:
     texts = IndexedTexts()
+    last = texts.begin()
     for first in range(200):
         row = texts.begin()
         find(texts, row, list(range(first, first + 1000)), 1)
         texts.forget(row)
     assert len(texts._texts.tokens) <= 4 * 1024
     assert len(texts._texts.rooms) == 8
+    texts.forget(last)
+    assert len(texts._texts.tokens) == LEAST_ROOM
