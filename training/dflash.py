@@ -10,14 +10,12 @@ each layer. The mask at a position is for the token there. One pass over a windo
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, cast
 
 import torch
 import torch.nn.functional as F
 import typer
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -26,8 +24,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm, app
 from training.architectures import PADDING_ID
 from training.batches import Windows
 from training.corpus import CACHE
-from training.export import write_tokenizer
-from training.heads import attend_drafts, draft_losses, learn, read_target, starts_at
+from training.heads import attend_drafts, bf16_weights, draft_losses, learn, read_target, starts_at, write_head
 from training.loop import Budget, Run
 from training.tokenizer import stream
 from training.train import with_generated
@@ -181,12 +178,7 @@ def head_config(target: LlamaForCausalLM) -> Qwen3Config:
 
 def export(head: BlockHead, target: LlamaForCausalLM, tokenizer: Path, folder: Path) -> None:
     """Write the head in the public layout: bf16 weights, no embedding and no output layer."""
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in head.state_dict().items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    config = head_config(target).to_dict()
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    write_tokenizer(tokenizer, folder)
+    write_head(bf16_weights(head), head_config(target).to_dict(), tokenizer, folder)
 
 
 def fresh_head(target: LlamaForCausalLM, seed: int) -> BlockHead:

@@ -11,7 +11,6 @@ target's positions up to its start and to the head's own positions after it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -20,15 +19,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import typer
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from training.batches import Windows
 from training.corpus import CACHE
-from training.export import write_tokenizer
-from training.heads import learn, read_target
+from training.heads import bf16_weights, learn, read_target, write_head
 from training.loop import Budget, Run
 from training.tokenizer import stream
 from training.train import with_generated
@@ -154,12 +151,10 @@ def loss_on(
 
 def export(head: Eagle3Head, target: LlamaForCausalLM, drafted: np.ndarray, tokenizer: Path, folder: Path) -> None:
     """Write the head in the public layout: bf16 weights, `d2t` as offsets, `t2d` as a mask."""
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in head.state_dict().items()}
+    weights = bf16_weights(head)
     chosen = torch.from_numpy(drafted)
     weights["d2t"] = chosen - torch.arange(DRAFT_VOCABULARY)
     weights["t2d"] = torch.zeros(target.config.vocab_size, dtype=torch.bool).scatter(0, chosen, True)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     config = target.config.to_dict() | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "num_hidden_layers": 1,
@@ -168,8 +163,7 @@ def export(head: Eagle3Head, target: LlamaForCausalLM, drafted: np.ndarray, toke
         "eagle_aux_hidden_state_layer_ids": list(target_layers(target.config)),
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(target_layers(target.config))},
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    write_tokenizer(tokenizer, folder)
+    write_head(weights, config, tokenizer, folder)
 
 
 def fresh_head(target: LlamaForCausalLM, drafted: np.ndarray, seed: int) -> Eagle3Head:

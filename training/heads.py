@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 import typer
-from torch import Tensor
+from safetensors.torch import save_file
+from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
+from training.export import write_tokenizer
 from training.loop import Run, token_progress
 
 SMOOTHING = 0.03
@@ -102,3 +107,16 @@ def draft_losses(guessed: Tensor, logits: Tensor, starts: Tensor) -> tuple[Tenso
     losses = F.cross_entropy(guessed.flatten(0, 2), wanted.softmax(-1).flatten(0, 2), reduction="none")
     accepted = (guessed.argmax(-1) == wanted.argmax(-1)).cumprod(-1).float().mean((0, 1))
     return losses.unflatten(0, guessed.shape[:3]).mean((0, 1)), accepted.tolist()
+
+
+def bf16_weights(head: nn.Module) -> dict[str, Tensor]:
+    """A head's weights by name, as checkpoints have them."""
+    return {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in head.state_dict().items()}
+
+
+def write_head(weights: Mapping[str, Tensor], config: Mapping[str, Any], tokenizer: Path, folder: Path) -> None:
+    """Write a head's checkpoint: weights, config and the tokenizer of another folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(dict(weights), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    write_tokenizer(tokenizer, folder)

@@ -11,14 +11,13 @@ draft's start and to the draft's own positions before them.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, cast
 
 import torch
 import torch.nn.functional as F
 import typer
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
@@ -27,8 +26,7 @@ from training.architectures import PADDING_ID
 from training.batches import Windows
 from training.corpus import CACHE
 from training.eagle3 import Attention, Layer, target_layers
-from training.export import write_tokenizer
-from training.heads import attend_drafts, draft_losses, learn, read_target, starts_at
+from training.heads import attend_drafts, bf16_weights, draft_losses, learn, read_target, starts_at, write_head
 from training.loop import Budget, Run
 from training.tokenizer import stream
 from training.train import with_generated
@@ -167,10 +165,8 @@ def head_config(target: LlamaConfig) -> LlamaConfig:
 
 def export(head: ParallelHead, target: LlamaForCausalLM, tokenizer: Path, folder: Path) -> None:
     """Write the head in the public layout: bf16 weights, no embedding and no output layer."""
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in head.state_dict().items()}
+    weights = bf16_weights(head)
     weights["mask_hidden"] = weights["mask_hidden"][None]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     config = head_config(target.config).to_dict() | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "draft_vocab_size": target.config.vocab_size,
@@ -179,8 +175,7 @@ def export(head: ParallelHead, target: LlamaForCausalLM, tokenizer: Path, folder
         "eagle_aux_hidden_state_layer_ids": list(target_layers(target.config)),
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(target_layers(target.config))},
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    write_tokenizer(tokenizer, folder)
+    write_head(weights, config, tokenizer, folder)
 
 
 def main(

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from training import dflash
+from training import dflash, heads
 from training.dflash import POSITIONS, BlockHead
 
 LENGTH = 30
@@ -100,7 +100,7 @@ def test_the_masks_of_a_block_are_for_the_tokens_at_their_places(
 def test_the_export_is_what_vllm_loads(
     head: BlockHead, target: LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dflash, "write_tokenizer", lambda *_: None)
+    monkeypatch.setattr(heads, "write_tokenizer", lambda *_: None)
     dflash.export(head, target, tmp_path, tmp_path / "head")
     weights = load_file(tmp_path / "head" / "model.safetensors")
     assert {"fc.weight", "hidden_norm.weight", "norm.weight", "layers.3.self_attn.q_norm.weight"} <= set(weights)

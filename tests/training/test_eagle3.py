@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from training import eagle3
+from training import eagle3, heads
 from training.eagle3 import DRAFT_VOCABULARY, STEPS, Eagle3Head
 
 LENGTH = 6
@@ -71,7 +71,7 @@ def test_training_practises_what_an_engine_does(config: LlamaConfig) -> None:
 
 
 def test_the_export_maps_its_vocabulary(config: LlamaConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eagle3, "write_tokenizer", lambda *_: None)
+    monkeypatch.setattr(heads, "write_tokenizer", lambda *_: None)
     target = LlamaForCausalLM(config)
     drafted = eagle3.draft_vocabulary([np.repeat(np.arange(100, 2200), 2), np.arange(2200)])
     eagle3.export(eagle3.fresh_head(target, drafted, 0), target, drafted, tmp_path, tmp_path / "head")

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from training import peagle
+from training import heads, peagle
 from training.peagle import POSITIONS, ParallelHead
 
 LENGTH = 30
@@ -80,7 +80,7 @@ def test_the_loss_trains_every_weight_at_every_position(head: ParallelHead, targ
 def test_the_export_is_what_vllm_loads(
     head: ParallelHead, target: LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peagle, "write_tokenizer", lambda *_: None)
+    monkeypatch.setattr(heads, "write_tokenizer", lambda *_: None)
     peagle.export(head, target, tmp_path, tmp_path / "head")
     weights = load_file(tmp_path / "head" / "model.safetensors")
     assert weights["mask_hidden"].shape == (1, 96)

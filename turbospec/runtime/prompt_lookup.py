@@ -25,8 +25,10 @@ MAX_PROBES = 64
 token, whatever tokens a client sends."""
 LEAST_ROOM = 64
 """Tokens that the shortest text has room for."""
-NOBODY = -1
-"""Room of a row that no text has."""
+NO_TEXT = -1
+"""Room of a free row."""
+HASH_FACTOR = 0x100000001B3
+"""The prime of the FNV hash for 64 bits."""
 
 _Places = NDArray[np.int32]
 
@@ -45,7 +47,7 @@ class _Texts(NamedTuple):
     starts: IntArray
     """(rows,) first place of each text."""
     rooms: IntArray
-    """(rows,) places of each text, a power of 2; `NOBODY` for a free row."""
+    """(rows,) places of each text, a power of 2; `NO_TEXT` for a free row."""
     sizes: IntArray
     """(rows,) tokens of each text."""
 
@@ -71,7 +73,7 @@ class IndexedTexts:
 
     def __init__(self) -> None:
         rows = np.zeros((3, 8), np.int64)
-        self._texts = _Texts(*_segments(LEAST_ROOM), starts=rows[0], rooms=rows[1] + NOBODY, sizes=rows[2])
+        self._texts = _Texts(*_segments(LEAST_ROOM), starts=rows[0], rooms=rows[1] + NO_TEXT, sizes=rows[2])
         self._used = 0
         """Places before the free ones, at the end."""
         # Compiled here, so that the first step does not wait for it.
@@ -82,12 +84,12 @@ class IndexedTexts:
 
     def begin(self) -> int:
         """The row of a new text without tokens."""
-        free = np.flatnonzero(self._texts.rooms == NOBODY)
+        free = np.flatnonzero(self._texts.rooms == NO_TEXT)
         if not len(free):
             free = np.array([len(self._texts.rooms)])
             of_rows = {name: getattr(self._texts, name) for name in ("starts", "rooms", "sizes")}
             self._texts = self._texts._replace(
-                **{name: np.concatenate([each, np.full(len(each), NOBODY)]) for name, each in of_rows.items()}
+                **{name: np.concatenate([each, np.full(len(each), NO_TEXT)]) for name, each in of_rows.items()}
             )
         row = int(free[0])
         self._texts.rooms[row] = self._texts.sizes[row] = 0
@@ -99,8 +101,8 @@ class IndexedTexts:
 
     def forget(self, row: int) -> None:
         """Drop a text."""
-        self._texts.rooms[row] = NOBODY
-        if (self._texts.rooms == NOBODY).all():
+        self._texts.rooms[row] = NO_TEXT
+        if (self._texts.rooms == NO_TEXT).all():
             self._renew(LEAST_ROOM)
 
     def find(
@@ -199,7 +201,7 @@ def _place(texts: _Texts, row: int, end: int) -> int:
     start, room = int(texts.starts[row]), int(texts.rooms[row])
     tokens, key = texts.tokens[start : start + end], 0
     for i in range(end - MIN_MATCH, end):
-        key = 0x100000001B3 * key + tokens[i]
+        key = HASH_FACTOR * key + tokens[i]
     place = first_place(key, table_bits(2 * room))
     for _ in range(MAX_PROBES):
         former = int(texts.latest[2 * start + place])

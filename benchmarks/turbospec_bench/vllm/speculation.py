@@ -22,8 +22,8 @@ DRAFTERS = {
 """Method and folder of each drafter."""
 ONE_PASS = ("peagle", "dflash")
 """Drafters that draft all tokens in one pass."""
-TOLD_APART = ("peagle",)
-"""Those of them whose method has drafters of either kind, so that vLLM has to be told."""
+PARALLEL_DRAFTING = ("peagle",)
+"""Those of them that need vLLM's `parallel_drafting`: without it the method `eagle3` drafts token by token."""
 PROMPT_LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
 Lengths = Sequence[tuple[int, int, int]]
@@ -39,6 +39,6 @@ def speculative_config(drafter: str, models: Path, length: int, lengths: Lengths
     """
     method, folder = DRAFTERS[drafter]
     config: dict[str, Any] = {"method": method, "num_speculative_tokens": length}
-    config |= {"parallel_drafting": True} if drafter in TOLD_APART else {}
+    config |= {"parallel_drafting": True} if drafter in PARALLEL_DRAFTING else {}
     config |= PROMPT_LOOKUP if folder is None else {"model": str((models / folder).resolve())}
     return config if lengths is None else config | {"num_speculative_tokens_per_batch_size": [*map(list, lengths)]}

@@ -53,6 +53,8 @@ class Measured(NamedTuple):
     price: float
     experiment_seconds: float
     experiment_gain: float
+    appends: bool
+    """Whether the engine can append what the look-up finds."""
     append_limit_tokens: int
     """Tokens that the plan allowed the look-up to append."""
 
@@ -144,14 +146,15 @@ def learn(
     of_drafter = drafts.drafted
     if len(sources):
         of_drafter = np.where(sources == LOOKUP, 0, drafts.drafted)
+    accepted_of_drafter = drafts.accepted
     if len(appended):
         of_drafter = of_drafter - appended
+        accepted_of_drafter = np.minimum(drafts.accepted, of_drafter)
     idle_factor = 1.0
     if probe_share > 0.0:  # without experiments nothing would correct what is forgotten
         idle_factor = math.exp(-(1 + measured.reused_plan_steps) / constants.idle_steps)
     rows, class_ids, accepted, truncated = drafts.rows, drafts.class_ids, drafts.accepted, drafts.truncated
-    accepted_of_it = np.minimum(accepted, of_drafter)
-    made = VerifiedDrafts(rows, class_ids, np.zeros(0, np.int64), of_drafter, accepted_of_it, truncated)
+    made = VerifiedDrafts(rows, class_ids, np.zeros(0, np.int64), of_drafter, accepted_of_drafter, truncated)
     used = passes > 0 or bool(of_drafter.any())
     server.drafted_at = _learn_source(terms, made, used, memory, measured.step, server.drafted_at, idle_factor)
     if len(drafts.buckets):
@@ -160,6 +163,7 @@ def learn(
         used = bool(of_lookup.any())
         last = server.looked_up_at
         server.looked_up_at = _learn_source(lookup_terms, made, used, memory, measured.step, last, idle_factor)
+    if measured.appends:
         if measured.append_limit_tokens > 0:
             share = appended.sum() / measured.append_limit_tokens
             server.found_share += weight * (share - server.found_share)

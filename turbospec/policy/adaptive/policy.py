@@ -176,6 +176,7 @@ class AdaptivePolicy:
             price,
             extra_seconds,
             best_gain,
+            view.lookup is not None and view.lookup.appends,
             0 if outcome.appended is None else allowed,
         )
         learn(
