@@ -128,6 +128,8 @@ class StepView:
     drafter_prefill_tokens: int = 0
     """Prompt tokens that the first drafter pass computes, if a pass runs in this step; otherwise a later pass computes
     them. Non-zero where that pass runs over the target's whole batch."""
+    calls_gate: bool = False
+    """True where the engine calls `StepPlan.gate` after every drafter pass."""
     graph_lengths: tuple[int, ...] = ()
     """Draft lengths, 0 included, with a full CUDA graph: it is replayed if every request verifies exactly that many
     draft tokens. Any other mix of lengths runs in dearer piecewise graphs. Empty where the mix makes no difference, as
@@ -155,9 +157,9 @@ class StepView:
 class DraftGate(Protocol):
     """Ends drafts early, row by row, on the drafter's confidence.
 
-    Engines that can do so call it after every sequential drafter pass. It sees only the largest probability of each
-    row's draft distribution, never the sampled token or its probability: whether draft token j is verified must not
-    depend on the value of token j itself, or sampling would be biased (non-anticipation).
+    Engines that can do so (`StepView.calls_gate`) call it after every sequential drafter pass. It sees only the largest
+    probability of each row's draft distribution, never the sampled token or its probability: whether draft token j is
+    verified must not depend on the value of token j itself, or sampling would be biased (non-anticipation).
     """
 
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
@@ -170,14 +172,6 @@ class DraftGate(Protocol):
         Returns:
             keep: (r,) whether to verify the token just drafted; a row that is not kept drafts no further.
             more: (r,) whether the request joins another drafter pass (never where `keep` is False).
-        """
-        ...
-
-    def for_next_step(self, limits: IntArray) -> DraftGate:
-        """The gate of another step that reuses the plan: the same requests and estimates, nothing drafted yet.
-
-        Args:
-            limits: (n,) draft lengths of that step.
         """
         ...
 
@@ -219,7 +213,7 @@ class StepPlan:
     reason: str = ""
     """Why this plan was chosen, as one line for logs and traces."""
     gate: DraftGate | None = None
-    """Ends drafts early; ignored by engines that cannot."""
+    """Ends drafts early; ignored by engines that cannot. A plan with a gate is never reused."""
     padded_length: int = 0
     """One of the view's `graph_lengths`, to which the engine pads the draft of every request, so that the step replays
     a full CUDA graph; not below any draft length. 0 for no padding;

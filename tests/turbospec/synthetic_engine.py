@@ -166,6 +166,7 @@ class SyntheticEngine:
             max_draft=MAX_DRAFT,
             prefill_tokens=PROMPT_TOKENS * sum(request.phase == Phase.PREFILL for request in running),
             parallel_drafter=self.parallel,
+            calls_gate=self.confidence and not self.parallel,
         )
 
     def _run(
@@ -184,7 +185,7 @@ class SyntheticEngine:
             confidences[rows, proposed[rows]] = confidence
             proposed[rows] += 1
             keep, more = np.ones(len(rows), np.bool_), proposed[rows] < lengths[rows]
-            if plan.gate is not None and self.confidence:
+            if plan.gate is not None and view.calls_gate:
                 keep, wanted = plan.gate.advance(rows, confidence)
                 more &= keep & wanted
             drafted[rows] += keep

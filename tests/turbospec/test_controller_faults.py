@@ -357,10 +357,6 @@ class Gate:
             return np.ones(len(rows), np.bool_), np.ones(len(rows), np.bool_)
         return self.answer(rows, confidence)
 
-    def for_next_step(self, limits: np.ndarray) -> Any:
-        limits[:] = 99
-        return self
-
     def select(self, proposed: np.ndarray, confidence: np.ndarray) -> Any:
         proposed[:] = 99
         return proposed
@@ -374,14 +370,6 @@ def test_a_plan_that_is_returned_again_and_again_has_one_guard() -> None:
     assert plan.gate is not None
     assert plan.gate.advance(np.array([0]), np.array([0.5]))[1].tolist() == [True]
     assert controller.stats.guard_trips == 0
-
-
-def test_a_gate_cannot_lengthen_the_next_step() -> None:
-    controller = Controller(Scripted(lambda view: StepPlan(np.array([1, 2]), gate=Gate(), valid_steps=3)))
-    controller.plan(make_view(2))
-    plan = controller.plan(make_view(2, step=1))
-    assert plan.reason == "plan reused"
-    assert plan.draft_lengths.tolist() == [1, 2]
 
 
 def test_a_selection_cannot_lengthen_the_drafts() -> None:

@@ -5,6 +5,9 @@ Observations are censored. Of a draft of 5 with 2 accepted, positions 1 and 2 su
 observed. Where EOS, a stop string or max_tokens cut the acceptance short, no position failed. The server's acceptance
 at each position, and the deviation of each service class and of each request from it, are terms of a `LogisticModel`.
 
+Where an engine reports the drafter's confidence in each token while it drafts, it is a covariate, z = −log(1 −
+confidence). It tells more about a token than position and request do.
+
 Each source has a model of its own. That of a look-up has a term for each position and each order of magnitude of the
 match's score, its bucket: a long match is right more often, and the longer a draft has been right, the more so.
 
@@ -24,6 +27,8 @@ from turbospec.models.logistic import (
     LogisticModel,
     Terms,
     between_request_variance,
+    covariate_deviation,
+    covariate_variance,
     forget,
     learn,
     learn_between_request_variance,
@@ -41,6 +46,9 @@ SCORE_BUCKETS = 5
 """Buckets of a look-up's score: below 2, 4, 8, 16, and above."""
 LOOKUP_POSITIONS = 4
 """Position terms of a look-up's model. Position 4 and all later ones share the last."""
+MAX_CONFIDENCE = 0.99
+"""Largest confidence that is told from larger ones. Sampling with top-p often leaves one token."""
+NO_CONFIDENCE = np.zeros((0, 0))
 ONE_BUCKET = np.zeros(0, np.int64)
 """The buckets of a source without scores."""
 
@@ -67,6 +75,8 @@ class VerifiedDrafts(NamedTuple):
     drafted: IntArray
     accepted: IntArray
     truncated: BoolArray
+    confidence: FloatArray
+    """(n, longest draft or more) the drafter's confidence in each token; (0, 0) where it is not used."""
 
 
 class AcceptanceModel:
@@ -127,6 +137,12 @@ def score_buckets(scores: FloatArray) -> IntArray:
 
 
 @compiled
+def confidence_covariate(confidence: float) -> float:
+    """z of a token: in this form, of those tried, one slope fits drafters of different kinds."""
+    return -np.log(1.0 - min(confidence, MAX_CONFIDENCE))
+
+
+@compiled
 def fill_survival(
     terms: Terms,
     rows: IntArray,
@@ -150,6 +166,7 @@ def fill_survival(
         survival: (n, K) S[i,j]; 0 past a limit, and where it has fallen below 1 / `LEVELS`.
     """
     n, depth, between_variance = len(rows), survival.shape[1], between_request_variance(terms)
+    of_covariate = covariate_variance(terms)
     # The odds exp(κ·(position + rest)) factor into exp(κ·position)·exp(κ·rest). With κ rounded to a few levels, the
     # first factor is shared between requests, which leaves one exponential per request instead of one per draft token.
     positions = len(terms.prior) // SCORE_BUCKETS if len(buckets) else len(terms.prior)
@@ -157,7 +174,7 @@ def fill_survival(
     for i in range(n):
         class_mean, class_variance = posterior(terms.classes, class_ids[i] % MAX_CLASSES, PRIOR_VARIANCE)
         request_mean, request_variance = posterior(terms.requests, rows[i], between_variance)
-        variance = terms.level[1] + class_variance + request_variance
+        variance = terms.level[1] + class_variance + request_variance + of_covariate
         kappa = int(LEVELS / np.sqrt(1.0 + np.pi / 8.0 * variance) + 0.5)
         bucket = buckets[i] if len(buckets) else 0
         odds_at = position_odds[bucket, kappa]
@@ -206,10 +223,14 @@ def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: in
             continue
         first = drafts.buckets[i] * positions if scored else 0
         successes = min(accepted[i], depth)
-        for j in range(successes):
-            feature = first + min(j, positions - 1)
-            learn(terms, class_id, row, feature, 1.0, between_variance, memory.server, memory.request)
+        observed = successes
         if accepted[i] < drafted[i] and not drafts.truncated[i] and accepted[i] < depth:
-            feature = first + min(successes, positions - 1)
-            learn(terms, class_id, row, feature, 0.0, between_variance, memory.server, memory.request)
+            observed += 1
+        for j in range(observed):
+            feature, deviation = first + min(j, positions - 1), 0.0
+            if len(drafts.confidence):
+                z = confidence_covariate(drafts.confidence[i, j])
+                deviation = covariate_deviation(terms, feature, z, memory.server)
+            success = 1.0 if j < successes else 0.0
+            learn(terms, class_id, row, feature, success, deviation, between_variance, memory.server, memory.request)
         learn_between_request_variance(terms, row, between_variance, memory.server)

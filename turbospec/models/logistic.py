@@ -2,9 +2,10 @@
 
 The log-odds of a success at feature f (a draft position), for request i of class c, are a sum
 
-    x = prior[f] + level + offset[f] + class[c] + request[i]
+    x = prior[f] + level + offset[f] + class[c] + request[i] + slope · (z − z̄[f])
 
-whose terms are independent Gaussians, updated by an extended Kalman filter with diagonal covariance: with p = σ(x),
+where z is a covariate of the observation and z̄[f] its running mean at the feature; without a covariate the last term is
+0. The terms are independent Gaussians, updated by an extended Kalman filter with diagonal covariance: with p = σ(x),
 w = p(1 − p) and V the sum of the terms' variances, the mean of a term of variance P moves by P·(success − p) / (1 +
 w·V) and its variance falls by P²·w / (1 + w·V) (the update of Glicko ratings; Glickman, Applied Statistics 48, 1999).
 The terms are fitted jointly for a reason: deep positions are mostly observed on easy requests. The joint fit attributes
@@ -13,7 +14,8 @@ more is known about its request.
 
 Old observations are discounted, so that the model follows changing traffic. The between-request variance (the prior
 variance of the requests' terms) is learnt too. Predictions account for the uncertainty V of x by MacKay's
-approximation, E[σ(x)] ≈ σ(κ·x) with κ = 1 / √(1 + πV/8) (MacKay, Neural Computation 4, 1992).
+approximation, E[σ(x)] ≈ σ(κ·x) with κ = 1 / √(1 + πV/8) (MacKay, Neural Computation 4, 1992). Where the covariate is
+not known yet, V includes slope² times its variance.
 """
 
 from __future__ import annotations
@@ -49,6 +51,11 @@ class Terms(NamedTuple):
     between_request: FloatArray
     """(2,) weighted sum of the requests' squared terms, and the sum of the weights. Their ratio is the between-request
     variance."""
+    slope: FloatArray
+    """(2,) mean and variance."""
+    covariate: FloatArray
+    """(2, features + 1) running mean of the covariate at each feature, and the observations that it was taken from; in
+    the last column the same of its squared deviation from these means, over all features."""
 
 
 class LogisticModel:
@@ -69,6 +76,8 @@ class LogisticModel:
             requests=np.zeros((capacity, 2)),
             # With the weight of ten well-known requests.
             between_request=np.array([10.0 * PRIOR_VARIANCE, 10.0]),
+            slope=np.array([0.0, PRIOR_VARIANCE]),
+            covariate=np.zeros((2, features + 1)),
         )
 
     def grow(self, capacity: int) -> None:
@@ -113,12 +122,39 @@ def posterior(natural: FloatArray, row: int, prior_variance: float) -> tuple[flo
 
 
 @compiled
+def covariate_deviation(terms: Terms, feature: int, value: float, memory: float) -> float:
+    """z − z̄ of an observed covariate, which is first taken into the running means.
+
+    Args:
+        terms: the state, updated in place.
+        feature: of the observation.
+        value: z.
+        memory: observations that the running means remember.
+    """
+    means, counts = terms.covariate
+    before = value - means[feature]
+    counts[feature] = min(counts[feature] + 1.0, memory)
+    means[feature] += before / counts[feature]
+    after = value - means[feature]
+    counts[-1] = min(counts[-1] + 1.0, memory)
+    means[-1] += (before * after - means[-1]) / counts[-1]
+    return after
+
+
+@compiled
+def covariate_variance(terms: Terms) -> float:
+    """Variance of the log-odds while the covariate is not known, squared log-odds."""
+    return terms.slope[0] * terms.slope[0] * terms.covariate[0, -1]
+
+
+@compiled
 def learn(
     terms: Terms,
     class_id: int,
     row: int,
     feature: int,
     success: float,
+    deviation: float,
     between_variance: float,
     memory: float,
     request_memory: float,
@@ -129,16 +165,18 @@ def learn(
         terms: the state, updated in place.
         class_id, row, feature: whose observation it is, and of what.
         success: 1 or 0.
+        deviation: z − z̄, as `covariate_deviation` returns it; 0 without a covariate.
         between_variance: the model's `between_request_variance`.
         memory: observations that the level, the offsets and the classes remember.
         request_memory: observations that a request's term remembers.
     """
-    level, offsets, classes, requests = terms.level, terms.offsets, terms.classes, terms.requests
+    level, offsets, classes, requests, slope = terms.level, terms.offsets, terms.classes, terms.requests, terms.slope
     class_mean, class_variance = posterior(classes, class_id, PRIOR_VARIANCE)
     request_mean, request_variance = posterior(requests, row, between_variance)
-    p = logistic(terms.prior[feature] + level[0] + offsets[0, feature] + class_mean + request_mean)
+    known = slope[0] * deviation
+    p = logistic(terms.prior[feature] + level[0] + offsets[0, feature] + class_mean + request_mean + known)
     w = p * (1.0 - p)
-    variance = level[1] + offsets[1, feature] + class_variance + request_variance
+    variance = level[1] + offsets[1, feature] + class_variance + request_variance + deviation * deviation * slope[1]
     shrink = 1.0 / (1.0 + w * variance)
     step = (success - p) * shrink
 
@@ -159,6 +197,11 @@ def learn(
         * (1.0 + shared_term_weight / memory),
         PRIOR_VARIANCE,
     )
+    if deviation != 0.0:
+        slope_variance = slope[1]
+        slope[0] += shared_term_weight * slope_variance * deviation * step
+        gained = shared_term_weight * slope_variance * slope_variance * deviation * deviation * w * shrink
+        slope[1] = min((slope_variance - gained) * (1.0 + shared_term_weight / memory), PRIOR_VARIANCE)
     for natural, index, mean, own_variance, weight, own_memory in (
         (classes, class_id, class_mean, class_variance, shared_term_weight, memory),
         (requests, row, request_mean, request_variance, 1.0, request_memory),

@@ -53,9 +53,6 @@ class ConfidenceGate:
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
         return np.ones(len(rows), np.bool_), confidence >= self._threshold
 
-    def for_next_step(self, limits: IntArray) -> ConfidenceGate:
-        return self  # it keeps nothing of the step
-
 
 class ConfidencePolicy:
     """Refits the threshold after every step to the latest observed tokens of all requests.

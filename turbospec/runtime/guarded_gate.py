@@ -52,9 +52,6 @@ class GuardedGate:
         self.seconds += time.perf_counter() - began
         return keep, more
 
-    def for_next_step(self, limits: IntArray) -> GuardedGate:
-        return GuardedGate(self._gate.for_next_step(limits.copy()), self._size, self._on_fault)
-
 
 class GuardedSelection:
     """Wraps a selection: one that fails verifies whole drafts, and its time counts as decision time.

@@ -40,7 +40,9 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
     """
     if not planned.step < view.step < planned.step + plan.valid_steps or view.prefill_pending:
         return None
-    if plan.selection is not None or not np.array_equal(view.request_ids, planned.request_ids):
+    if plan.gate is not None or plan.selection is not None:
+        return None
+    if not np.array_equal(view.request_ids, planned.request_ids):
         return None
     if plan.padded_length and plan.padded_length not in view.graph_lengths:
         return None
@@ -50,8 +52,7 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
     if plan.sources is not None and plan.draft_lengths[plan.sources != DRAFTER].any():
         return None
     lengths = np.minimum(plan.draft_lengths, view.draft_limits)
-    gate = None if plan.gate is None else plan.gate.for_next_step(lengths)
-    return replace(plan, draft_lengths=lengths, gate=gate, reason="plan reused", sources=None, append_limits=None)
+    return replace(plan, draft_lengths=lengths, reason="plan reused", sources=None, append_limits=None)
 
 
 class RunningPlan(Generic[RequestId]):

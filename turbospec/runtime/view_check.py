@@ -72,6 +72,7 @@ def checked_view(view: StepView, *, is_converted: bool = False) -> StepView:
             is type(view.batch_drafter)
             is type(view.first_pass_every_step)
             is type(view.drafter_always_prefills)
+            is type(view.calls_gate)
             and type(lengths) is tuple
             and (not lengths or _are_draft_lengths(lengths))
         ):

@@ -129,12 +129,6 @@ class HostileGate:
             case _:
                 return np.ones(len(rows), np.bool_), np.ones(len(rows), np.bool_)
 
-    def for_next_step(self, limits: np.ndarray) -> Any:
-        limits[:] = 99
-        if self._policy.rng.random() < 0.3:
-            raise ERRORS[self._policy.rng.integers(len(ERRORS))]
-        return self
-
     def select(self, proposed: np.ndarray, confidence: np.ndarray) -> Any:
         rng = self._policy.rng
         match rng.integers(4):

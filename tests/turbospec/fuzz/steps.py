@@ -78,6 +78,7 @@ class RandomEngine:
             draft_before_emit=bool(rng.random() < 0.3),
             parallel_drafter=bool(rng.random() < 0.2),
             batch_drafter=bool(rng.random() < 0.3),
+            calls_gate=bool(rng.random() < 0.5),
             first_pass_every_step=bool(rng.random() < 0.1),
             drafter_always_prefills=bool(rng.random() < 0.1),
             drafter_prefill_tokens=self._count(100) if rng.random() < 0.1 else 0,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from turbospec.interface import BoolArray, FloatArray, IntArray
 from turbospec.models.acceptance import (
     LEVELS,
+    NO_CONFIDENCE,
     ONE_BUCKET,
     AcceptanceModel,
     Memory,
@@ -55,10 +56,11 @@ def learn(
     accepted: IntArray,
     truncated: BoolArray,
     idle_steps: int = 0,
+    confidence: FloatArray = NO_CONFIDENCE,
 ) -> None:
     observe(
         model.model.terms,
-        VerifiedDrafts(rows, classes, ONE_BUCKET, drafted, accepted, truncated),
+        VerifiedDrafts(rows, classes, ONE_BUCKET, drafted, accepted, truncated, confidence),
         model.memory,
         idle_steps,
     )
@@ -269,7 +271,7 @@ def test_a_look_up_is_learnt_by_score_and_position() -> None:
         accepted = np.where(first, np.where(long, 8, 1), 0)
         observe(
             model.terms,
-            VerifiedDrafts(requests, classes, buckets, np.full(40, 8), accepted, np.zeros(40, np.bool_)),
+            VerifiedDrafts(requests, classes, buckets, np.full(40, 8), accepted, np.zeros(40, np.bool_), NO_CONFIDENCE),
             memory,
             0,
         )

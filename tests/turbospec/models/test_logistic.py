@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from turbospec.models.logistic import (
     PRIOR_VARIANCE,
     LogisticModel,
     between_request_variance,
+    covariate_deviation,
+    covariate_variance,
     forget,
     learn,
     learn_between_request_variance,
+    logistic,
     posterior,
 )
 
@@ -27,9 +32,10 @@ def observe(
     success: float,
     memory: float = 2000.0,
     request_memory: float = 200.0,
+    deviation: float = 0.0,
 ) -> None:
     between_variance = between_request_variance(model.terms)
-    learn(model.terms, 0, row, feature, success, between_variance, memory, request_memory)
+    learn(model.terms, 0, row, feature, success, deviation, between_variance, memory, request_memory)
 
 
 def probability(model: LogisticModel, row: int, feature: int) -> float:
@@ -134,3 +140,36 @@ def test_one_observation_is_the_update_of_an_extended_kalman_filter() -> None:
         (PRIOR_VARIANCE * p * shrink, PRIOR_VARIANCE - PRIOR_VARIANCE**2 * w * shrink)
     )
     assert posterior(terms.requests, 0, 1.0) == pytest.approx((p * shrink, 1.0 - w * shrink))
+
+
+def test_a_covariate_is_one_more_term_of_the_same_update() -> None:
+    model, deviation = a_model(), -1.5
+    p, w, total = 0.5, 0.25, (4.0 + deviation**2) * PRIOR_VARIANCE
+    observe(model, 0, 1, 1.0, memory=1e12, request_memory=1e12, deviation=deviation)
+    shrink = 1.0 / (1.0 + w * total)
+    mean = PRIOR_VARIANCE * deviation * p * shrink
+    assert model.terms.slope.tolist() == pytest.approx(
+        [mean, PRIOR_VARIANCE - PRIOR_VARIANCE**2 * deviation**2 * w * shrink]
+    )
+    assert model.terms.level[0] == pytest.approx(PRIOR_VARIANCE * p * shrink)
+
+
+def test_the_slope_of_a_covariate_is_learnt() -> None:
+    rng, model = np.random.default_rng(0), a_model()
+    for row in range(500):
+        for z in rng.normal(2.0, 1.5, 4):
+            deviation = covariate_deviation(model.terms, 1, z, 400.0)
+            success = float(rng.random() < logistic(0.3 + 0.8 * (z - 2.0)))
+            observe(model, row, 1, success, deviation=deviation)
+    assert model.terms.slope[0] == pytest.approx(0.8, abs=0.15)
+    assert model.terms.covariate[0, 1] == pytest.approx(2.0, abs=0.3)
+    assert covariate_variance(model.terms) == pytest.approx((0.8 * 1.5) ** 2, rel=0.4)
+
+
+@given(st.lists(st.floats(-50.0, 50.0), min_size=1, max_size=30))
+def test_the_running_mean_of_a_covariate_is_the_mean(values: list[float]) -> None:
+    model = a_model()
+    for z in values:
+        covariate_deviation(model.terms, 2, z, 1e9)
+    assert model.terms.covariate[0, 2] == pytest.approx(np.mean(values), abs=1e-9)
+    assert model.terms.covariate[0, -1] == pytest.approx(np.var(values), abs=1e-6)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import pytest
 
 from tests.turbospec.factories import make_view
-from turbospec.interface import BoolArray, FloatArray, IntArray, StepPlan
+from turbospec.interface import IntArray, StepPlan
 from turbospec.runtime.plan_reuse import RunningPlan, plan_again
 
 PLANNED = make_view(4, step=5)
@@ -62,29 +60,8 @@ def test_a_plan_that_selects_after_drafting_is_not_reused() -> None:
     assert plan_again(a_plan(selection=object()), PLANNED, make_view(4, step=6)) is None
 
 
-@dataclass
-class CountingGate:
-    """Lets a draft have so many tokens."""
-
-    left: int
-
-    def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
-        self.left -= 1
-        return np.ones(len(rows), np.bool_), np.full(len(rows), self.left > 0)
-
-    def for_next_step(self, draft_limits: IntArray) -> CountingGate:
-        return CountingGate(int(draft_limits[0]))
-
-
-def test_every_step_has_a_gate_of_its_own() -> None:
-    planned = make_view(1, step=5, max_draft=3)
-    plan = a_plan(np.array([3]), gate=CountingGate(3))
-    for step in (6, 7):
-        again = plan_again(plan, planned, replace(planned, step=step))
-        assert again is not None
-        assert again.gate is not None
-        more = [bool(again.gate.advance(np.array([0]), np.array([0.9]))[1][0]) for _ in range(3)]
-        assert more == [True, True, False]
+def test_a_plan_with_a_gate_is_not_reused() -> None:
+    assert plan_again(a_plan(gate=object()), PLANNED, make_view(4, step=6)) is None
 
 
 def running(lengths: list[int], steps: int = 3) -> RunningPlan[str]:

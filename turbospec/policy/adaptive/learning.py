@@ -154,12 +154,13 @@ def learn(
     if probe_share > 0.0:  # without experiments nothing would correct what is forgotten
         idle_factor = math.exp(-(1 + measured.reused_plan_steps) / constants.idle_steps)
     rows, class_ids, accepted, truncated = drafts.rows, drafts.class_ids, drafts.accepted, drafts.truncated
-    made = VerifiedDrafts(rows, class_ids, np.zeros(0, np.int64), of_drafter, accepted_of_drafter, truncated)
+    seen, unscored = drafts.confidence, np.zeros(0, np.int64)
+    made = VerifiedDrafts(rows, class_ids, unscored, of_drafter, accepted_of_drafter, truncated, seen)
     used = passes > 0 or bool(of_drafter.any())
     server.drafted_at = _learn_source(terms, made, used, memory, measured.step, server.drafted_at, idle_factor)
     if len(drafts.buckets):
         of_lookup = np.where(of_drafter > 0, 0, drafts.drafted)
-        made = VerifiedDrafts(rows, class_ids, drafts.buckets, of_lookup, accepted, truncated)
+        made = VerifiedDrafts(rows, class_ids, drafts.buckets, of_lookup, accepted, truncated, np.zeros((0, 0)))
         used = bool(of_lookup.any())
         last = server.looked_up_at
         server.looked_up_at = _learn_source(lookup_terms, made, used, memory, measured.step, last, idle_factor)

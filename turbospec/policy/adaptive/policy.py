@@ -12,11 +12,19 @@ from typing import Any, cast
 import numpy as np
 
 from turbospec.interface import IntArray, StepOutcome, StepPlan, StepView
-from turbospec.models.acceptance import ONE_BUCKET, AcceptanceModel, VerifiedDrafts, lookup_model, score_buckets
+from turbospec.models.acceptance import (
+    NO_CONFIDENCE,
+    ONE_BUCKET,
+    AcceptanceModel,
+    VerifiedDrafts,
+    lookup_model,
+    score_buckets,
+)
 from turbospec.models.latency import LatencyModel
 from turbospec.models.step_cost import initial_cost
 from turbospec.planning.gain_histogram import BINS
 from turbospec.planning.slo import TpotSlo, TtftSlo
+from turbospec.policy.adaptive.confidence_gate import ConfidenceGate, gated_step
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.policy.adaptive.decision import SERVER, StepFacts, decide
 from turbospec.policy.adaptive.experiments import Requests
@@ -96,6 +104,7 @@ class AdaptivePolicy:
         if view.graph_lengths is not self._graph_lengths:
             self._graph_lengths, self._graph_array = view.graph_lengths, np.array(view.graph_lengths, np.int64)
         columns = (rows, view.phase, view.context_tokens, view.tokens_left, view.drafter_lag_tokens, view.class_ids)
+        requests = cast(Requests, (*columns, limits, found, buckets))
         facts = (
             view.step,
             view.prefill_tokens,
@@ -119,7 +128,7 @@ class AdaptivePolicy:
             self._work,
             self._counts,
             self._sums,
-            cast(Requests, (*columns, limits, found, buckets)),
+            requests,
             cast(StepFacts, facts),
             self._graph_array,
             NO_TARGET if self.tpot_slo is None else self.tpot_slo.slack(view, rows),
@@ -135,11 +144,19 @@ class AdaptivePolicy:
         valid_steps = self.constants.pause_steps if settled else 1
         last_step, allowed = view.step + valid_steps - 1, int(append_limits.sum())
         self._records.put(view.step, (view, rows, buckets, last_step, price, extra_seconds, best_gain, allowed))
+        gate = None
+        terms = self.acceptance.model.terms
+        if view.calls_gate and terms.covariate[1, -1] and drafting and not (experiment or padded or longest_appended):
+            # The gate may draft more than the plan says, unless an objective bounds the step.
+            longer = self.tpot_slo is None and self.ttft_slo is None
+            step = gated_step(requests, lengths, sources, self._tokens_per_step, view.prefill_tokens, price, longer)
+            gate, lengths = ConfidenceGate(terms, self.cost["weights"][0], step), step.limits
         return StepPlan(
             lengths,
             tokens,
             seconds,
             f"{'experiment: ' if experiment else ''}drafts for {drafting} of {decoding} requests at {int(price)} tok/s",
+            gate=gate,
             padded_length=padded,
             probe=experiment,
             valid_steps=valid_steps,
@@ -156,7 +173,8 @@ class AdaptivePolicy:
             return  # the step was planned again for another batch
         if self.ttft_slo is not None:
             self.ttft_slo.learn(view, rows, outcome)
-        drafts = (rows, view.class_ids, buckets, outcome.drafted, outcome.accepted, outcome.truncated)
+        confidence = NO_CONFIDENCE if outcome.confidence is None or not view.calls_gate else outcome.confidence
+        drafts = (rows, view.class_ids, buckets, outcome.drafted, outcome.accepted, outcome.truncated, confidence)
         measured = (
             outcome.step,
             view.size,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from turbospec.interface import LookupView, Phase, StepOutcome, StepView
+from turbospec.policy.adaptive.confidence_gate import ConfidenceGate, gated_step
+from turbospec.policy.adaptive.experiments import Requests
 from turbospec.policy.adaptive.policy import AdaptivePolicy
 from turbospec.policy.adaptive.settings import AdaptiveSettings
+from turbospec.runtime.kernels import unnamed
 
 
 def compile_kernels(settings: AdaptiveSettings) -> None:
@@ -44,3 +47,6 @@ def compile_kernels(settings: AdaptiveSettings) -> None:
             step_seconds=3e-3,
         )
     )
+    requests = Requests(*[ones] * 7, *[ones[:0]] * 2)
+    step = gated_step(unnamed(requests), ones, ones * 0, np.ones(2), 0, 1.0, True)
+    ConfidenceGate(policy.acceptance.model.terms, policy.cost["weights"][0], step).advance(np.arange(2), np.ones(2))

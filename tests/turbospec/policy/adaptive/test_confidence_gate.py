@@ -1,0 +1,161 @@
+"""Drafts that end on the drafter's confidence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.turbospec.factories import make_view
+from tests.turbospec.synthetic_engine import AcceptanceLaw, SyntheticEngine, drafter
+from turbospec.interface import FloatArray, IntArray, StepPlan
+from turbospec.models.acceptance import AcceptanceModel, confidence_covariate
+from turbospec.models.latency import VERIFY_KNOTS
+from turbospec.models.logistic import Terms
+from turbospec.models.step_cost import PASSES, ROWS, SIZE, TOKENS
+from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
+from turbospec.policy.adaptive.confidence_gate import ConfidenceGate, GatedStep
+
+DEEPEST = 8
+
+
+def adaptive(**settings: float) -> AdaptivePolicy:
+    policy = AdaptiveConfig.model_validate({"version": 1, "policy": "adaptive", **settings}).build(None, seed=0)
+    assert isinstance(policy, AdaptivePolicy)
+    return policy
+
+
+def rate(law: AcceptanceLaw, concurrency: int, *, confidence: bool) -> float:
+    """Mean tokens/s of `adaptive`, of four seeds."""
+    rates = []
+    for seed in range(4):
+        engine, policy = SyntheticEngine(concurrency, confidence=confidence), adaptive()
+        engine.serve(policy, law, 20 * concurrency, seed)
+        rates.append(engine.serve(policy, law, 40 * concurrency, seed + 100).tokens_per_second)
+    return float(np.mean(rates))
+
+
+def test_one_request_gains_from_confidence() -> None:
+    law = drafter(1.0)
+    assert rate(law, 1, confidence=True) > 1.05 * rate(law, 1, confidence=False)
+
+
+@pytest.mark.parametrize("concurrency", [8, 32])
+def test_a_batch_loses_nothing_by_it(concurrency: int) -> None:
+    law = drafter(1.0)
+    assert rate(law, concurrency, confidence=True) > 0.99 * rate(law, concurrency, confidence=False)
+
+
+def test_confidence_that_says_nothing_changes_nothing() -> None:
+    def law(rng: np.random.Generator, request: int) -> tuple[float, float]:
+        return 0.7, float(rng.random())
+
+    assert rate(law, 1, confidence=True) > 0.98 * rate(law, 1, confidence=False)
+
+
+def exact_terms(acceptance: float, slope: float) -> Terms:
+    """Terms of which nothing is uncertain; the mean confidence is 0.5."""
+    terms = AcceptanceModel(DEEPEST, prior=acceptance).model.terms
+    terms.level[:], terms.offsets[:], terms.slope[:] = 0.0, 0.0, (slope, 0.0)
+    terms.classes[:, 1], terms.requests[:, 1] = 1e12, 1e12
+    terms.covariate[0], terms.covariate[1] = confidence_covariate(0.5), 100.0
+    terms.covariate[0, -1] = 0.0
+    return terms
+
+
+def exact_weights(verify_token: float, draft_pass: float, draft_row: float) -> FloatArray:
+    """Step costs in seconds."""
+    weights = np.zeros(SIZE)
+    weights[TOKENS : TOKENS + len(VERIFY_KNOTS) - 1] = verify_token
+    weights[PASSES], weights[ROWS] = draft_pass, draft_row
+    return weights
+
+
+def gated_step(limits: IntArray, price: float) -> GatedStep:
+    n = len(limits)
+    zeros = np.zeros(n, np.int64)
+    return GatedStep(np.arange(n), zeros, limits, np.ones(n), np.array([0, n]), 0.0, price)
+
+
+@settings(deadline=None)
+@given(
+    confidences=st.lists(st.lists(st.floats(0.0, 1.0), min_size=DEEPEST, max_size=DEEPEST), min_size=1, max_size=5),
+    acceptance=st.floats(0.3, 0.95),
+    slope=st.floats(0.0, 1.5),
+    price=st.floats(50.0, 500.0),
+)
+def test_every_pass_pays_and_no_further_one_would(
+    confidences: list[list[float]], acceptance: float, slope: float, price: float
+) -> None:
+    verify_token, draft_pass, draft_row = 2e-4, 1e-3, 1e-4
+    terms, n = exact_terms(acceptance, slope), len(confidences)
+    step = gated_step(np.full(n, DEEPEST), price)
+    gate = ConfidenceGate(terms, exact_weights(verify_token, draft_pass, draft_row), step)
+    seen, rows, survival = np.array(confidences), np.arange(n), np.ones(n)
+    for position in range(DEEPEST):
+        keep, more = gate.advance(rows, seen[rows, position].copy())
+        assert keep.all()
+        z = np.array([confidence_covariate(each) for each in seen[rows, position]])
+        x = math.log(acceptance / (1.0 - acceptance)) + slope * (z - confidence_covariate(0.5))
+        survival[rows] /= 1.0 + np.exp(-np.clip(x, -12.0, 12.0))
+        gains = survival[rows] * acceptance - price * (verify_token + draft_row)
+        if position == DEEPEST - 1:
+            assert not more.any()
+            break
+        assume_far_from(0.0, gains)
+        surplus = gains[gains > 0.0].sum() - price * draft_pass
+        if abs(surplus) < 1e-9:
+            return
+        assert more.tolist() == ((gains > 0.0) & (surplus > 0.0)).tolist()
+        if not more.any():
+            break
+        rows = rows[more]
+
+
+def assume_far_from(value: float, numbers: FloatArray) -> None:
+    """Rounding may decide about numbers that are nearly equal."""
+    if (np.abs(numbers - value) < 1e-9).any():
+        pytest.skip("a tie")
+
+
+def plan_after(policy: AdaptivePolicy, **view: object) -> StepPlan:
+    return policy.plan(make_view(2, step=10**6, calls_gate=True, **view))
+
+
+def learnt() -> AdaptivePolicy:
+    """Has seen a good drafter's confidence."""
+    policy = adaptive(probe_share=0.0)
+    SyntheticEngine(2).serve(policy, drafter(1.0), 30)
+    return policy
+
+
+def test_drafts_may_become_as_long_as_the_engine_allows() -> None:
+    plan = plan_after(learnt())
+    assert plan.gate is not None
+    assert plan.draft_lengths.tolist() == make_view(2).draft_limits.tolist()
+
+
+def test_there_is_no_gate_where_none_is_called() -> None:
+    policy = learnt()
+    plan = policy.plan(make_view(2, step=10**6))
+    assert plan.gate is None
+    assert plan.draft_lengths.max() < make_view(2).draft_limits.max()
+
+
+def test_there_is_no_gate_before_any_confidence_was_seen() -> None:
+    policy = adaptive(probe_share=0.0)
+    SyntheticEngine(2, confidence=False).serve(policy, drafter(1.0), 30)
+    assert plan_after(policy).gate is None
+
+
+def test_no_draft_becomes_longer_where_an_objective_bounds_the_step() -> None:
+    policy = adaptive(probe_share=0.0, tpot_slo_ms=1000.0)
+    SyntheticEngine(2).serve(policy, drafter(1.0), 30)
+    view = make_view(2, step=10**6)
+    without, gated = policy.plan(view), policy.plan(replace(view, step=view.step + 1, calls_gate=True))
+    assert gated.gate is not None
+    assert gated.draft_lengths.tolist() == without.draft_lengths.tolist()

@@ -1,0 +1,142 @@
+"""Ends drafts of `adaptive` early, on the drafter's confidence, compiled.
+
+Before a draft is made, its length is chosen for the mean confidence of its tokens. While it is made, the confidence in
+each token is seen. Let S be the probability that all tokens drafted so far are accepted, given the confidence in each,
+and a the acceptance of the next token, whose confidence is not known yet. Each draft goes on as long as its next token
+pays for its row and its verification, and the drafter's pass runs as long as these drafts together pay for it too:
+
+    w_i · S_i · a_i  >  λ · (row + verify)          Σ over them of (w_i · S_i · a_i − λ · (row + verify))  >  λ · pass
+
+S never rises. Looking one pass ahead is then the optimal stopping rule (the monotone case; Chow and Robbins, Annals of
+Mathematical Statistics 32, 1961) for one request, and for many as long as their drafts end together. Every token that
+was drafted is verified: dropping those that do not pay for their verification gained nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from turbospec.interface import PREFILL as PREFILL_PHASE
+from turbospec.interface import BoolArray, FloatArray, IntArray
+from turbospec.models.acceptance import confidence_covariate
+from turbospec.models.logistic import (
+    MAX_CLASSES,
+    PRIOR_VARIANCE,
+    Terms,
+    between_request_variance,
+    covariate_variance,
+    logistic,
+    posterior,
+)
+from turbospec.models.step_cost import DRAFT_CONTEXT, PASSES, PREFILL, ROWS, TOKENS
+from turbospec.planning.gain_histogram import segment_of
+from turbospec.planning.token_weights import token_weights
+from turbospec.policy.adaptive.experiments import Requests
+from turbospec.runtime.kernels import compiled, unnamed
+
+
+class GatedStep(NamedTuple):
+    """A step whose drafts are being made. Arrays have a row for each request of the plan's view."""
+
+    rows: IntArray
+    """(n,) rows of the per-request state."""
+    class_ids: IntArray
+    limits: IntArray
+    """(n,) longest drafts."""
+    gains: FloatArray
+    """(n,) w_i · S_i; updated."""
+    made: IntArray
+    """(2,) passes of the drafter, and tokens of the target's pass; updated."""
+    row_context_tokens: float
+    """KV tokens that the drafter reads for a row."""
+    price: float
+    """λ, tokens/s."""
+
+
+class ConfidenceGate:
+    """The gate of one step.
+
+    Args:
+        terms: of the drafter's acceptance model.
+        weights: of the step's cost.
+        step: of the plan.
+    """
+
+    def __init__(self, terms: Terms, weights: FloatArray, step: GatedStep) -> None:
+        self._terms, self._weights, self._step = unnamed(terms), weights, unnamed(step)
+
+    def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
+        return _advance(self._terms, self._weights, self._step, rows, confidence)
+
+
+@compiled
+def gated_step(
+    requests: Requests,
+    lengths: IntArray,
+    sources: IntArray,
+    tokens_per_step: FloatArray,
+    prefill_tokens: int,
+    price: float,
+    longer: bool,
+) -> GatedStep:
+    """The step of a plan before its drafts are made.
+
+    Args:
+        requests: of the view.
+        lengths, sources: (n,) of the plan.
+        tokens_per_step: (rows,) of each request's state; 0 where unknown.
+        prefill_tokens: of the step.
+        price: λ, tokens/s.
+        longer: whether drafts may become longer than in the plan.
+    """
+    requests = Requests(*requests)
+    n, limits = len(lengths), lengths.copy()
+    tokens, context = prefill_tokens, 0
+    for i in range(n):
+        context += requests.context_tokens[i]
+        tokens += requests.phase[i] != PREFILL_PHASE
+        if sources[i]:
+            tokens += lengths[i]
+        elif lengths[i] and longer:
+            limits[i] = requests.limits[i]
+    gains = token_weights(requests.rows, requests.phase, tokens_per_step)
+    made = np.zeros(2, np.int64)
+    made[1] = tokens
+    return GatedStep(requests.rows, requests.class_ids, limits, gains, made, context / n, price)
+
+
+@compiled
+def _advance(
+    terms: Terms, weights: FloatArray, step: GatedStep, rows: IntArray, confidence: FloatArray
+) -> tuple[BoolArray, BoolArray]:
+    terms, step = Terms(*terms), GatedStep(*step)
+    more = np.zeros(len(rows), np.bool_)
+    between_variance, of_covariate = between_request_variance(terms), covariate_variance(terms)
+    last, position, tokens = len(terms.prior) - 1, step.made[0], step.made[1]
+    slopes = weights[TOKENS:PREFILL]
+    token_seconds = slopes[segment_of(tokens + len(rows), len(slopes))]
+    token_seconds += weights[ROWS] + weights[DRAFT_CONTEXT] * step.row_context_tokens
+    token_price = step.price * token_seconds
+    surplus = 0.0
+    for r in range(len(rows)):
+        i = int(rows[r])
+        class_mean, class_variance = posterior(terms.classes, step.class_ids[i] % MAX_CLASSES, PRIOR_VARIANCE)
+        request_mean, request_variance = posterior(terms.requests, step.rows[i], between_variance)
+        known, variance = terms.level[0] + class_mean + request_mean, terms.level[1] + class_variance + request_variance
+        feature = min(position, last)
+        of_token = terms.slope[0] * (confidence_covariate(confidence[r]) - terms.covariate[0, feature])
+        x = terms.prior[feature] + terms.offsets[0, feature] + known + of_token
+        step.gains[i] *= logistic(x / np.sqrt(1.0 + np.pi / 8.0 * variance))
+        if position + 1 < step.limits[i]:
+            feature = min(position + 1, last)
+            x = terms.prior[feature] + terms.offsets[0, feature] + known
+            next_gain = step.gains[i] * logistic(x / np.sqrt(1.0 + np.pi / 8.0 * (variance + of_covariate)))
+            if next_gain > token_price:
+                more[r] = True
+                surplus += next_gain - token_price
+    step.made[0], step.made[1] = position + 1, tokens + len(rows)
+    if surplus <= step.price * weights[PASSES]:
+        more[:] = False
+    return np.ones(len(rows), np.bool_), more
