@@ -46,8 +46,8 @@ SCORE_BUCKETS = 5
 """Buckets of a look-up's score: below 2, 4, 8, 16, and above."""
 LOOKUP_POSITIONS = 4
 """Position terms of a look-up's model. Position 4 and all later ones share the last."""
-MAX_CONFIDENCE = 0.99
-"""Largest confidence that is told from larger ones. Sampling with top-p often leaves one token."""
+LEAST_DOUBT = 0.001
+"""Smallest 1 − confidence that is told from smaller ones. Sampling with top-p often leaves one token."""
 NO_CONFIDENCE = np.zeros((0, 0))
 ONE_BUCKET = np.zeros(0, np.int64)
 """The buckets of a source without scores."""
@@ -139,7 +139,7 @@ def score_buckets(scores: FloatArray) -> IntArray:
 @compiled
 def confidence_covariate(confidence: float) -> float:
     """z of a token: in this form, of those tried, one slope fits drafters of different kinds."""
-    return -np.log(1.0 - min(confidence, MAX_CONFIDENCE))
+    return -np.log(max(1.0 - confidence, LEAST_DOUBT))
 
 
 @compiled

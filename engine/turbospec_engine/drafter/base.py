@@ -72,8 +72,8 @@ class Drafter(Protocol):
             requests: the n scheduled requests. `request.tokens[:request.num_tokens]` are the prompt and the output.
             lengths: (n,) planned draft lengths, at least one of them above 0. Fewer tokens may be proposed.
             draws: (n, longest length or more) uniforms in [0, 1) for the requests that sample; zeros for greedy ones.
-            gate: asked after each sequential pass which drafts continue; rows are indices of `requests`. None, or
-                ignored by a parallel drafter.
+            gate: to be asked after each pass which drafts continue, unless the drafter is `parallel`; its rows are
+                indices of `requests`. None for none.
 
         Returns:
             The drafts, with one row for each of the n requests, and the drafter's work: rows of each pass, KV tokens
