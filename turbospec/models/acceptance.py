@@ -198,28 +198,32 @@ def fill_survival(
 
 
 @compiled
-def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory, idle_steps: int) -> None:
+def forget_gradually(terms: Terms, rows: IntArray, memory: Memory, steps: int) -> None:
+    """Discount what is known about the requests of these rows, for so many steps without a draft."""
+    kept = memory.idle_decay**steps
+    for row in rows:
+        terms.requests[row, 0] *= kept
+        terms.requests[row, 1] *= kept
+
+
+@compiled
+def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory) -> None:
     """Learn from a step's verified draft tokens.
 
     Args:
         terms: of an `AcceptanceModel`, updated in place.
         drafts: the step's.
         memory: of the model.
-        idle_steps: steps without any draft just before this one.
     """
     between_variance, scored = between_request_variance(terms), len(drafts.buckets) > 0
     positions = len(terms.prior) // SCORE_BUCKETS if scored else len(terms.prior)
     # A drafter's model has no term for positions past its K; in a look-up's model later positions share the last term.
     depth = MAX_DRAFT_LENGTH if scored else positions
     accepted, drafted = drafts.accepted, drafts.drafted
-    idle_factor = memory.idle_decay**idle_steps
     for i in range(len(drafts.rows)):
         row, class_id = drafts.rows[i], drafts.class_ids[i] % MAX_CLASSES
-        terms.requests[row, 0] *= idle_factor
-        terms.requests[row, 1] *= idle_factor
         if drafted[i] == 0:
-            terms.requests[row, 0] *= memory.idle_decay
-            terms.requests[row, 1] *= memory.idle_decay
+            forget_gradually(terms, drafts.rows[i : i + 1], memory, 1)
             continue
         first = drafts.buckets[i] * positions if scored else 0
         successes = min(accepted[i], depth)

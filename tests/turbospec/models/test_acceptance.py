@@ -16,6 +16,7 @@ from turbospec.models.acceptance import (
     Memory,
     VerifiedDrafts,
     fill_survival,
+    forget_gradually,
     lookup_model,
     observe,
     score_buckets,
@@ -55,22 +56,18 @@ def learn(
     drafted: IntArray,
     accepted: IntArray,
     truncated: BoolArray,
-    idle_steps: int = 0,
     confidence: FloatArray = NO_CONFIDENCE,
 ) -> None:
     observe(
         model.model.terms,
         VerifiedDrafts(rows, classes, ONE_BUCKET, drafted, accepted, truncated, confidence),
         model.memory,
-        idle_steps,
     )
 
 
-def feed(
-    model: AcceptanceModel, request: int, drafted: int, accepted: int, *, truncated: bool = False, idle_steps: int = 0
-) -> None:
+def feed(model: AcceptanceModel, request: int, drafted: int, accepted: int, *, truncated: bool = False) -> None:
     rows = rows_of(model, request)
-    learn(model, rows, ZERO, np.array([drafted]), np.array([accepted]), np.array([truncated]), idle_steps)
+    learn(model, rows, ZERO, np.array([drafted]), np.array([accepted]), np.array([truncated]))
 
 
 def evidence(model: AcceptanceModel, rows: IntArray) -> FloatArray:
@@ -159,10 +156,8 @@ def steps(draw: st.DrawFn) -> list[tuple[np.ndarray, ...]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(steps(), st.integers(0, 400))
-def test_predictions_are_probabilities_and_0_past_the_limits(
-    made: list[tuple[np.ndarray, ...]], idle_steps: int
-) -> None:
+@given(steps())
+def test_predictions_are_probabilities_and_0_past_the_limits(made: list[tuple[np.ndarray, ...]]) -> None:
     model = AcceptanceModel(4)  # drafts of 5 are deeper than the model
     for ids, classes, drafted, accepted, truncated, limits in made:
         rows, _ = model.assign_rows(ids)
@@ -175,7 +170,7 @@ def test_predictions_are_probabilities_and_0_past_the_limits(
         raised, _ = survivals(model, rows, classes, limits, 1.0)
         assert (raised >= predicted).all()
         known = evidence(model, rows)
-        learn(model, rows, classes, drafted, accepted, truncated, idle_steps)
+        learn(model, rows, classes, drafted, accepted, truncated)
         after = evidence(model, rows)
         assert np.isfinite(after).all()
         assert (after[drafted == 0] <= known[drafted == 0]).all()
@@ -225,7 +220,7 @@ def test_more_accepted_tokens_never_lower_the_prediction(drafted: int, accepted:
 
 
 def test_a_request_with_low_acceptance_returns_to_the_mean_while_it_does_not_draft() -> None:
-    model = AcceptanceModel(2, idle_memory=100.0)
+    model = AcceptanceModel(2)
     for _ in range(20):
         feed(model, 7, drafted=2, accepted=0)
     lowest = survival(model, 7, 1)[0]
@@ -235,14 +230,18 @@ def test_a_request_with_low_acceptance_returns_to_the_mean_while_it_does_not_dra
     assert survival(model, 7, 1)[0] == pytest.approx(class_mean(model)[0], abs=0.05)
 
 
-def test_evidence_decays_over_idle_steps_even_for_the_request_that_drafts_next() -> None:
-    model = AcceptanceModel(2, idle_memory=100.0)
-    for _ in range(60):
-        feed(model, 7, drafted=2, accepted=0)
-    rows = rows_of(model, 7)
-    before = evidence(model, rows)[0]
-    feed(model, 7, drafted=1, accepted=0, idle_steps=500)
-    assert evidence(model, rows)[0] < 0.5 * before
+def test_steps_without_any_draft_count_as_steps_without_one_of_the_request() -> None:
+    alone, beside = AcceptanceModel(2), AcceptanceModel(2)
+    for model in (alone, beside):
+        for _ in range(60):
+            feed(model, 7, drafted=2, accepted=0)
+    rows = rows_of(alone, 7)
+    before = evidence(alone, rows)[0]
+    forget_gradually(alone.model.terms, rows, alone.memory, 100)
+    for _ in range(100):
+        feed(beside, 7, drafted=0, accepted=0)
+    assert evidence(alone, rows)[0] == pytest.approx(evidence(beside, rows)[0])
+    assert evidence(alone, rows)[0] < 0.5 * before
 
 
 def test_classes_are_kept_apart() -> None:
@@ -273,7 +272,6 @@ def test_a_look_up_is_learnt_by_score_and_position() -> None:
             model.terms,
             VerifiedDrafts(requests, classes, buckets, np.full(40, 8), accepted, np.zeros(40, np.bool_), NO_CONFIDENCE),
             memory,
-            0,
         )
     survival, first = np.full((2, 8), np.nan), np.full(2, np.nan)
     fill_survival(model.terms, np.array([50, 51]), classes[:2], np.array([1, 4]), np.full(2, 8), 0.0, first, survival)

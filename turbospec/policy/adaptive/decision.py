@@ -38,9 +38,6 @@ SERVER = np.dtype(
         ("budget", np.float64),
         ("budget_limit", np.float64),
         ("considered_at", np.int64),
-        ("drafted_at", np.int64),
-        ("looked_up_at", np.int64),
-        ("appended_at", np.int64),
         ("found_share", np.float64),
     ]
 )
@@ -59,12 +56,6 @@ class Server(Protocol):
     """Largest budget; 0 before the first measured step without prompts."""
     considered_at: int
     """Last step in which no experiment was worth its loss."""
-    drafted_at: int
-    """Last step in which the drafter drafted."""
-    looked_up_at: int
-    """Last step with a draft of the look-up."""
-    appended_at: int
-    """Last step in which the look-up appended to a draft."""
     found_share: float
     """Mean tokens that the look-up appended, as a share of those that the plan allowed."""
 

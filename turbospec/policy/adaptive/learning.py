@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turbospec.interface import IntArray, Source
-from turbospec.models.acceptance import Memory, VerifiedDrafts
+from turbospec.models.acceptance import Memory, VerifiedDrafts, forget_gradually
 from turbospec.models.acceptance import observe as observe_drafts
 from turbospec.models.logistic import Terms, discount_shared
 from turbospec.models.step_cost import (
@@ -35,7 +35,6 @@ LOOKUP = Source.LOOKUP.value
 class Measured(NamedTuple):
     """Scalars of an outcome, and what the plan knew."""
 
-    step: int
     requests: int
     tokens_batched: int
     context_tokens: int
@@ -61,28 +60,23 @@ class Measured(NamedTuple):
 
 @compiled
 def _learn_source(
-    terms: Terms, drafts: VerifiedDrafts, used: bool, memory: Memory, step: int, last_used: int, idle_factor: float
-) -> int:
+    terms: Terms, drafts: VerifiedDrafts, used: bool, memory: Memory, idle_steps: int, constants: Constants
+) -> None:
     """Learn the acceptance of one source.
 
     Args:
         terms: of the source's model.
         drafts: of the source.
-        used: whether it drafted; otherwise the evidence that requests share decays.
+        used: whether it drafted; otherwise evidence decays.
         memory: of the model.
-        step: number of the step.
-        last_used: last step before in which it drafted.
-        idle_factor: by which evidence decays in a step without drafts; 1 for no decay.
-
-    Returns:
-        Last step in which it drafted.
+        idle_steps: steps for which evidence decays if it did not draft; 0 for no decay.
+        constants: of the policy.
     """
     if used:
-        observe_drafts(terms, drafts, memory, max(step - last_used - 1, 0))
-        return step
-    if idle_factor < 1.0:
-        discount_shared(terms, idle_factor)
-    return last_used
+        observe_drafts(terms, drafts, memory)
+    elif idle_steps:
+        discount_shared(terms, math.exp(-idle_steps / constants.idle_steps))
+        forget_gradually(terms, drafts.rows, memory, idle_steps)
 
 
 @compiled
@@ -150,24 +144,20 @@ def learn(
     if len(appended):
         of_drafter = of_drafter - appended
         accepted_of_drafter = np.minimum(drafts.accepted, of_drafter)
-    idle_factor = 1.0
-    if probe_share > 0.0:  # without experiments nothing would correct what is forgotten
-        idle_factor = math.exp(-(1 + measured.reused_plan_steps) / constants.idle_steps)
+    # Without experiments nothing would correct what is forgotten.
+    idle_steps = 1 + measured.reused_plan_steps if probe_share > 0.0 else 0
     rows, class_ids, accepted, truncated = drafts.rows, drafts.class_ids, drafts.accepted, drafts.truncated
     seen, unscored = drafts.confidence, np.zeros(0, np.int64)
     made = VerifiedDrafts(rows, class_ids, unscored, of_drafter, accepted_of_drafter, truncated, seen)
     used = passes > 0 or bool(of_drafter.any())
-    server.drafted_at = _learn_source(terms, made, used, memory, measured.step, server.drafted_at, idle_factor)
+    _learn_source(terms, made, used, memory, idle_steps, constants)
     if len(drafts.buckets):
         of_lookup = np.where(of_drafter > 0, 0, drafts.drafted)
         made = VerifiedDrafts(rows, class_ids, drafts.buckets, of_lookup, accepted, truncated, np.zeros((0, 0)))
-        used = bool(of_lookup.any())
-        last = server.looked_up_at
-        server.looked_up_at = _learn_source(lookup_terms, made, used, memory, measured.step, last, idle_factor)
+        _learn_source(lookup_terms, made, bool(of_lookup.any()), memory, idle_steps, constants)
     if measured.appends:
         if measured.append_limit_tokens > 0:
             share = appended.sum() / measured.append_limit_tokens
             server.found_share += weight * (share - server.found_share)
-        used, last = bool(appended.any()), server.appended_at
-        judged, terms = verified_appended(drafts, of_drafter, appended), Terms(*appended_terms)
-        server.appended_at = _learn_source(terms, judged, used, memory, measured.step, last, idle_factor)
+        judged = verified_appended(drafts, of_drafter, appended)
+        _learn_source(Terms(*appended_terms), judged, bool(appended.any()), memory, idle_steps, constants)

@@ -60,7 +60,6 @@ class AdaptivePolicy:
         self.cost = initial_cost(latency)
         self.server: Any = np.zeros(1, SERVER)
         self.server["considered_at"] = -self.constants.pause_steps
-        self.server["drafted_at"] = self.server["looked_up_at"] = self.server["appended_at"] = -1
         self.server["found_share"] = self.constants.found_share
         self.tpot_slo: TpotSlo | None = None
         self.ttft_slo: TtftSlo | None = None
@@ -176,7 +175,6 @@ class AdaptivePolicy:
         confidence = NO_CONFIDENCE if outcome.confidence is None or not view.calls_gate else outcome.confidence
         drafts = (rows, view.class_ids, buckets, outcome.drafted, outcome.accepted, outcome.truncated, confidence)
         measured = (
-            outcome.step,
             view.size,
             outcome.tokens_batched,
             outcome.context_tokens,
