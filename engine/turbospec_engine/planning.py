@@ -66,7 +66,7 @@ class StepPlanner:
             prefill_tokens=int(np.array(batch.num_tokens, np.int64)[phase == Phase.PREFILL].sum()),
             draft_before_emit=self._config.emit == "after_draft",
             parallel_drafter=drafter.parallel if drafter else False,
-            calls_gate=drafter is not None and not drafter.parallel,
+            calls_gate=drafter.calls_gate if drafter else False,
             lookup=None if found is None else LookupView(found.lengths, found.scores, appends=True),
         )
         self._next_step += 1

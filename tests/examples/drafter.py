@@ -16,6 +16,7 @@ class LastOccurrence:
     """Copies the tokens after the latest earlier occurrence of the request's last token. Runs no model."""
 
     parallel = True  # one pass proposes all positions
+    calls_gate = False
     max_model_len = None  # reads contexts of any length
     hidden_states = None  # reads tokens, not the target's hidden states
 

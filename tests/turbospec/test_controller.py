@@ -385,14 +385,3 @@ def test_a_valid_selection_decides_and_its_time_counts() -> None:
     assert controller.stats.guard_trips == 0
     before = plan.selection.seconds  # type: ignore[attr-defined]
     assert before > 0.0
-
-
-def test_a_plan_whose_gate_cannot_be_reused_is_a_fault() -> None:
-    def plan(view: StepView) -> StepPlan:
-        gate = FaultyGate((np.ones(1, bool), np.ones(1, bool)))
-        return StepPlan(np.array([0, 4, 7]), gate=gate, valid_steps=9)  # pyright: ignore[reportArgumentType]
-
-    controller = Controller(Scripted(plan))
-    controller.plan(a_view(0))
-    assert controller.plan(a_view(1)).draft_lengths.tolist() == [0, 0, 0]
-    assert controller.stats.guard_trips == 1

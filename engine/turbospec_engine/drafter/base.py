@@ -37,6 +37,11 @@ class Drafter(Protocol):
         ...
 
     @property
+    def calls_gate(self) -> bool:
+        """True where `propose` asks a gate after each pass, and reports `Draft.confidence`."""
+        ...
+
+    @property
     def max_model_len(self) -> int | None:
         """Longest context in tokens, drafts included, that the drafter can process; None: no limit."""
         ...
@@ -72,8 +77,8 @@ class Drafter(Protocol):
             requests: the n scheduled requests. `request.tokens[:request.num_tokens]` are the prompt and the output.
             lengths: (n,) planned draft lengths, at least one of them above 0. Fewer tokens may be proposed.
             draws: (n, longest length or more) uniforms in [0, 1) for the requests that sample; zeros for greedy ones.
-            gate: to be asked after each pass which drafts continue, unless the drafter is `parallel`; its rows are
-                indices of `requests`. None for none.
+            gate: asked after each pass which drafts continue; rows are indices of `requests`. None, or ignored by a
+                drafter without `calls_gate`.
 
         Returns:
             The drafts, with one row for each of the n requests, and the drafter's work: rows of each pass, KV tokens

@@ -20,6 +20,7 @@ class LookupDrafter:
     """
 
     parallel = True
+    calls_gate = False
     max_model_len = None
     hidden_states = None
 

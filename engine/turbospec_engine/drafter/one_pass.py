@@ -42,6 +42,7 @@ class OnePassDrafter(ABC, Generic[HeadT]):
     """
 
     parallel = True
+    calls_gate = False
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ class SequentialDrafter(ABC):
     """
 
     parallel = False
+    calls_gate = True
     hidden_states: HiddenStates | None = None
     max_model_len: int | None
 
