@@ -30,8 +30,8 @@ from turbospec.models.logistic import (
     covariate_variance,
     forget,
     learn,
-    learn_covariate,
     learn_between_request_variance,
+    learn_covariate,
     posterior,
 )
 from turbospec.runtime.kernels import compiled

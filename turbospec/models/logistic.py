@@ -4,9 +4,10 @@ The log-odds of a success at feature f (a draft position), for request i of clas
 
     x = prior[f] + level + offset[f] + class[c] + request[i] + slope · (z − z̄[f,i])
 
-where z is a covariate of the observation and z̄ what it usually is there: its mean at the feature, and the request's mean
+where z is a covariate of the observation and z̄ its usual value: its mean at the feature, and the request's mean
 deviation from such means. How requests differ is thus left to the requests' own terms, which are known before z is.
-Without a covariate the last term is 0. The terms are independent Gaussians, updated by an extended Kalman filter with diagonal covariance: with p = σ(x),
+Without a covariate the last term is 0. The terms are independent Gaussians, updated by an extended Kalman filter with
+diagonal covariance: with p = σ(x),
 w = p(1 − p) and V the sum of the terms' variances, the mean of a term of variance P moves by P·(success − p) / (1 +
 w·V) and its variance falls by P²·w / (1 + w·V) (the update of Glicko ratings; Glickman, Applied Statistics 48, 1999).
 The terms are fitted jointly for a reason: deep positions are mostly observed on easy requests. The joint fit attributes
