@@ -74,6 +74,20 @@ def test_a_part_of_each_draft_verified(emit: str, llama: Pair, reference: Callab
     assert engine.allocator.num_free == engine.allocator.num_blocks
 
 
+@pytest.mark.parametrize(("drafter", "asks"), [("model", True), ("ngram", False)])
+def test_a_view_says_whether_the_drafter_asks_gates(drafter: str, asks: bool, llama: Pair) -> None:
+    views: list[StepView] = []
+
+    class Policy(RandomPlans):
+        def plan(self, view: StepView) -> StepPlan:
+            views.append(view)
+            return super().plan(view)
+
+    engine = Engine(llama.config() if drafter == "model" else llama.config(drafter=drafter), Policy())
+    engine.generate(random_prompts(2, longest=20), SamplingParams(max_tokens=4))
+    assert {view.calls_gate for view in views} == {asks}
+
+
 def test_ngram_drafts(llama: Pair, reference: Callable[[Path], Reference]) -> None:
     plans = RandomPlans(3)
     engine = Engine(llama.config(drafter="ngram"), plans)
