@@ -6,7 +6,7 @@ observed. Where EOS, a stop string or max_tokens cut the acceptance short, no po
 at each position, and the deviation of each service class and of each request from it, are terms of a `LogisticModel`.
 
 Where an engine reports the drafter's confidence in each token while it drafts, it is a covariate, z = −log(1 −
-confidence). It tells more about a token than position and request do.
+confidence).
 
 Each source has a model of its own. That of a look-up has a term for each position and each order of magnitude of the
 match's score, its bucket: a long match is right more often, and the longer a draft has been right, the more so.
@@ -49,6 +49,7 @@ LOOKUP_POSITIONS = 4
 LEAST_DOUBT = 0.001
 """Smallest 1 − confidence that is told from smaller ones. Sampling with top-p often leaves one token."""
 NO_CONFIDENCE = np.zeros((0, 0))
+"""The confidence of a source that reports none."""
 ONE_BUCKET = np.zeros(0, np.int64)
 """The buckets of a source without scores."""
 
@@ -65,7 +66,7 @@ class Memory(NamedTuple):
 
 
 class VerifiedDrafts(NamedTuple):
-    """A step's verified drafts of one source; all arrays have shape (n,)."""
+    """A step's verified drafts of one source; arrays have shape (n,) unless stated otherwise."""
 
     rows: IntArray
     """Rows of the per-request state."""

@@ -52,7 +52,7 @@ class Terms(NamedTuple):
     """(2,) weighted sum of the requests' squared terms, and the sum of the weights. Their ratio is the between-request
     variance."""
     slope: FloatArray
-    """(2,) mean and variance."""
+    """(2,) mean and variance, log-odds per unit of the covariate."""
     covariate: FloatArray
     """(2, features + 1) running mean of the covariate at each feature, and the observations that it was taken from; in
     the last column the same of its squared deviation from these means, over all features."""

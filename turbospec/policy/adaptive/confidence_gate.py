@@ -7,9 +7,10 @@ pays for its row and its verification, and the drafter's pass runs as long as th
 
     w_i · S_i · a_i  >  λ · (row + verify)          Σ over them of (w_i · S_i · a_i − λ · (row + verify))  >  λ · pass
 
-S never rises. Looking one pass ahead is then the optimal stopping rule (the monotone case; Chow and Robbins, Annals of
-Mathematical Statistics 32, 1961) for one request, and for many as long as their drafts end together. Every token that
-was drafted is verified: dropping those that do not pay for their verification gained nothing.
+Looking one pass ahead is the optimal stopping rule for one request if a does not rise from one position to the next and
+the price of a token does not fall (the monotone case; Chow and Robbins, Annals of Mathematical Statistics 32, 1961).
+Elsewhere it is a heuristic. Every token that was drafted is verified: dropping those that do not pay for their
+verification gained nothing.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class GatedStep(NamedTuple):
     rows: IntArray
     """(n,) rows of the per-request state."""
     class_ids: IntArray
+    """(n,) service classes."""
     limits: IntArray
     """(n,) longest drafts."""
     gains: FloatArray
