@@ -157,9 +157,10 @@ class StepView:
 class DraftGate(Protocol):
     """Ends drafts early, row by row, on the drafter's confidence.
 
-    Engines that can do so (`StepView.calls_gate`) call it after every sequential drafter pass. It sees only the largest
-    probability of each row's draft distribution, never the sampled token or its probability: whether draft token j is
-    verified must not depend on the value of token j itself, or sampling would be biased (non-anticipation).
+    Engines that can do so (`StepView.calls_gate`) call it once after every drafter pass, with all of its rows. A row
+    that does not go on is in no later pass. The gate sees only the largest probability of each row's draft
+    distribution, never the sampled token or its probability: whether draft token j is verified must not depend on the
+    value of token j itself, or sampling would be biased (non-anticipation).
     """
 
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
@@ -204,8 +205,8 @@ class StepPlan:
     """The controller's decision for one step."""
 
     draft_lengths: IntArray
-    """(n,) tokens to draft for each row of the view, 0 to its draft limit. Appended tokens (`append_limits`) come on
-    top. If none are of the drafter, no drafter pass runs."""
+    """(n,) tokens to draft for each row of the view, 0 to its draft limit; with a gate, at most so many. Appended
+    tokens (`append_limits`) come on top. If none are of the drafter, no drafter pass runs."""
     predicted_tokens: float = float("nan")
     """Expected tokens that the step emits, 0 or more; NaN where the policy does not predict."""
     predicted_seconds: float = float("nan")

@@ -27,11 +27,11 @@ from turbospec.models.logistic import (
     LogisticModel,
     Terms,
     between_request_variance,
-    covariate_deviation,
     covariate_variance,
     forget,
     learn,
     learn_between_request_variance,
+    learn_covariate,
     posterior,
 )
 from turbospec.runtime.kernels import compiled
@@ -144,6 +144,14 @@ def confidence_covariate(confidence: float) -> float:
 
 
 @compiled
+def request_terms(terms: Terms, class_id: int, row: int, between_variance: float) -> tuple[float, float]:
+    """Mean and variance of the terms that all tokens of a request share."""
+    class_mean, class_variance = posterior(terms.classes, class_id % MAX_CLASSES, PRIOR_VARIANCE)
+    request_mean, request_variance = posterior(terms.requests, row, between_variance)
+    return terms.level[0] + class_mean + request_mean, terms.level[1] + class_variance + request_variance
+
+
+@compiled
 def fill_survival(
     terms: Terms,
     rows: IntArray,
@@ -173,10 +181,8 @@ def fill_survival(
     positions = len(terms.prior) // SCORE_BUCKETS if len(buckets) else len(terms.prior)
     position_odds = np.zeros((SCORE_BUCKETS if len(buckets) else 1, LEVELS + 1, depth))
     for i in range(n):
-        class_mean, class_variance = posterior(terms.classes, class_ids[i] % MAX_CLASSES, PRIOR_VARIANCE)
-        request_mean, request_variance = posterior(terms.requests, rows[i], between_variance)
-        variance = terms.level[1] + class_variance + request_variance + of_covariate
-        kappa = int(LEVELS / np.sqrt(1.0 + np.pi / 8.0 * variance) + 0.5)
+        shared, variance = request_terms(terms, int(class_ids[i]), int(rows[i]), between_variance)
+        kappa = int(LEVELS / np.sqrt(1.0 + np.pi / 8.0 * (variance + of_covariate)) + 0.5)
         bucket = buckets[i] if len(buckets) else 0
         odds_at = position_odds[bucket, kappa]
         if odds_at[0] == 0.0:
@@ -185,8 +191,8 @@ def fill_survival(
                 odds_at[j] = np.exp(kappa / LEVELS * (terms.prior[feature] + terms.offsets[0, feature]))
         raised = 0.0
         if deviations > 0.0:
-            raised = deviations * np.sqrt(terms.level[1] + (class_variance + request_variance) / n)
-        rest_odds = np.exp(kappa / LEVELS * (terms.level[0] + class_mean + request_mean) + raised)
+            raised = deviations * np.sqrt(terms.level[1] + (variance - terms.level[1]) / n)
+        rest_odds = np.exp(kappa / LEVELS * shared + raised)
         product = 1.0
         for j in range(depth):
             if j >= limits[i] or product * LEVELS < 1.0:
@@ -235,7 +241,7 @@ def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory) -> None:
             feature, deviation = first + min(j, positions - 1), 0.0
             if len(drafts.confidence):
                 z = confidence_covariate(drafts.confidence[i, j])
-                deviation = covariate_deviation(terms, feature, z, memory.server)
+                deviation = learn_covariate(terms, row, feature, z, memory.server, memory.request)
             success = 1.0 if j < successes else 0.0
             learn(terms, class_id, row, feature, success, deviation, between_variance, memory.server, memory.request)
         learn_between_request_variance(terms, row, between_variance, memory.server)

@@ -2,20 +2,21 @@
 
 The log-odds of a success at feature f (a draft position), for request i of class c, are a sum
 
-    x = prior[f] + level + offset[f] + class[c] + request[i] + slope · (z − z̄[f])
+    x = prior[f] + level + offset[f] + class[c] + request[i] + slope · (z − z̄[f,i])
 
-where z is a covariate of the observation and z̄[f] its running mean at the feature; without a covariate the last term is
-0. The terms are independent Gaussians, updated by an extended Kalman filter with diagonal covariance: with p = σ(x),
-w = p(1 − p) and V the sum of the terms' variances, the mean of a term of variance P moves by P·(success − p) / (1 +
-w·V) and its variance falls by P²·w / (1 + w·V) (the update of Glicko ratings; Glickman, Applied Statistics 48, 1999).
-The terms are fitted jointly for a reason: deep positions are mostly observed on easy requests. The joint fit attributes
-their successes to the requests' own terms and not to the position. An observation moves the shared terms the less, the
-more is known about its request.
+where z is a covariate of the observation and z̄ its usual value: its mean at the feature, and the request's mean
+deviation from such means. How requests differ is thus left to the requests' own terms, which are known before z is.
+Without a covariate the last term is 0. The terms are independent Gaussians, updated by an extended Kalman filter with
+diagonal covariance: with p = σ(x), w = p(1 − p) and V the sum of the terms' variances, the mean of a term of variance P
+moves by P·(success − p) / (1 + w·V) and its variance falls by P²·w / (1 + w·V) (the update of Glicko ratings; Glickman,
+Applied Statistics 48, 1999). The terms are fitted jointly for a reason: deep positions are mostly observed on easy
+requests. The joint fit attributes their successes to the requests' own terms and not to the position. An observation
+moves the shared terms the less, the more is known about its request.
 
 Old observations are discounted, so that the model follows changing traffic. The between-request variance (the prior
 variance of the requests' terms) is learnt too. Predictions account for the uncertainty V of x by MacKay's
 approximation, E[σ(x)] ≈ σ(κ·x) with κ = 1 / √(1 + πV/8) (MacKay, Neural Computation 4, 1992). Where the covariate is
-not known yet, V includes slope² times its variance.
+not known yet, V includes E[slope²] times its variance.
 """
 
 from __future__ import annotations
@@ -47,15 +48,16 @@ class Terms(NamedTuple):
     """(MAX_CLASSES, 2) evidence on each class's term in natural parameters, the prior left out: mean times precision,
     and precision. In this form evidence adds up and is discounted by a factor."""
     requests: FloatArray
-    """(capacity, 2) the same for each request."""
+    """(capacity, 3) the same for each request; then the mean deviation of its covariates from those of the features."""
     between_request: FloatArray
     """(2,) weighted sum of the requests' squared terms, and the sum of the weights. Their ratio is the between-request
     variance."""
     slope: FloatArray
     """(2,) mean and variance, log-odds per unit of the covariate."""
     covariate: FloatArray
-    """(2, features + 1) running mean of the covariate at each feature, and the observations that it was taken from; in
-    the last column the same of its squared deviation from these means, over all features."""
+    """(2, features) running mean of the covariate at each feature, and the observations that it was taken from."""
+    covariate_spread: FloatArray
+    """(2,) running mean of (z − z̄)² over all features, and the observations that it was taken from."""
 
 
 class LogisticModel:
@@ -73,18 +75,19 @@ class LogisticModel:
             level=np.array([0.0, PRIOR_VARIANCE]),
             offsets=np.stack([np.zeros(features), np.full(features, PRIOR_VARIANCE)]),
             classes=np.zeros((MAX_CLASSES, 2)),
-            requests=np.zeros((capacity, 2)),
+            requests=np.zeros((capacity, 3)),
             # With the weight of ten well-known requests.
             between_request=np.array([10.0 * PRIOR_VARIANCE, 10.0]),
             slope=np.array([0.0, PRIOR_VARIANCE]),
-            covariate=np.zeros((2, features + 1)),
+            covariate=np.zeros((2, features)),
+            covariate_spread=np.zeros(2),
         )
 
     def grow(self, capacity: int) -> None:
         """Make room for the state of `capacity` requests."""
         requests = self.terms.requests
         if len(requests) < capacity:
-            grown = np.zeros((capacity, 2))
+            grown = np.zeros((capacity, 3))
             grown[: len(requests)] = requests
             self.terms = self.terms._replace(requests=grown)
 
@@ -122,29 +125,46 @@ def posterior(natural: FloatArray, row: int, prior_variance: float) -> tuple[flo
 
 
 @compiled
-def covariate_deviation(terms: Terms, feature: int, value: float, memory: float) -> float:
-    """z − z̄ of an observed covariate, which is first taken into the running means.
+def mackay(x: float, variance: float) -> float:
+    """E[σ(x)] for a Gaussian of this mean and variance, approximately."""
+    return logistic(x / np.sqrt(1.0 + np.pi / 8.0 * variance))
+
+
+@compiled
+def usual_covariate(terms: Terms, row: int, feature: int) -> float:
+    """z̄ of a request at a feature."""
+    return terms.covariate[0, feature] + terms.requests[row, 2]
+
+
+@compiled
+def learn_covariate(terms: Terms, row: int, feature: int, value: float, memory: float, request_memory: float) -> float:
+    """Take an observed covariate into the means.
 
     Args:
         terms: the state, updated in place.
-        feature: of the observation.
+        row, feature: of the observation.
         value: z.
-        memory: observations that the running means remember.
+        memory: observations that the features' means and the spread remember.
+        request_memory: observations that a request's mean remembers.
+
+    Returns:
+        z − z̄.
     """
     means, counts = terms.covariate
-    before = value - means[feature]
+    spread, requests = terms.covariate_spread, terms.requests
     counts[feature] = min(counts[feature] + 1.0, memory)
-    means[feature] += before / counts[feature]
-    after = value - means[feature]
-    counts[-1] = min(counts[-1] + 1.0, memory)
-    means[-1] += (before * after - means[-1]) / counts[-1]
-    return after
+    means[feature] += (value - means[feature]) / counts[feature]
+    requests[row, 2] += (value - means[feature] - requests[row, 2]) / request_memory
+    deviation = value - usual_covariate(terms, row, feature)
+    spread[1] = min(spread[1] + 1.0, memory)
+    spread[0] += (deviation * deviation - spread[0]) / spread[1]
+    return deviation
 
 
 @compiled
 def covariate_variance(terms: Terms) -> float:
-    """Variance of the log-odds while the covariate is not known, squared log-odds."""
-    return terms.slope[0] * terms.slope[0] * terms.covariate[0, -1]
+    """Variance of the log-odds while the covariate is not known."""
+    return (terms.slope[0] * terms.slope[0] + terms.slope[1]) * terms.covariate_spread[0]
 
 
 @compiled
@@ -165,7 +185,7 @@ def learn(
         terms: the state, updated in place.
         class_id, row, feature: whose observation it is, and of what.
         success: 1 or 0.
-        deviation: z − z̄, as `covariate_deviation` returns it; 0 without a covariate.
+        deviation: z − z̄, as `learn_covariate` returns it; 0 without a covariate.
         between_variance: the model's `between_request_variance`.
         memory: observations that the level, the offsets and the classes remember.
         request_memory: observations that a request's term remembers.
@@ -173,8 +193,8 @@ def learn(
     level, offsets, classes, requests, slope = terms.level, terms.offsets, terms.classes, terms.requests, terms.slope
     class_mean, class_variance = posterior(classes, class_id, PRIOR_VARIANCE)
     request_mean, request_variance = posterior(requests, row, between_variance)
-    known = slope[0] * deviation
-    p = logistic(terms.prior[feature] + level[0] + offsets[0, feature] + class_mean + request_mean + known)
+    of_covariate = slope[0] * deviation
+    p = logistic(terms.prior[feature] + level[0] + offsets[0, feature] + class_mean + request_mean + of_covariate)
     w = p * (1.0 - p)
     variance = level[1] + offsets[1, feature] + class_variance + request_variance + deviation * deviation * slope[1]
     shrink = 1.0 / (1.0 + w * variance)

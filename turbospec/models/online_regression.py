@@ -22,8 +22,6 @@ from turbospec.runtime.kernels import compiled
 
 OUTLIER_SIGMAS = 4.0
 """Errors are limited to this many standard deviations."""
-ERROR_MEAN_WEIGHT = 0.05
-"""Weight of the newest error in the running means behind the tracking signal."""
 ROUNDING = 1e-9
 """A variance that a subtraction leaves below this share of itself is set to 0."""
 LEAST_NOISE = 1e-8
@@ -39,7 +37,7 @@ class Regression(NamedTuple):
     covariance: FloatArray
     """(p, p) P, of the weights."""
     noise: FloatArray
-    """(3,) of the relative error: its standard deviation σ, its running mean, and the running mean of its size."""
+    """(1,) σ, the standard deviation of the relative error."""
     forgetting: float
     """Share of the information that is kept per update, in the direction that the update excites."""
 
@@ -57,7 +55,7 @@ class OnlineRegression:
         self.state = Regression(
             weights=np.maximum(weights, 0.0),
             covariance=np.array(np.diag(variance) if variance.ndim == 1 else variance, dtype=np.float64),
-            noise=np.array([0.15, 0.0, 0.15]),
+            noise=np.array([0.15]),
             forgetting=forgetting,
         )
 
@@ -118,6 +116,15 @@ def times(symmetric: FloatArray, vector: FloatArray) -> FloatArray:
 
 
 @compiled
+def surprise(regression: Regression, features: FloatArray, target: float) -> tuple[float, float]:
+    """The relative error of a prediction, and the standard deviation that was expected of it."""
+    predicted = _dot(features, regression.weights)
+    scale = max(target, predicted, 1e-9)
+    variance = max(_dot(features, times(regression.covariance, features)), 0.0) / (scale * scale)
+    return (target - predicted) / scale, np.sqrt(regression.noise[0] ** 2 + variance)
+
+
+@compiled
 def learn_online(regression: Regression, features: FloatArray, target: float) -> None:
     """Update a regression, in place, by one measurement.
 
@@ -141,8 +148,6 @@ def learn_online(regression: Regression, features: FloatArray, target: float) ->
     error = min(max(error, -OUTLIER_SIGMAS * sigma), OUTLIER_SIGMAS * sigma)
     # For normal errors σ = √(π/2)·E|error| ≈ 1.25·E|error|.
     noise_after = min(max(0.98 * noise[0] + 0.02 * abs(error) * 1.25, 0.01), 0.5)
-    noise[1] += ERROR_MEAN_WEIGHT * (error - noise[1])
-    noise[2] += ERROR_MEAN_WEIGHT * (abs(error) - noise[2])
     for _ in range(size):
         denominator = noise_variance + variance
         # The largest fraction of the update that leaves every weight at or above 0.

@@ -9,7 +9,9 @@ used in planning (`turbospec.exploration.knowledge_gradient`).
 Before each step P grows by q²·(w·wᵀ + d·dᵀ), where d has the weights of drafting and is 0 elsewhere: the machine's
 speed drifts, which changes all weights in proportion, and the speed of drafting drifts by itself. A machine that
 becomes slower therefore raises the predicted cost of drafting before anything is drafted. After a thousand steps
-without drafts that cost is uncertain again. q rises while errors have one sign.
+without drafts that cost is uncertain again. q rises to the size of the error where large errors have one sign: the
+speed has changed at once. Otherwise a change would be attributed to weights that happen to be uncertain, and a machine
+that became quicker would leave drafts looking dear.
 
 Where a host measures drafting by itself, the two parts of the step are two measurements of the same weights.
 """
@@ -22,7 +24,7 @@ import numpy as np
 
 from turbospec.interface import FloatArray
 from turbospec.models.latency import VERIFY_KNOTS, LatencyModel
-from turbospec.models.online_regression import Regression, learn_online
+from turbospec.models.online_regression import OUTLIER_SIGMAS, Regression, learn_online, surprise
 from turbospec.runtime.kernels import compiled
 
 SEGMENTS = len(VERIFY_KNOTS) - 1
@@ -35,6 +37,10 @@ SIZE = CATCH_UP + 1
 
 FORGETTING = 0.995
 """Share of the information that is kept per step, in the direction that the step excites."""
+SURPRISE_WEIGHT = 0.3
+"""Weight of the newest error in `StepCost.surprise`."""
+SURPRISE = OUTLIER_SIGMAS * (SURPRISE_WEIGHT / (2.0 - SURPRISE_WEIGHT)) ** 0.5
+"""`OUTLIER_SIGMAS` standard deviations of `StepCost.surprise` on a machine whose speed does not change."""
 PROFILE_ERROR = 0.3
 """Relative standard deviation by which a profile may be wrong: in all, in drafting alone, and in each weight."""
 
@@ -47,11 +53,18 @@ class StepCost(Protocol):
     covariance: FloatArray
     """(SIZE, SIZE) P."""
     noise: FloatArray
-    """(3,) of the relative error: standard deviation, running mean, running mean of its size."""
+    """(1,) standard deviation of the relative error."""
+    surprise: float
+    """Running mean of errors, each divided by the standard deviation that was expected of it."""
 
 
 STEP_COST = np.dtype(
-    [("weights", np.float64, (SIZE,)), ("covariance", np.float64, (SIZE, SIZE)), ("noise", np.float64, (3,))]
+    [
+        ("weights", np.float64, (SIZE,)),
+        ("covariance", np.float64, (SIZE, SIZE)),
+        ("noise", np.float64, (1,)),
+        ("surprise", np.float64),
+    ]
 )
 
 
@@ -70,7 +83,7 @@ def initial_cost(latency: LatencyModel | None) -> Any:
     weights[REQUESTS], covariance[REQUESTS, REQUESTS] = start.host.weights[1], start.host.covariance[1, 1]
     weights[DRAFT:], covariance[DRAFT:, DRAFT:] = start.draft.weights, start.draft.covariance
     cost = np.zeros(1, STEP_COST)
-    cost["noise"][0] = 0.15, 0.0, 0.15
+    cost["noise"] = 0.15
     if latency is not None:
         drafting = np.where(np.arange(SIZE) >= DRAFT, weights, 0.0)
         wrong = np.outer(weights, weights) + np.outer(drafting, drafting) + np.diag(weights**2)
@@ -106,14 +119,17 @@ def learn_step(cost: StepCost, x: FloatArray, step_seconds: float, draft_seconds
         drift: q, where errors have no common sign.
     """
     weights, covariance, noise = cost.weights, cost.covariance, cost.noise
-    # Errors of one sign in a row: the whole machine has become slower or quicker.
-    tracking = noise[1] / max(noise[2], 1e-9)
-    growth = (drift + tracking * tracking * abs(noise[1])) ** 2
+    regression = Regression(weights, covariance, noise, FORGETTING)
+    error, expected = surprise(regression, x, step_seconds)
+    error = min(max(error, -OUTLIER_SIGMAS * expected), OUTLIER_SIGMAS * expected)
+    # Large errors of one sign in a row: the whole machine has become slower or quicker.
+    cost.surprise += SURPRISE_WEIGHT * (error / expected - cost.surprise)
+    changed = min(max(abs(cost.surprise) - SURPRISE, 0.0), 1.0)
+    growth = (drift + changed * abs(error)) ** 2
     for i in range(SIZE):
         for j in range(SIZE):
             both = 2.0 if i >= DRAFT and j >= DRAFT else 1.0
             covariance[i, j] += both * growth * weights[i] * weights[j]
-    regression = Regression(weights, covariance, noise, FORGETTING)
     if x[DRAFT] + x[PASSES] > 0.0 and draft_seconds > 0.0:
         drafting = np.zeros(SIZE)
         drafting[DRAFT:] = x[DRAFT:]

@@ -278,3 +278,29 @@ def test_a_look_up_is_learnt_by_score_and_position() -> None:
     assert first == pytest.approx([0.2, 0.7], abs=0.12), "new requests"
     assert survival[0, 1] < 0.05
     assert survival[1, 7] > 0.55
+
+
+def test_what_confidence_explains_is_no_property_of_the_request() -> None:
+    """A request whose tokens were drafted with little confidence just now is not taken for a bad one."""
+    means: list[float] = []
+    for reported in (True, False):
+        model, rng = AcceptanceModel(1), np.random.default_rng(0)
+        for request in range(400):
+            confidence = rng.uniform(0.1, 0.9, (1, 4))
+            accepted = rng.random(4) < confidence[0]
+            for token in range(4):
+                learn(
+                    model,
+                    rows_of(model, request),
+                    ZERO,
+                    np.array([1]),
+                    np.array([int(accepted[token])]),
+                    np.zeros(1, np.bool_),
+                    confidence[:, token : token + 1] if reported else NO_CONFIDENCE,
+                )
+        assert (model.model.terms.slope[0] > 0.7) == reported
+        for confidence in (0.15, 0.15, 0.15):
+            seen = np.full((1, 1), confidence) if reported else NO_CONFIDENCE
+            learn(model, rows_of(model, 1000), ZERO, np.array([1]), ZERO, np.zeros(1, np.bool_), seen)
+        means.append(float(survival(model, 1000, 1)[0]))
+    assert means[0] > means[1]

@@ -11,13 +11,14 @@ from turbospec.models.logistic import (
     PRIOR_VARIANCE,
     LogisticModel,
     between_request_variance,
-    covariate_deviation,
     covariate_variance,
     forget,
     learn,
     learn_between_request_variance,
+    learn_covariate,
     logistic,
     posterior,
+    usual_covariate,
 )
 
 
@@ -118,7 +119,7 @@ def test_growing_keeps_the_state_and_forgetting_that_of_the_others() -> None:
     kept = model.terms.requests[0].copy()
     model.grow(8)
     forget(model.terms, np.array([1]))
-    assert model.terms.requests.shape == (8, 2)
+    assert model.terms.requests.shape == (8, 3)
     assert model.terms.requests[0].tolist() == kept.tolist()
     assert not model.terms.requests[1:].any()
 
@@ -158,7 +159,7 @@ def test_the_slope_of_a_covariate_is_learnt() -> None:
     rng, model = np.random.default_rng(0), a_model()
     for row in range(500):
         for z in rng.normal(2.0, 1.5, 4):
-            deviation = covariate_deviation(model.terms, 1, z, 400.0)
+            deviation = learn_covariate(model.terms, row, 1, z, 400.0, 48.0)
             success = float(rng.random() < logistic(0.3 + 0.8 * (z - 2.0)))
             observe(model, row, 1, success, deviation=deviation)
     assert model.terms.slope[0] == pytest.approx(0.8, abs=0.15)
@@ -166,10 +167,25 @@ def test_the_slope_of_a_covariate_is_learnt() -> None:
     assert covariate_variance(model.terms) == pytest.approx((0.8 * 1.5) ** 2, rel=0.4)
 
 
+def test_what_tells_requests_apart_is_known_before_the_covariate_is() -> None:
+    """Half of the requests have high covariates and succeed often. Their own terms must say so, not the slope alone."""
+    rng, model = np.random.default_rng(0), a_model()
+    for _ in range(150):
+        for row in range(20):
+            usual = 1.0 + 2.0 * (row % 2)
+            z = rng.normal(usual, 1.0)
+            deviation = learn_covariate(model.terms, row, 1, z, 400.0, 48.0)
+            success = float(rng.random() < logistic(0.7 * (z - 2.0)))
+            observe(model, row, 1, success, deviation=deviation)
+    assert usual_covariate(model.terms, 1, 1) - usual_covariate(model.terms, 0, 1) == pytest.approx(2.0, abs=0.5)
+    low, high = ([probability(model, row, 1) for row in range(first, 20, 2)] for first in (0, 1))
+    assert np.mean(low) == pytest.approx(0.35, abs=0.08)
+    assert np.mean(high) == pytest.approx(0.65, abs=0.08)
+
+
 @given(st.lists(st.floats(-50.0, 50.0), min_size=1, max_size=30))
 def test_the_running_mean_of_a_covariate_is_the_mean(values: list[float]) -> None:
     model = a_model()
     for z in values:
-        covariate_deviation(model.terms, 2, z, 1e9)
+        learn_covariate(model.terms, 0, 2, z, 1e9, 48.0)
     assert model.terms.covariate[0, 2] == pytest.approx(np.mean(values), abs=1e-9)
-    assert model.terms.covariate[0, -1] == pytest.approx(np.var(values), abs=1e-6)

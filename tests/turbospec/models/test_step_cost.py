@@ -188,6 +188,21 @@ def test_the_first_measured_step_sets_the_scale() -> None:
     assert model.weights[PASSES] == pytest.approx(0.01, rel=0.2), "most of it is attributed to the passes"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_quicker_machine_is_not_taken_for_dear_draft_tokens(seed: int) -> None:
+    """Most steps had two tokens, so that their sum is known better than either token's share of it."""
+    rng, model = np.random.default_rng(seed), Model()
+    for step, seconds in enumerate([0.02] * 25 + [0.008] * 10):
+        target_features(x := np.zeros(SIZE), 2.0 if step < 25 and step % 5 else 1.0, 120.0, 1.0, 0.0)
+        learn_step(model.cost[0], x, seconds * rng.lognormal(0.0, 0.05), 0.0, DRIFT)
+    times: list[float] = []
+    for tokens in (1.0, 2.0):
+        target_features(x, tokens, 120.0, 1.0, 0.0)
+        times.append(float(x @ model.weights))
+    assert times[0] == pytest.approx(0.008, rel=0.1)
+    assert times[1] < 1.4 * times[0]
+
+
 def test_one_large_step_does_not_spoil_predictions_for_small_ones() -> None:
     """As when a hundred requests are admitted at once, and the model has seen only short steps."""
     rng = np.random.default_rng(9)

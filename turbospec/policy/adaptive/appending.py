@@ -93,5 +93,5 @@ def verified_appended(drafts: VerifiedDrafts, of_drafter: IntArray, appended: In
         if appended[i]:
             judged[i] = appended[i] + 1
             accepted[i] = max(drafts.accepted[i] - of_drafter[i] + 1, 0)
-    seen = np.zeros((0, 0))
-    return VerifiedDrafts(drafts.rows, drafts.class_ids, drafts.buckets, judged, accepted, drafts.truncated, seen)
+    none = np.zeros((0, 0))
+    return VerifiedDrafts(drafts.rows, drafts.class_ids, drafts.buckets, judged, accepted, drafts.truncated, none)

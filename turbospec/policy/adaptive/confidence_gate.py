@@ -15,22 +15,15 @@ verification gained nothing.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
+from turbospec.interface import MIN_STEP_SECONDS, BoolArray, FloatArray, IntArray
 from turbospec.interface import PREFILL as PREFILL_PHASE
-from turbospec.interface import BoolArray, FloatArray, IntArray
-from turbospec.models.acceptance import confidence_covariate
-from turbospec.models.logistic import (
-    MAX_CLASSES,
-    PRIOR_VARIANCE,
-    Terms,
-    between_request_variance,
-    covariate_variance,
-    logistic,
-    posterior,
-)
+from turbospec.models.acceptance import confidence_covariate, request_terms
+from turbospec.models.logistic import Terms, between_request_variance, covariate_variance, mackay, usual_covariate
 from turbospec.models.step_cost import DRAFT_CONTEXT, PASSES, PREFILL, ROWS, TOKENS
 from turbospec.planning.gain_histogram import segment_of
 from turbospec.planning.token_weights import token_weights
@@ -57,7 +50,7 @@ class GatedStep(NamedTuple):
     """λ, tokens/s."""
 
 
-class ConfidenceGate:
+class PricedGate:
     """The gate of one step.
 
     Args:
@@ -75,38 +68,49 @@ class ConfidenceGate:
 
 @compiled
 def gated_step(
+    weights: FloatArray,
     requests: Requests,
     lengths: IntArray,
     sources: IntArray,
     tokens_per_step: FloatArray,
     prefill_tokens: int,
     price: float,
-    longer: bool,
+    spare_seconds: float,
 ) -> GatedStep:
     """The step of a plan before its drafts are made.
 
     Args:
+        weights: of the step's cost.
         requests: of the view.
         lengths, sources: (n,) of the plan.
         tokens_per_step: (rows,) of each request's state; 0 where unknown.
         prefill_tokens: of the step.
         price: λ, tokens/s.
-        longer: whether drafts may become longer than in the plan.
+        spare_seconds: by which the step may become longer than planned.
     """
     requests = Requests(*requests)
-    n, limits = len(lengths), lengths.copy()
+    n, depth, drafting = len(lengths), 0, 0
     tokens, context = prefill_tokens, 0
     for i in range(n):
         context += requests.context_tokens[i]
         tokens += requests.phase[i] != PREFILL_PHASE
         if sources[i]:
             tokens += lengths[i]
-        elif lengths[i] and longer:
-            limits[i] = requests.limits[i]
+        elif lengths[i]:
+            drafting += 1
+            depth = max(depth, lengths[i])
+    row_context = context / n
+    if not math.isinf(spare_seconds):
+        row = weights[ROWS] + weights[DRAFT_CONTEXT] * row_context + weights[TOKENS:PREFILL].max()
+        depth += int(max(spare_seconds, 0.0) / max(weights[PASSES] + drafting * row, MIN_STEP_SECONDS))
+    limits = lengths.copy()
+    for i in range(n):
+        if lengths[i] and not sources[i]:
+            limits[i] = requests.limits[i] if math.isinf(spare_seconds) else min(requests.limits[i], depth)
     gains = token_weights(requests.rows, requests.phase, tokens_per_step)
     made = np.zeros(2, np.int64)
     made[1] = tokens
-    return GatedStep(requests.rows, requests.class_ids, limits, gains, made, context / n, price)
+    return GatedStep(requests.rows, requests.class_ids, limits, gains, made, row_context, price)
 
 
 @compiled
@@ -124,17 +128,16 @@ def _advance(
     surplus = 0.0
     for r in range(len(rows)):
         i = int(rows[r])
-        class_mean, class_variance = posterior(terms.classes, step.class_ids[i] % MAX_CLASSES, PRIOR_VARIANCE)
-        request_mean, request_variance = posterior(terms.requests, step.rows[i], between_variance)
-        known, variance = terms.level[0] + class_mean + request_mean, terms.level[1] + class_variance + request_variance
+        row = int(step.rows[i])
+        shared, variance = request_terms(terms, int(step.class_ids[i]), row, between_variance)
         feature = min(position, last)
-        of_token = terms.slope[0] * (confidence_covariate(confidence[r]) - terms.covariate[0, feature])
-        x = terms.prior[feature] + terms.offsets[0, feature] + known + of_token
-        step.gains[i] *= logistic(x / np.sqrt(1.0 + np.pi / 8.0 * variance))
+        deviation = confidence_covariate(confidence[r]) - usual_covariate(terms, row, feature)
+        x = terms.prior[feature] + terms.offsets[0, feature] + shared + terms.slope[0] * deviation
+        step.gains[i] *= mackay(x, variance + deviation * deviation * terms.slope[1])
         if position + 1 < step.limits[i]:
             feature = min(position + 1, last)
-            x = terms.prior[feature] + terms.offsets[0, feature] + known
-            next_gain = step.gains[i] * logistic(x / np.sqrt(1.0 + np.pi / 8.0 * (variance + of_covariate)))
+            x = terms.prior[feature] + terms.offsets[0, feature] + shared
+            next_gain = step.gains[i] * mackay(x, variance + of_covariate)
             if next_gain > token_price:
                 more[r] = True
                 surplus += next_gain - token_price

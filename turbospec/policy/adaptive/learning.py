@@ -60,23 +60,31 @@ class Measured(NamedTuple):
 
 @compiled
 def _learn_source(
-    terms: Terms, drafts: VerifiedDrafts, used: bool, memory: Memory, idle_steps: int, constants: Constants
+    terms: Terms,
+    drafts: VerifiedDrafts,
+    used: bool,
+    memory: Memory,
+    reused_plan_steps: int,
+    forgets: bool,
+    constants: Constants,
 ) -> None:
     """Learn the acceptance of one source.
 
     Args:
         terms: of the source's model.
         drafts: of the source.
-        used: whether it drafted; otherwise evidence decays.
+        used: whether it drafted.
         memory: of the model.
-        idle_steps: steps for which evidence decays if it did not draft; 0 for no decay.
+        reused_plan_steps: steps without drafts just before.
+        forgets: whether acceptance terms decay in steps without drafts.
         constants: of the policy.
     """
-    if used:
-        observe_drafts(terms, drafts, memory)
-    elif idle_steps:
+    idle_steps = reused_plan_steps if used else reused_plan_steps + 1
+    if forgets and idle_steps:
         discount_shared(terms, math.exp(-idle_steps / constants.idle_steps))
         forget_gradually(terms, drafts.rows, memory, idle_steps)
+    if used:
+        observe_drafts(terms, drafts, memory)
 
 
 @compiled
@@ -144,20 +152,19 @@ def learn(
     if len(appended):
         of_drafter = of_drafter - appended
         accepted_of_drafter = np.minimum(drafts.accepted, of_drafter)
-    # Without experiments nothing would correct what is forgotten.
-    idle_steps = 1 + measured.reused_plan_steps if probe_share > 0.0 else 0
+    reused, forgets = measured.reused_plan_steps, probe_share > 0.0  # without experiments nothing would correct it
     rows, class_ids, accepted, truncated = drafts.rows, drafts.class_ids, drafts.accepted, drafts.truncated
-    seen, unscored = drafts.confidence, np.zeros(0, np.int64)
-    made = VerifiedDrafts(rows, class_ids, unscored, of_drafter, accepted_of_drafter, truncated, seen)
+    confidence, unscored, none = drafts.confidence, np.zeros(0, np.int64), np.zeros((0, 0))
+    made = VerifiedDrafts(rows, class_ids, unscored, of_drafter, accepted_of_drafter, truncated, confidence)
     used = passes > 0 or bool(of_drafter.any())
-    _learn_source(terms, made, used, memory, idle_steps, constants)
+    _learn_source(terms, made, used, memory, reused, forgets, constants)
     if len(drafts.buckets):
         of_lookup = np.where(of_drafter > 0, 0, drafts.drafted)
-        made = VerifiedDrafts(rows, class_ids, drafts.buckets, of_lookup, accepted, truncated, np.zeros((0, 0)))
-        _learn_source(lookup_terms, made, bool(of_lookup.any()), memory, idle_steps, constants)
+        made = VerifiedDrafts(rows, class_ids, drafts.buckets, of_lookup, accepted, truncated, none)
+        _learn_source(lookup_terms, made, bool(of_lookup.any()), memory, reused, forgets, constants)
     if measured.appends:
         if measured.append_limit_tokens > 0:
             share = appended.sum() / measured.append_limit_tokens
             server.found_share += weight * (share - server.found_share)
         judged = verified_appended(drafts, of_drafter, appended)
-        _learn_source(Terms(*appended_terms), judged, bool(appended.any()), memory, idle_steps, constants)
+        _learn_source(Terms(*appended_terms), judged, bool(appended.any()), memory, reused, forgets, constants)

@@ -24,7 +24,7 @@ from turbospec.models.latency import LatencyModel
 from turbospec.models.step_cost import initial_cost
 from turbospec.planning.gain_histogram import BINS
 from turbospec.planning.slo import TpotSlo, TtftSlo
-from turbospec.policy.adaptive.confidence_gate import ConfidenceGate, gated_step
+from turbospec.policy.adaptive.confidence_gate import PricedGate, gated_step
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.policy.adaptive.decision import SERVER, StepFacts, decide
 from turbospec.policy.adaptive.experiments import Requests
@@ -135,21 +135,19 @@ class AdaptivePolicy:
             self.config.first_token_weight,
             self._constants,
         )
-        lengths, sources, padded, settled, tokens, seconds, price, decoding, drafting, extra_seconds, best_gain = (
-            decided[:-1]
-        )
-        append_limits = decided[-1]
+        lengths, sources, padded, settled, tokens, seconds, price, decoding, drafting = decided[:9]
+        extra_seconds, best_gain, longest_seconds, append_limits = decided[9:]
         experiment = extra_seconds != 0.0
         valid_steps = self.constants.pause_steps if settled else 1
         last_step, allowed = view.step + valid_steps - 1, int(append_limits.sum())
         self._records.put(view.step, (view, rows, buckets, last_step, price, extra_seconds, best_gain, allowed))
-        gate = None
-        terms = self.acceptance.model.terms
-        if view.calls_gate and terms.covariate[1, -1] and drafting and not (experiment or padded or longest_appended):
-            # The gate may draft more than the plan says, unless an objective bounds the step.
-            longer = self.tpot_slo is None and self.ttft_slo is None
-            step = gated_step(requests, lengths, sources, self._tokens_per_step, view.prefill_tokens, price, longer)
-            gate, lengths = ConfidenceGate(terms, self.cost["weights"][0], step), step.limits
+        gate, terms = None, self.acceptance.model.terms
+        if drafting and _has_gate(view) and terms.covariate_spread[1] and not experiment and not padded:
+            weights, spare_seconds = self.cost["weights"][0], longest_seconds - seconds
+            step = gated_step(
+                weights, requests, lengths, sources, self._tokens_per_step, view.prefill_tokens, price, spare_seconds
+            )
+            gate, lengths = PricedGate(terms, weights, step), step.limits
         return StepPlan(
             lengths,
             tokens,
@@ -172,7 +170,9 @@ class AdaptivePolicy:
             return  # the step was planned again for another batch
         if self.ttft_slo is not None:
             self.ttft_slo.learn(view, rows, outcome)
-        confidence = NO_CONFIDENCE if outcome.confidence is None or not view.calls_gate else outcome.confidence
+        confidence = NO_CONFIDENCE
+        if outcome.confidence is not None and _has_gate(view):
+            confidence = outcome.confidence
         drafts = (rows, view.class_ids, buckets, outcome.drafted, outcome.accepted, outcome.truncated, confidence)
         measured = (
             view.size,
@@ -224,3 +224,8 @@ class AdaptivePolicy:
             self.tpot_slo = TpotSlo(self.config.tpot_slo_ms / 1e3, self.acceptance.slots.capacity)
         if self.config.ttft_slo_ms is not None:
             self.ttft_slo = TtftSlo(self.config.ttft_slo_ms / 1e3, self.acceptance.slots.capacity)
+
+
+def _has_gate(view: StepView) -> bool:
+    """Whether drafts may end on the drafter's confidence. Where the look-up appends, a gate earned nothing."""
+    return view.calls_gate and (view.lookup is None or not view.lookup.appends)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from turbospec.interface import LookupView, Phase, StepOutcome, StepView
-from turbospec.policy.adaptive.confidence_gate import ConfidenceGate, gated_step
+from turbospec.policy.adaptive.confidence_gate import PricedGate, gated_step
 from turbospec.policy.adaptive.experiments import Requests
 from turbospec.policy.adaptive.policy import AdaptivePolicy
 from turbospec.policy.adaptive.settings import AdaptiveSettings
@@ -48,5 +50,6 @@ def compile_kernels(settings: AdaptiveSettings) -> None:
         )
     )
     requests = Requests(*[ones] * 7, *[ones[:0]] * 2)
-    step = gated_step(unnamed(requests), ones, ones * 0, np.ones(2), 0, 1.0, True)
-    ConfidenceGate(policy.acceptance.model.terms, policy.cost["weights"][0], step).advance(np.arange(2), np.ones(2))
+    weights = policy.cost["weights"][0]
+    step = gated_step(weights, unnamed(requests), ones, ones * 0, np.ones(2), 0, 1.0, math.inf)
+    PricedGate(policy.acceptance.model.terms, weights, step).advance(np.arange(2), np.ones(2))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.turbospec.factories import make_view
+from tests.turbospec.factories import make_outcome, make_view
 from tests.turbospec.synthetic_engine import AcceptanceLaw, SyntheticEngine, drafter
 from turbospec.interface import FloatArray, IntArray, StepPlan
 from turbospec.models.acceptance import AcceptanceModel, confidence_covariate
@@ -18,7 +18,7 @@ from turbospec.models.latency import VERIFY_KNOTS
 from turbospec.models.logistic import Terms
 from turbospec.models.step_cost import PASSES, ROWS, SIZE, TOKENS
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
-from turbospec.policy.adaptive.confidence_gate import ConfidenceGate, GatedStep
+from turbospec.policy.adaptive.confidence_gate import GatedStep, PricedGate, gated_step
 
 DEEPEST = 8
 
@@ -62,8 +62,7 @@ def exact_terms(acceptance: float, slope: float) -> Terms:
     terms = AcceptanceModel(DEEPEST, prior=acceptance).model.terms
     terms.level[:], terms.offsets[:], terms.slope[:] = 0.0, 0.0, (slope, 0.0)
     terms.classes[:, 1], terms.requests[:, 1] = 1e12, 1e12
-    terms.covariate[0], terms.covariate[1] = confidence_covariate(0.5), 100.0
-    terms.covariate[0, -1] = 0.0
+    terms.covariate[0] = confidence_covariate(0.5)
     return terms
 
 
@@ -75,7 +74,7 @@ def exact_weights(verify_token: float, draft_pass: float, draft_row: float) -> F
     return weights
 
 
-def gated_step(limits: IntArray, price: float) -> GatedStep:
+def all_decoding(limits: IntArray, price: float) -> GatedStep:
     n = len(limits)
     zeros = np.zeros(n, np.int64)
     return GatedStep(np.arange(n), zeros, limits, np.ones(n), np.array([0, n]), 0.0, price)
@@ -93,8 +92,8 @@ def test_every_pass_pays_and_no_further_one_would(
 ) -> None:
     verify_token, draft_pass, draft_row = 2e-4, 1e-3, 1e-4
     terms, n = exact_terms(acceptance, slope), len(confidences)
-    step = gated_step(np.full(n, DEEPEST), price)
-    gate = ConfidenceGate(terms, exact_weights(verify_token, draft_pass, draft_row), step)
+    step = all_decoding(np.full(n, DEEPEST), price)
+    gate = PricedGate(terms, exact_weights(verify_token, draft_pass, draft_row), step)
     seen, rows, survival = np.array(confidences), np.arange(n), np.ones(n)
     for position in range(DEEPEST):
         keep, more = gate.advance(rows, seen[rows, position].copy())
@@ -118,9 +117,9 @@ def plan_after(policy: AdaptivePolicy, **view: object) -> StepPlan:
     return policy.plan(make_view(2, step=10**6, calls_gate=True, **view))
 
 
-def learnt() -> AdaptivePolicy:
+def learnt(probe_share: float = 0.0) -> AdaptivePolicy:
     """Has seen a good drafter's confidence."""
-    policy = adaptive(probe_share=0.0)
+    policy = adaptive(probe_share=probe_share)
     SyntheticEngine(2).serve(policy, drafter(1.0), 30)
     return policy
 
@@ -144,10 +143,60 @@ def test_there_is_no_gate_before_any_confidence_was_seen() -> None:
     assert plan_after(policy).gate is None
 
 
+def test_experiments_have_no_gate() -> None:
+    engine, policy = SyntheticEngine(2), adaptive()
+    steps = engine.serve(policy, drafter(0.6), 60).steps
+    drafting = [step.plan for step in steps if step.plan.draft_lengths.any()]
+    experiments = [plan for plan in drafting if plan.probe]
+    assert len(experiments) > 3
+    assert all(plan.gate is None for plan in experiments)
+    assert any(plan.gate is not None for plan in drafting)
+
+
+def test_drafts_become_longer_than_planned_only_as_far_as_the_step_may() -> None:
+    """Four requests decode, the last from the look-up, and one is in prefill; a further position takes 1.7 ms."""
+    weights = exact_weights(1e-4, 1e-3, 1e-4)
+    ones, lengths, sources = np.ones(5, np.int64), np.array([2, 3, 1, 4, 0]), np.array([0, 0, 0, 1, 0])
+    phase, limits = np.array([2, 2, 2, 2, 0]), np.array([8, 8, 2, 8, 0])
+    requests = (np.arange(5), phase, ones * 100, ones * 50, ones * 0, ones * 0, limits, lengths, ones * 0)
+    for spare, expected in ((math.inf, [8, 8, 2, 4, 0]), (2e-3, [4, 4, 2, 4, 0]), (1e-3, [3, 3, 2, 4, 0])):
+        step = gated_step(weights, requests, lengths, sources, np.zeros(5), 30, 100.0, spare)  # pyright: ignore[reportArgumentType]
+        assert GatedStep(*step).limits.tolist() == expected
+        assert GatedStep(*step).made.tolist() == [0, 4 + 4 + 30], "requests, the look-up's tokens, prompt tokens"
+        assert GatedStep(*step).row_context_tokens == 100.0
+
+
 def test_no_draft_becomes_longer_where_an_objective_bounds_the_step() -> None:
-    policy = adaptive(probe_share=0.0, tpot_slo_ms=1000.0)
+    policy = adaptive(probe_share=0.0, ttft_slo_ms=1000.0)
     SyntheticEngine(2).serve(policy, drafter(1.0), 30)
     view = make_view(2, step=10**6)
-    without, gated = policy.plan(view), policy.plan(replace(view, step=view.step + 1, calls_gate=True))
-    assert gated.gate is not None
-    assert gated.draft_lengths.tolist() == without.draft_lengths.tolist()
+    loose = policy.plan(replace(view, calls_gate=True)).draft_lengths.tolist()
+    assert policy.ttft_slo is not None
+    policy.ttft_slo.added_seconds = 0.008
+    without, bound = policy.plan(view), policy.plan(replace(view, step=view.step + 1, calls_gate=True))
+    assert bound.gate is not None
+    assert without.draft_lengths.max() <= bound.draft_lengths.max() < max(loose)
+
+
+def test_requests_keep_their_own_acceptance_where_confidence_tells_them_apart() -> None:
+    """Of two kinds of requests one is drafted with more confidence. Planning knows it before any token is drafted."""
+
+    def law(rng: np.random.Generator, request: int) -> tuple[float, float]:
+        confidence = float(rng.uniform(0.75, 0.99) if request % 2 else rng.uniform(0.05, 0.3))
+        return confidence, confidence
+
+    assert rate(law, 8, confidence=True) > 0.97 * rate(law, 8, confidence=False)
+
+
+def test_a_request_is_forgotten_gradually_while_nothing_is_drafted() -> None:
+    policy = learnt(probe_share=0.01)
+    evidence = []
+    for step in range(2):
+        view = make_view(2, step=10**6 + step, draft_limits=np.zeros(2, np.int64))
+        policy.plan(view)
+        policy.acceptance.model.terms.requests[:, 1] = 5.0
+        policy.observe(make_outcome(view, 0, 0, reused_plan_steps=3 * step))
+        evidence.append(policy.acceptance.model.terms.requests[policy.acceptance.slots.lookup(view.request_ids)[0], 1])
+    decay = policy.acceptance.memory.idle_decay
+    assert evidence[0] == pytest.approx(5.0 * decay)
+    assert evidence[1] == pytest.approx(5.0 * decay**4), "three steps that reused a plan, and the step itself"

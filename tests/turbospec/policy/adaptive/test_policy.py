@@ -321,7 +321,7 @@ def test_late_first_tokens_shorten_drafts() -> None:
 
 def test_a_loose_ttft_objective_changes_nothing() -> None:
     targets: tuple[dict[str, float], ...] = ({}, {"ttft_slo_ms": 10_000.0})
-    free, loose = (serve(adaptive(**target), GOOD, 4, confidence=False) for target in targets)
+    free, loose = (serve(adaptive(**target), GOOD, 4) for target in targets)
     assert [step.plan.draft_lengths.tolist() for step in loose.steps] == [
         step.plan.draft_lengths.tolist() for step in free.steps
     ]
