@@ -37,10 +37,6 @@ SIZE = CATCH_UP + 1
 
 FORGETTING = 0.995
 """Share of the information that is kept per step, in the direction that the step excites."""
-SURPRISE_WEIGHT = 0.3
-"""Weight of the newest error in `StepCost.surprise`."""
-SURPRISE = OUTLIER_SIGMAS * (SURPRISE_WEIGHT / (2.0 - SURPRISE_WEIGHT)) ** 0.5
-"""`OUTLIER_SIGMAS` standard deviations of `StepCost.surprise` on a machine whose speed does not change."""
 PROFILE_ERROR = 0.3
 """Relative standard deviation by which a profile may be wrong: in all, in drafting alone, and in each weight."""
 
@@ -108,7 +104,9 @@ def target_features(
 
 
 @compiled
-def learn_step(cost: StepCost, x: FloatArray, step_seconds: float, draft_seconds: float, drift: float) -> None:
+def learn_step(
+    cost: StepCost, x: FloatArray, step_seconds: float, draft_seconds: float, drift: float, surprise_weight: float
+) -> None:
     """Take in one measured step.
 
     Args:
@@ -117,14 +115,16 @@ def learn_step(cost: StepCost, x: FloatArray, step_seconds: float, draft_seconds
         step_seconds: its duration, above 0.
         draft_seconds: the part of it that was drafting; 0 if not measured.
         drift: q, where errors have no common sign.
+        surprise_weight: of the newest error in `StepCost.surprise`.
     """
     weights, covariance, noise = cost.weights, cost.covariance, cost.noise
     regression = Regression(weights, covariance, noise, FORGETTING)
     error, expected = surprise(regression, x, step_seconds)
     error = min(max(error, -OUTLIER_SIGMAS * expected), OUTLIER_SIGMAS * expected)
     # Large errors of one sign in a row: the whole machine has become slower or quicker.
-    cost.surprise += SURPRISE_WEIGHT * (error / expected - cost.surprise)
-    changed = min(max(abs(cost.surprise) - SURPRISE, 0.0), 1.0)
+    cost.surprise += surprise_weight * (error / expected - cost.surprise)
+    usual = OUTLIER_SIGMAS * np.sqrt(surprise_weight / (2.0 - surprise_weight))
+    changed = min(max(abs(cost.surprise) - usual, 0.0), 1.0)
     growth = (drift + changed * abs(error)) ** 2
     for i in range(SIZE):
         for j in range(SIZE):

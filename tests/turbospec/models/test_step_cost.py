@@ -30,8 +30,9 @@ from turbospec.models.step_cost import (
     learn_step,
     target_features,
 )
+from turbospec.policy.adaptive.constants import Constants
 
-DRIFT = 0.002
+DRIFT, SURPRISE_WEIGHT = Constants().drift, Constants().surprise_weight
 CONTEXT_TOKENS = 200
 """Per request."""
 
@@ -89,7 +90,7 @@ class Model:
 
     def learn(self, sample: LatencySample, requests: int, *, drift: float = DRIFT) -> None:
         drafting = sample.draft_seconds if self.parts else 0.0
-        learn_step(self.cost[0], features(sample, requests), sample.step_seconds, drafting, drift)
+        learn_step(self.cost[0], features(sample, requests), sample.step_seconds, drafting, drift, SURPRISE_WEIGHT)
 
     def errors(self, samples: list[LatencySample], requests: int) -> float:
         """Mean relative error."""
@@ -194,7 +195,7 @@ def test_a_quicker_machine_is_not_taken_for_dear_draft_tokens(seed: int) -> None
     rng, model = np.random.default_rng(seed), Model()
     for step, seconds in enumerate([0.02] * 25 + [0.008] * 10):
         target_features(x := np.zeros(SIZE), 2.0 if step < 25 and step % 5 else 1.0, 120.0, 1.0, 0.0)
-        learn_step(model.cost[0], x, seconds * rng.lognormal(0.0, 0.05), 0.0, DRIFT)
+        learn_step(model.cost[0], x, seconds * rng.lognormal(0.0, 0.05), 0.0, DRIFT, SURPRISE_WEIGHT)
     times: list[float] = []
     for tokens in (1.0, 2.0):
         target_features(x, tokens, 120.0, 1.0, 0.0)
@@ -258,7 +259,7 @@ def test_passes_that_miss_their_graph_are_told_from_larger_ones() -> None:
         tokens, piecewise = 8 * int(rng.integers(1, 9)), float(rng.random() < 0.3)
         target_features(x, tokens, 800.0, 8.0, 0.0)
         x[PIECEWISE] = piecewise
-        learn_step(model.cost[0], x, 0.015 + 1e-5 * tokens + 0.003 * piecewise, 0.0, DRIFT)
+        learn_step(model.cost[0], x, 0.015 + 1e-5 * tokens + 0.003 * piecewise, 0.0, DRIFT, SURPRISE_WEIGHT)
     assert model.weights[PIECEWISE] == pytest.approx(0.003, rel=0.1)
     target_features(x, 64.0, 800.0, 8.0, 0.0)
     assert x @ model.weights == pytest.approx(0.01564, rel=0.03)
@@ -270,7 +271,8 @@ def test_prompts_that_take_longer_do_not_make_drafts_look_dear() -> None:
         tokens = 64 * (2 if step % 40 else 3)
         prompt = int(rng.integers(200, 600)) * (step % 3 == 0)
         target_features(x, tokens + prompt, 800.0, 64.0, prompt)
-        learn_step(model.cost[0], x, 0.02 + 5e-5 * tokens + 3e-4 * prompt + 0.005 * (prompt > 0), 0.0, DRIFT)
+        seconds_taken = 0.02 + 5e-5 * tokens + 3e-4 * prompt + 0.005 * (prompt > 0)
+        learn_step(model.cost[0], x, seconds_taken, 0.0, DRIFT, SURPRISE_WEIGHT)
     seconds: list[float] = []
     for tokens, prompt in ((128, 0), (192, 0), (528, 400)):
         target_features(x, tokens, 800.0, 64.0, prompt)
@@ -313,7 +315,7 @@ def test_weights_are_never_negative_and_no_step_breaks_the_model(
         target_features(x, tokens + prompt, 100.0 * tokens, 4.0, prompt)
         if passes:
             x[DRAFT], x[PASSES], x[ROWS], x[CATCH_UP] = 1.0, passes, rows, caught_up
-        learn_step(model.cost[0], x, seconds, share * seconds, DRIFT)
+        learn_step(model.cost[0], x, seconds, share * seconds, DRIFT, SURPRISE_WEIGHT)
         assert np.isfinite(model.weights).all()
         assert (model.weights >= 0.0).all()
         assert np.isfinite(model.covariance).all()

@@ -10,6 +10,8 @@ class Constants(NamedTuple):
 
     drift: float = 0.002
     """q: relative drift of step costs per step, a standard deviation, where errors have no common sign."""
+    surprise_weight: float = 0.3
+    """Weight of the newest error in the running mean that shows a change of the machine's speed."""
     mean_weight: float = 0.01
     """Weight of the newest step in running means: prompts that join a step after its plan was made, budget limit."""
     pace_weight: float = 0.2

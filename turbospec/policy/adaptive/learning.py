@@ -133,7 +133,8 @@ def learn(
         if measured.reused_plan_steps:
             tokens = measured.reused_plan_tokens / measured.reused_plan_steps
             target_features(x, tokens, context, requests, 0.0)
-            learn_step(cost, x, max(measured.reused_plan_seconds / measured.reused_plan_steps, 1e-9), 0.0, 0.0)
+            mean_seconds = max(measured.reused_plan_seconds / measured.reused_plan_steps, 1e-9)
+            learn_step(cost, x, mean_seconds, 0.0, 0.0, constants.surprise_weight)
         target_features(x, float(measured.tokens_batched), context, requests, float(measured.prefill_tokens))
         x[PIECEWISE] = 1.0 if measured.piecewise else 0.0
         if passes:
@@ -141,7 +142,7 @@ def learn(
             x[DRAFT] = 0.0 if measured.first_pass_every_step else 1.0
             x[PASSES], x[ROWS], x[DRAFT_CONTEXT] = passes, rows, measured.draft_context_tokens
             x[CATCH_UP] = measured.catch_up_tokens
-        learn_step(cost, x, seconds, measured.draft_seconds, constants.drift)
+        learn_step(cost, x, seconds, measured.draft_seconds, constants.drift, constants.surprise_weight)
     weight, unforeseen = constants.mean_weight, max(measured.prefill_tokens - measured.planned_prefill_tokens, 0)
     server.unforeseen_share += weight * ((unforeseen > 0) - server.unforeseen_share)
     server.unforeseen_tokens += weight * (unforeseen - server.unforeseen_tokens)

@@ -15,6 +15,11 @@ _ALL = (
         {"drift": 0.0},
     ),
     Mechanism(
+        "changed-machine",
+        "large errors of one sign in a row make all step costs less certain. Without: they do not",
+        {"surprise_weight": 0.0},
+    ),
+    Mechanism(
         "joining-prompts",
         "plans expect the prompts of requests that join the step later. Without: they do not",
         {"mean_weight": 0.0},
