@@ -145,7 +145,7 @@ def confidence_covariate(confidence: float) -> float:
 
 @compiled
 def request_terms(terms: Terms, class_id: int, row: int, between_variance: float) -> tuple[float, float]:
-    """Mean and variance of the terms that all tokens of a request share."""
+    """Mean and variance of the sum of the terms that all tokens of a request share."""
     class_mean, class_variance = posterior(terms.classes, class_id % MAX_CLASSES, PRIOR_VARIANCE)
     request_mean, request_variance = posterior(terms.requests, row, between_variance)
     return terms.level[0] + class_mean + request_mean, terms.level[1] + class_variance + request_variance

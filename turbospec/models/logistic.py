@@ -48,7 +48,8 @@ class Terms(NamedTuple):
     """(MAX_CLASSES, 2) evidence on each class's term in natural parameters, the prior left out: mean times precision,
     and precision. In this form evidence adds up and is discounted by a factor."""
     requests: FloatArray
-    """(capacity, 3) the same for each request; then the mean deviation of its covariates from those of the features."""
+    """(capacity, 3) the same for each request; then the running mean, from 0 on, of how far its covariates deviate from
+    the features' means."""
     between_request: FloatArray
     """(2,) weighted sum of the requests' squared terms, and the sum of the weights. Their ratio is the between-request
     variance."""

@@ -116,8 +116,8 @@ def times(symmetric: FloatArray, vector: FloatArray) -> FloatArray:
 
 
 @compiled
-def surprise(regression: Regression, features: FloatArray, target: float) -> tuple[float, float]:
-    """The relative error of a prediction, and the standard deviation that was expected of it."""
+def relative_error(regression: Regression, features: FloatArray, target: float) -> tuple[float, float]:
+    """The relative error of a prediction, and the standard deviation that is expected of it."""
     predicted = _dot(features, regression.weights)
     scale = max(target, predicted, 1e-9)
     variance = max(_dot(features, times(regression.covariance, features)), 0.0) / (scale * scale)

@@ -9,9 +9,9 @@ used in planning (`turbospec.exploration.knowledge_gradient`).
 Before each step P grows by q²·(w·wᵀ + d·dᵀ), where d has the weights of drafting and is 0 elsewhere: the machine's
 speed drifts, which changes all weights in proportion, and the speed of drafting drifts by itself. A machine that
 becomes slower therefore raises the predicted cost of drafting before anything is drafted. After a thousand steps
-without drafts that cost is uncertain again. q rises to the size of the error where large errors have one sign: the
-speed has changed at once. Otherwise a change would be attributed to weights that happen to be uncertain, and a machine
-that became quicker would leave drafts looking dear.
+without drafts that cost is uncertain again. Where large errors have one sign the speed has changed at once, and up to
+the size of the error is added to q. Without this the change would be attributed to the weights that happen to be
+uncertain, and draft tokens would look dear on a machine that became quicker.
 
 Where a host measures drafting by itself, the two parts of the step are two measurements of the same weights.
 """
@@ -24,7 +24,7 @@ import numpy as np
 
 from turbospec.interface import FloatArray
 from turbospec.models.latency import VERIFY_KNOTS, LatencyModel
-from turbospec.models.online_regression import OUTLIER_SIGMAS, Regression, learn_online, surprise
+from turbospec.models.online_regression import OUTLIER_SIGMAS, Regression, learn_online, relative_error
 from turbospec.runtime.kernels import compiled
 
 SEGMENTS = len(VERIFY_KNOTS) - 1
@@ -37,6 +37,8 @@ SIZE = CATCH_UP + 1
 
 FORGETTING = 0.995
 """Share of the information that is kept per step, in the direction that the step excites."""
+CHANGE_SIGMAS = 4.0
+"""Standard deviations beyond which the running mean of errors shows that the machine has changed."""
 PROFILE_ERROR = 0.3
 """Relative standard deviation by which a profile may be wrong: in all, in drafting alone, and in each weight."""
 
@@ -51,7 +53,8 @@ class StepCost(Protocol):
     noise: FloatArray
     """(1,) standard deviation of the relative error."""
     surprise: float
-    """Running mean of errors, each divided by the standard deviation that was expected of it."""
+    """Running mean of relative errors, each divided by the standard deviation that was expected of it and limited to
+    `OUTLIER_SIGMAS`."""
 
 
 STEP_COST = np.dtype(
@@ -114,16 +117,16 @@ def learn_step(
         x: (SIZE,) what the step did; overwritten.
         step_seconds: its duration, above 0.
         draft_seconds: the part of it that was drafting; 0 if not measured.
-        drift: q, where errors have no common sign.
+        drift: q, where large errors have no common sign.
         surprise_weight: of the newest error in `StepCost.surprise`.
     """
     weights, covariance, noise = cost.weights, cost.covariance, cost.noise
     regression = Regression(weights, covariance, noise, FORGETTING)
-    error, expected = surprise(regression, x, step_seconds)
+    error, expected = relative_error(regression, x, step_seconds)
     error = min(max(error, -OUTLIER_SIGMAS * expected), OUTLIER_SIGMAS * expected)
     # Large errors of one sign in a row: the whole machine has become slower or quicker.
     cost.surprise += surprise_weight * (error / expected - cost.surprise)
-    usual = OUTLIER_SIGMAS * np.sqrt(surprise_weight / (2.0 - surprise_weight))
+    usual = CHANGE_SIGMAS * np.sqrt(surprise_weight / (2.0 - surprise_weight))
     changed = min(max(abs(cost.surprise) - usual, 0.0), 1.0)
     growth = (drift + changed * abs(error)) ** 2
     for i in range(SIZE):

@@ -184,8 +184,10 @@ def test_what_tells_requests_apart_is_known_before_the_covariate_is() -> None:
 
 
 @given(st.lists(st.floats(-50.0, 50.0), min_size=1, max_size=30))
-def test_the_running_mean_of_a_covariate_is_the_mean(values: list[float]) -> None:
+def test_running_means_of_a_covariate_are_the_means(values: list[float]) -> None:
     model = a_model()
-    for z in values:
-        learn_covariate(model.terms, 0, 2, z, 1e9, 48.0)
+    deviations = np.array([learn_covariate(model.terms, 0, 2, z, 1e9, 48.0) for z in values])
     assert model.terms.covariate[0, 2] == pytest.approx(np.mean(values), abs=1e-9)
+    assert model.terms.covariate_spread[0] == pytest.approx(np.mean(deviations**2), abs=1e-6)
+    slope, variance = model.terms.slope
+    assert covariate_variance(model.terms) == pytest.approx((slope**2 + variance) * np.mean(deviations**2), abs=1e-6)

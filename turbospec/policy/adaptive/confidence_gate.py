@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turbospec.interface import MIN_STEP_SECONDS, BoolArray, FloatArray, IntArray
 from turbospec.interface import PREFILL as PREFILL_PHASE
+from turbospec.interface import BoolArray, FloatArray, IntArray
 from turbospec.models.acceptance import confidence_covariate, request_terms
 from turbospec.models.logistic import Terms, between_request_variance, covariate_variance, mackay, usual_covariate
 from turbospec.models.step_cost import DRAFT_CONTEXT, PASSES, PREFILL, ROWS, TOKENS
@@ -86,27 +86,31 @@ def gated_step(
         tokens_per_step: (rows,) of each request's state; 0 where unknown.
         prefill_tokens: of the step.
         price: λ, tokens/s.
-        spare_seconds: by which the step may become longer than planned.
+        spare_seconds: by which the step may become longer than planned; infinite without an objective.
     """
     requests = Requests(*requests)
-    n, depth, drafting = len(lengths), 0, 0
+    n, depth = len(lengths), 0
     tokens, context = prefill_tokens, 0
     for i in range(n):
         context += requests.context_tokens[i]
         tokens += requests.phase[i] != PREFILL_PHASE
         if sources[i]:
             tokens += lengths[i]
-        elif lengths[i]:
-            drafting += 1
+        else:
             depth = max(depth, lengths[i])
-    row_context = context / n
-    if not math.isinf(spare_seconds):
-        row = weights[ROWS] + weights[DRAFT_CONTEXT] * row_context + weights[TOKENS:PREFILL].max()
-        depth += int(max(spare_seconds, 0.0) / max(weights[PASSES] + drafting * row, MIN_STEP_SECONDS))
-    limits = lengths.copy()
-    for i in range(n):
-        if lengths[i] and not sources[i]:
-            limits[i] = requests.limits[i] if math.isinf(spare_seconds) else min(requests.limits[i], depth)
+    row_context, limits = context / n, lengths.copy()
+    token_seconds = weights[ROWS] + weights[DRAFT_CONTEXT] * row_context + weights[TOKENS:PREFILL].max()
+    most = requests.limits.max()
+    for longest in range(most if math.isinf(spare_seconds) else 1, most + 1):
+        # All drafts, made as long as this where they are shorter.
+        longer, added = lengths.copy(), 0
+        for i in range(n):
+            if lengths[i] and not sources[i]:
+                longer[i] = max(lengths[i], min(requests.limits[i], longest))
+                added += longer[i] - lengths[i]
+        if added * token_seconds + max(longest - depth, 0) * weights[PASSES] > max(spare_seconds, 0.0):
+            break
+        limits = longer
     gains = token_weights(requests.rows, requests.phase, tokens_per_step)
     made = np.zeros(2, np.int64)
     made[1] = tokens

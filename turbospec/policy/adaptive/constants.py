@@ -9,7 +9,7 @@ class Constants(NamedTuple):
     """See docs/notes for the experiment that set each."""
 
     drift: float = 0.002
-    """q: relative drift of step costs per step, a standard deviation, where errors have no common sign."""
+    """q: relative drift of step costs per step, a standard deviation, where large errors have no common sign."""
     surprise_weight: float = 0.3
     """Weight of the newest error in the running mean that shows a change of the machine's speed."""
     mean_weight: float = 0.01

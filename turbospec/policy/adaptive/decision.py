@@ -100,7 +100,7 @@ class Decision(NamedTuple):
     experiment_gain: float
     """Tokens that the best plan would have gained, where an experiment runs."""
     longest_seconds: float
-    """Longest step that an objective allows; infinite without one."""
+    """Longest step that an objective allows; infinite without one, and where nothing can be drafted."""
     append_limits: IntArray
     """(n,) most tokens that the look-up appends to each draft of the drafter."""
 
@@ -178,8 +178,8 @@ def decide(
     if depth == 0:
         # A request that waits for its first token may draft once that is emitted.
         lengths = np.zeros(n, np.int64)
-        none = (0, 0.0, 0.0, math.inf)
-        return Decision(lengths, lengths, 0, False, base, plain_seconds, 0.0, shape.decoding, *none, lengths)
+        nothing = (0, 0.0, 0.0, math.inf)
+        return Decision(lengths, lengths, 0, False, base, plain_seconds, 0.0, shape.decoding, *nothing, lengths)
 
     survival, first, charged = work[0, :size, :depth], work[0, :size, -1], work[0, :size, -2]
     lag_seconds, offered = work[0, :size, -3], survival if size == n else work[3, :size, :depth]
@@ -212,8 +212,8 @@ def decide(
     if facts.longest_appended > 0 and not len(graph_lengths) and math.isinf(longest):
         share, most = server.found_share, facts.longest_appended
         added = append_limits(appended, requests, each, sources, token_weight, costs, price, share, most)
-    decoding, plain = shape.decoding, (0.0, 0.0, longest)
-    best = Decision(each, sources, padded, False, base + gain, seconds, price, decoding, number, *plain, added)
+    decoding, no_experiment = shape.decoding, (0.0, 0.0, longest)
+    best = Decision(each, sources, padded, False, base + gain, seconds, price, decoding, number, *no_experiment, added)
     refused = facts.step < server.considered_at + constants.pause_steps
     if waiting or server.budget <= 0.0 or refused:
         return best
@@ -245,7 +245,7 @@ def decide(
         settled = number == 0 and more.worth < 0.0
         if not settled:
             return best
-        return Decision(each, sources, padded, True, base + gain, seconds, price, decoding, 0, *plain, added)
+        return Decision(each, sources, padded, True, base + gain, seconds, price, decoding, 0, *no_experiment, added)
     chosen, padded = tried.draft_lengths, tried.padded_length
     tokens = base + accepted_tokens(survival, offers, token_weight, chosen).sum()
     tried_seconds = plan_seconds(costs, chosen, n, padded) + catch_up_seconds(lag_seconds, chosen)

@@ -153,7 +153,8 @@ def learn(
     if len(appended):
         of_drafter = of_drafter - appended
         accepted_of_drafter = np.minimum(drafts.accepted, of_drafter)
-    reused, forgets = measured.reused_plan_steps, probe_share > 0.0  # without experiments nothing would correct it
+    # Without experiments nothing would correct what is forgotten.
+    reused, forgets = measured.reused_plan_steps, probe_share > 0.0
     rows, class_ids, accepted, truncated = drafts.rows, drafts.class_ids, drafts.accepted, drafts.truncated
     confidence, unscored, none = drafts.confidence, np.zeros(0, np.int64), np.zeros((0, 0))
     made = VerifiedDrafts(rows, class_ids, unscored, of_drafter, accepted_of_drafter, truncated, confidence)

@@ -11,7 +11,7 @@ NOTHING = Mechanism("nothing", "`adaptive` as it is")
 _ALL = (
     Mechanism(
         "drift",
-        "the step costs become less certain with every step. Without: only where errors have a common sign",
+        "the step costs become less certain with every step. Without: only where large errors have a common sign",
         {"drift": 0.0},
     ),
     Mechanism(

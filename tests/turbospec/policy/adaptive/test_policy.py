@@ -151,6 +151,24 @@ def test_drafting_comes_back_when_the_machine_does(served_before: int, seed: int
     assert server.serve(policy, GOOD, 24, seed=seed + 2).tokens_per_second > 0.85 * best_fixed(GOOD, 1)
 
 
+@pytest.mark.parametrize("drafted", [0, 1])
+def test_what_is_known_of_a_request_decays_in_steps_without_drafts(drafted: int) -> None:
+    """Those that reused the plan of an earlier step too, whether or not the step after them drafts."""
+    evidence: list[float] = []
+    for reused in (0, 3):
+        policy, view = adaptive(), make_view(2)
+        policy.plan(view)
+        row = policy.acceptance.slots.lookup(view.request_ids)[0][0]
+        policy.acceptance.model.terms.requests[row] = 2.0, 5.0, 0.0
+        plan_reuse = {"reused_plan_steps": reused, "reused_plan_seconds": 0.01 * reused}
+        policy.observe(make_outcome(view, drafted, drafted, **plan_reuse))
+        evidence.append(policy.acceptance.model.terms.requests[row, 1])
+    decay = policy.acceptance.memory.idle_decay
+    if not drafted:
+        assert evidence == pytest.approx([5.0 * decay, 5.0 * decay**4])
+    assert evidence[0] - evidence[1] == pytest.approx(5.0 * (1.0 - decay**3), rel=0.1)
+
+
 def test_requests_whose_drafts_never_match_are_left_alone() -> None:
     times = Times(draft_pass=6e-4)
     runs = [serve(adaptive(), alternating(GOOD, never_accepted), 16, seed, times=times) for seed in range(1, 6)]
