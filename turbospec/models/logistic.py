@@ -164,7 +164,7 @@ def learn_covariate(terms: Terms, row: int, feature: int, value: float, memory: 
 
 @compiled
 def covariate_variance(terms: Terms) -> float:
-    """Variance of the log-odds while the covariate is not known."""
+    """Variance of the log-odds while the covariate is not known, squared log-odds."""
     return (terms.slope[0] * terms.slope[0] + terms.slope[1]) * terms.covariate_spread[0]
 
 

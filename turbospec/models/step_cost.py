@@ -10,8 +10,8 @@ Before each step P grows by q²·(w·wᵀ + d·dᵀ), where d has the weights of
 speed drifts, which changes all weights in proportion, and the speed of drafting drifts by itself. A machine that
 becomes slower therefore raises the predicted cost of drafting before anything is drafted. After a thousand steps
 without drafts that cost is uncertain again. Where large errors have one sign the speed has changed at once, and up to
-the size of the error is added to q. Without this the change would be attributed to the weights that happen to be
-uncertain, and draft tokens would look dear on a machine that became quicker.
+the size of the error is added to q. Without this the change would be attributed to the weights that are most
+uncertain, and the cost of draft tokens would be overestimated on a machine that became quicker.
 
 Where a host measures drafting by itself, the two parts of the step are two measurements of the same weights.
 """

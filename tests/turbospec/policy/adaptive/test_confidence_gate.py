@@ -117,9 +117,9 @@ def plan_after(policy: AdaptivePolicy, **view: object) -> StepPlan:
     return policy.plan(make_view(2, step=10**6, calls_gate=True, **view))
 
 
-def learnt(probe_share: float = 0.0) -> AdaptivePolicy:
+def learnt() -> AdaptivePolicy:
     """Has seen a good drafter's confidence."""
-    policy = adaptive(probe_share=probe_share)
+    policy = adaptive(probe_share=0.0)
     SyntheticEngine(2).serve(policy, drafter(1.0), 30)
     return policy
 
