@@ -104,8 +104,8 @@ class DrafterLag:
         tokens: IntArray,
         drafts: IntArray,
         lengths: IntArray,
+        missing: IntArray,
         *,
-        unfinished: bool,
         drafter_fits: bool,
         early: bool,
     ) -> DrafterOrders:
@@ -117,7 +117,7 @@ class DrafterLag:
             tokens: (n,) tokens that the step computes for each of them, drafts included.
             drafts: (n,) drafts among these.
             lengths: (n,) draft lengths; set to 0 for requests that cannot catch up in this step.
-            unfinished: whether a prefill chunk is left for later steps; a long prompt may be too much to catch up.
+            missing: (n,) prefill tokens that are left for later steps.
             drafter_fits: whether vLLM calls the drafter at all in this step.
             early: whether requests may catch up that do not draft yet.
         """
@@ -126,7 +126,7 @@ class DrafterLag:
         room = self._max_batched_tokens - total - self._slots * len(names)
         due = early and self._catch_up_is_due(rows, total) and bool(((lag > 0) & (lag <= room) & can_draft).any())
         idle = not drafts.any() and not lengths.any()
-        if idle and (not drafter_fits or (not due and not unfinished and self._all_may_lag(rows, tokens))):
+        if idle and (not drafter_fits or (not due and self._all_may_lag(rows, tokens, missing))):
             orders = DrafterOrders(self._next, self._first, skip=True)
             self._add_lag(rows, tokens)
             self._keep(total)
@@ -153,36 +153,45 @@ class DrafterLag:
         known.lag_since[rows[left[drafts[left] > 0]]] = LOST
         orders.keep.update(names[row] for row in map(int, left))
         if due:
-            self._release(rows)
+            self._release()
         if len(left):
             self._keep(int(tokens[left].sum()))
         return orders
 
     def _catch_up_is_due(self, rows: IntArray, tokens: int) -> bool:
-        """Whether half of the tokens that can be kept, or that a request may lag by, would be reached.
+        """Whether half of the tokens that can be kept, or that a request may lag by, would be reached."""
+        if self._half_are_kept(tokens):
+            return True
+        return bool(((2 * self._known.lag_tokens[rows] >= self._max_lag) & self.can_draft(rows)).any())
+
+    def _half_are_kept(self, tokens: int) -> bool:
+        """Whether more than half of the tokens that can be kept are needed, these included.
 
         Half, because the next steps may be full of prompts and have no room for catching up.
         """
         if 2 * (self._sum + tokens) > self._kept_tokens:
-            return True
-        return bool(((2 * self._known.lag_tokens[rows] >= self._max_lag) & self.can_draft(rows)).any())
+            self._release()
+        return 2 * (self._sum + tokens) > self._kept_tokens
 
-    def _release(self, rows: IntArray) -> None:
-        """Drop the kept steps before the first that one of a step's requests still needs."""
-        needing = rows[(self._known.lag_tokens[rows] > 0) & self.can_draft(rows)]
-        oldest = int(self._known.lag_since[needing].min(initial=self._next))
+    def _release(self) -> None:
+        """Drop the kept steps before the first that a request still needs."""
+        lag, since = self._known.lag_tokens, self._known.lag_since
+        needed = since[(lag > 0) & (lag <= self._max_lag) & (since >= self._first)]
+        oldest = int(needed.min(initial=self._next))
         while self._first < oldest:
             self._sum -= self._kept.popleft()
             self._first += 1
 
-    def _all_may_lag(self, rows: IntArray, tokens: IntArray) -> bool:
-        """Whether all of the requests can catch up on this step's tokens later."""
-        # Prompts of more than half of the kept tokens would evict one another.
-        if 2 * int(tokens.sum()) > self._kept_tokens:
+    def _all_may_lag(self, rows: IntArray, tokens: IntArray, missing: IntArray) -> bool:
+        """Whether all of the requests can catch up on this step's tokens, and on the rest of their prompts, later."""
+        # Prompts of more than half of the kept tokens would evict one another. Where a prompt continues in the next
+        # step, that step is full of prompts too and has no room for catching up.
+        total = int(tokens.sum())
+        if 2 * total > self._kept_tokens or (missing.any() and self._half_are_kept(total)):
             return False
         known, prompts = self._known, tokens > 1
-        due_now = known.lacks_prompt[rows] & self.can_draft(rows)
-        too_long = prompts & (known.lag_tokens[rows] + tokens > self._max_lag)
+        due_now = known.lacks_prompt[rows] & ~prompts & self.can_draft(rows)
+        too_long = prompts & (known.lag_tokens[rows] + tokens + missing > self._max_lag)
         # A request of one token has no later step.
         last = prompts & known.one_token[rows] & self._prefix_caching
         return not (due_now | too_long | last).any()

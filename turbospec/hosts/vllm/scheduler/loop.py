@@ -216,7 +216,7 @@ class VllmLoop:
                 batch.scheduled,
                 batch.drafts,
                 lengths,
-                unfinished=bool(batch.missing.any()),
+                batch.missing,
                 drafter_fits=self._views.drafts_fit(batch),
                 early=early,
             )

@@ -70,7 +70,7 @@ class KnownRequests:
         self.one_token = np.zeros(self.CAPACITY, np.bool_)
         """Whether the request asks for one token only."""
         self.lag_tokens = np.zeros(self.CAPACITY, np.int64)
-        """Drafter KV lag: consecutive tokens that the drafter's KV cache lacks."""
+        """Drafter KV lag: consecutive tokens that the drafter's KV cache lacks. 0 in rows without a request."""
         self.lag_since = np.zeros(self.CAPACITY, np.int64)
         """Number of the kept step with the first of them."""
         self.lacks_prompt = np.zeros(self.CAPACITY, np.bool_)
@@ -109,6 +109,7 @@ class KnownRequests:
         """Free the rows of finished requests; names that are not known are ignored."""
         for name in names:
             if (row := self._rows.pop(name, None)) is not None:
+                self.lag_tokens[row] = 0
                 self._free.append(row)
 
     def _register(self, request: VllmRequest) -> int:

@@ -33,13 +33,13 @@ class Steps:
         prompts: dict[str, int] | None = None,
         restarted: str = "",
         *,
-        unfinished: bool = False,
+        missing: dict[str, int] | None = None,
         drafter_fits: bool = True,
         early: bool = True,
         **lengths: int,
     ) -> DrafterOrders:
-        """One in which `drafted` are verified, `prompts` computed, and `lengths` wanted."""
-        drafted, prompts = drafted or {}, prompts or {}
+        """One in which `drafted` are verified, `prompts` computed but for `missing`, and `lengths` wanted."""
+        drafted, prompts, missing = drafted or {}, prompts or {}, missing or {}
         for name in restarted:
             self.known.restart(Request(name))
         self.lengths = np.array([lengths.get(name, 0) for name in self.names])
@@ -49,7 +49,7 @@ class Steps:
             np.array([prompts.get(name, 1 + drafted.get(name, 0)) for name in self.names]),
             np.array([drafted.get(name, 0) for name in self.names]),
             self.lengths,
-            unfinished=unfinished,
+            np.array([missing.get(name, 0) for name in self.names]),
             drafter_fits=drafter_fits,
             early=early,
         )
@@ -106,10 +106,44 @@ def test_a_prompt_too_long_to_be_caught_up_goes_through_the_drafter() -> None:
 
 
 @pytest.mark.parametrize("prefix_caching", [False, True])
-def test_a_prompt_in_parts_goes_through_the_drafter_part_by_part(prefix_caching: bool) -> None:
+def test_a_prompt_in_chunks_is_caught_up_later_like_a_whole_one(prefix_caching: bool) -> None:
     steps = Steps("ab", prefix_caching=prefix_caching)
-    assert steps.step(prompts={"b": 20}, unfinished=True) == DrafterOrders(0, 0)
-    assert steps.step(prompts={"b": 60}, unfinished=True) == DrafterOrders(0, 0)
+    assert steps.step(prompts={"b": 20}, missing={"b": 10}).skip
+    assert steps.step(prompts={"b": 10}).skip
+    assert steps.missed == [2, 30]
+    if prefix_caching:
+        assert steps.step() == DrafterOrders(2, 0, keep={"a"}, catch_up={"b": KvLag(30, since=0)})
+    else:
+        assert steps.step(b=1) == DrafterOrders(2, 0, keep={"a"}, catch_up={"b": KvLag(30, since=0)})
+
+
+def test_chunks_of_prompts_do_not_push_earlier_tokens_out() -> None:
+    steps = Steps("abc", kept_tokens=200)
+    assert steps.step(prompts={"a": 30, "b": 10}, missing={"b": 20}).skip
+    assert steps.step(prompts={"b": 20, "c": 20}, missing={"c": 30}).skip
+    assert not steps.step(prompts={"c": 30}, missing={"c": 30}, early=False).skip
+    assert all(map(steps.can_draft, "abc"))
+
+
+def test_what_finished_requests_lacked_takes_no_room() -> None:
+    steps = Steps("abc", kept_tokens=200)
+    assert steps.step(prompts={"a": 30, "b": 30}).skip
+    for _ in range(12):
+        assert steps.step(early=False).skip
+    steps.known.forget(["a", "b"])
+    steps.rows = steps.known.rows([Request(name) for name in "dec"])
+    # Only the 13 tokens that request c lacks are still needed, in 13 steps of which the first has 60 other tokens.
+    assert not steps.step(prompts={"a": 40}, missing={"a": 10}, early=False).skip
+    steps.known.forget(["c"])
+    steps.rows = steps.known.rows([Request(name) for name in "def"])
+    assert steps.step(prompts={"a": 40}, missing={"a": 10}, early=False).skip
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_a_prompt_in_chunks_that_is_too_long_goes_through_the_drafter_chunk_by_chunk(prefix_caching: bool) -> None:
+    steps = Steps("ab", prefix_caching=prefix_caching)
+    assert steps.step(prompts={"b": 20}, missing={"b": 70}) == DrafterOrders(0, 0)
+    assert steps.step(prompts={"b": 60}, missing={"b": 10}) == DrafterOrders(0, 0)
     assert steps.step(prompts={"b": 10}).skip
     assert steps.missed == [1, 10]
     assert steps.can_draft("b")
@@ -145,7 +179,7 @@ def test_those_that_lag_longest_catch_up_first() -> None:
     # 16 tokens, less 6 + 1 of the step and 2: there is room for 7.
     assert steps.step(prompts={"a": 4}).catch_up.keys() == {"a", "b"}
     steps.known.lag_tokens[steps.rows], steps.known.lag_since[steps.rows] = (3, 4), (1, 0)
-    assert steps.step(prompts={"a": 8}, unfinished=True).catch_up.keys() == {"b"}
+    assert steps.step(prompts={"a": 8}, missing={"a": 1}).catch_up.keys() == {"b"}
 
 
 def test_a_prompt_for_which_there_was_no_room_in_time_is_given_up() -> None:
@@ -236,7 +270,7 @@ def test_who_lacks_what_is_no_longer_kept_cannot_draft() -> None:
     assert not steps.can_draft("a")
     orders = steps.step(a=1)
     assert orders.catch_up == {}
-    assert orders.oldest == 1
+    assert orders.oldest == 3  # nobody can use what is kept
     assert steps.lengths.tolist() == [0, 0]
     steps.step(restarted="a", prompts={"a": 9})
     assert steps.missed[0] == 0
