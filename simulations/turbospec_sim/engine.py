@@ -13,15 +13,31 @@ import numpy as np
 
 from turbospec.controller import Controller
 from turbospec.errors import UserError
-from turbospec.interface import IntArray, LookupView, StepOutcome, StepPlan, StepView
+from turbospec.interface import FloatArray, IntArray, LookupView, Source, StepOutcome, StepPlan, StepView
 from turbospec_sim import steps
 from turbospec_sim.confidence import draft_confidence
 from turbospec_sim.drafting import DrafterPasses
+from turbospec_sim.gating import gated_drafts
 from turbospec_sim.interrupts import deferred_interrupts
 from turbospec_sim.limits import LAST_MOMENT
 from turbospec_sim.state import EngineState
 
 NO_TOKENS = np.zeros(0, np.int64)
+
+
+class _Drafts(NamedTuple):
+    """What is drafted for a plan."""
+
+    lengths: IntArray
+    """(n,) tokens drafted: as planned, or up to where the plan's gate ended the drafts."""
+    sources: IntArray | None
+    """(n,) `Source` of each draft; None: the drafter makes all of them."""
+    padded_length: int
+    """Of the plan, 0 where nothing is drafted."""
+    kept: IntArray | None = None
+    """(n,) tokens of each draft to verify; None: all."""
+    confidence: FloatArray | None = None
+    """(n, longest draft) of the drafter in each token; None where policies do not see it."""
 
 
 class _Unverified(NamedTuple):
@@ -30,10 +46,10 @@ class _Unverified(NamedTuple):
     view: StepView
     slots: IntArray
     drafter: DrafterPasses
-    proposed: IntArray | None
-    """As in `_report`."""
-    sources: IntArray | None
-    """Of the plan."""
+    drafts: _Drafts
+
+
+NO_DRAFTS = _Drafts(NO_TOKENS, None, 0)
 
 
 class SimulatedEngine:
@@ -107,6 +123,7 @@ class SimulatedEngine:
             parallel_drafter=state.parallel_drafter,
             batch_drafter=state.batch_drafter,
             first_pass_every_step=state.first_pass_every_step,
+            calls_gate=state.calls_gate,
             lookup=LookupView(found, scores.astype(np.float64)) if state.offers_lookup else None,
             graph_lengths=() if prefill_tokens else state.times.full_graphs(ids.size),
         )
@@ -118,19 +135,18 @@ class SimulatedEngine:
         if not opened.size:
             return False
         view = self._view(opened.columns, opened.prefill_tokens, opened.waiting_requests, opened.waiting_seconds)
-        plan = self.controller.plan(view)
-        proposed = self._select(plan)
+        drafts = self._drafts(self.controller.plan(view))
         done = steps.draft_and_verify(
             state.arrays,
             opened.size,
             state.view_slots,
-            plan.draft_lengths,
-            self._sources(plan),
-            _padding(plan),
+            drafts.lengths,
+            self._sources(drafts),
+            drafts.padded_length,
             self.now,
         )
         self.now = done.now
-        self._report(view, done, proposed, plan.sources, opened.prefill_tokens, opened.waiting_requests)
+        self._report(view, done, drafts, opened.prefill_tokens, opened.waiting_requests)
         self._step += 1
         return True
 
@@ -159,71 +175,72 @@ class SimulatedEngine:
                 step_seconds=drafter.seconds + verified.verify_seconds + verified.host_seconds,
                 piecewise=verified.piecewise,
             )
-            self._report(
-                before.view,
-                done,
-                before.proposed,
-                before.sources,
-                verified.prefill_tokens,
-                verified.waiting_requests,
-            )
+            self._report(before.view, done, before.drafts, verified.prefill_tokens, verified.waiting_requests)
         self.now = self.now + verified.host_seconds + verified.verify_seconds
-        slots, lengths, sources, padded_length = NO_TOKENS, NO_TOKENS, NO_TOKENS, 0
-        view = plan = proposed = None
+        slots, drafts, view = NO_TOKENS, NO_DRAFTS, None
         state.engine["selection"] = False
         if verified.columns.shape[1]:
             view = self._view(
                 verified.columns, verified.next_prefill_tokens, verified.waiting_requests, verified.waiting_seconds
             )
-            plan = self.controller.plan(view)
-            slots, lengths, padded_length = state.view_slots, plan.draft_lengths, _padding(plan)
-            sources = self._sources(plan)
-            proposed = self._select(plan)
-        drafter = steps.draft_and_emit(state.arrays, verified.size, slots, lengths, sources, padded_length, self.now)
+            slots, drafts = state.view_slots, self._drafts(self.controller.plan(view))
+        drafter = steps.draft_and_emit(
+            state.arrays, verified.size, slots, drafts.lengths, self._sources(drafts), drafts.padded_length, self.now
+        )
         self.now += drafter.seconds
-        self._unverified = None
-        if view is not None and plan is not None:
-            self._unverified = _Unverified(view, slots, drafter, proposed, plan.sources)
+        self._unverified = None if view is None else _Unverified(view, slots, drafter, drafts)
         self._step += 1
         return True
 
-    def _sources(self, plan: StepPlan) -> IntArray:
-        """(n,) `Source` of each draft of a plan."""
-        return self.state.all_of_drafter[: plan.draft_lengths.size] if plan.sources is None else plan.sources
+    def _sources(self, drafts: _Drafts) -> IntArray:
+        """(n,) `Source` of each draft."""
+        return self.state.all_of_drafter[: drafts.lengths.size] if drafts.sources is None else drafts.sources
 
-    def _select(self, plan: StepPlan) -> IntArray | None:
-        """Let a plan select what is verified of its drafts; their lengths, or None where it does not."""
+    def _drafts(self, plan: StepPlan) -> _Drafts:
+        """What a plan's gate and selection make of it, by the confidence that the drafter has in its tokens."""
         state, correlation = self.state, self.state.confidence_correlation
-        selects = plan.selection is not None and correlation is not None and bool(plan.draft_lengths.any())
+        drafts = _Drafts(plan.draft_lengths, plan.sources, 0)
+        of_drafter = np.where(self._sources(drafts) == Source.DRAFTER, plan.draft_lengths, 0)
+        selects = plan.selection is not None and correlation is not None and bool(of_drafter.any())
         state.engine["selection"] = selects
-        if plan.selection is None or correlation is None or not selects:
-            return None
+        if not plan.draft_lengths.any():
+            return drafts
+        drafts = drafts._replace(padded_length=plan.padded_length)
+        if correlation is None or not of_drafter.any() or not (selects or state.calls_gate):
+            return drafts
+        copied = plan.draft_lengths - of_drafter
         confidence = draft_confidence(state, plan.draft_lengths, correlation)
-        state.requests["selected"][state.view_slots] = plan.selection.select(plan.draft_lengths, confidence)
-        return plan.draft_lengths
+        # What a look-up copies is a point mass.
+        confidence[copied > 0] = 1.0
+        lengths = kept = plan.draft_lengths
+        if plan.gate is not None and state.calls_gate:
+            proposed, to_verify = gated_drafts(plan.gate, of_drafter, confidence)
+            lengths, kept = proposed + copied, to_verify + copied
+        confidence[np.arange(confidence.shape[1]) >= lengths[:, None]] = np.nan
+        if plan.selection is not None:
+            kept = np.minimum(plan.selection.select(lengths, confidence), kept)
+        state.requests["selected"][state.view_slots] = kept
+        return drafts._replace(lengths=lengths, kept=kept, confidence=confidence if state.calls_gate else None)
 
     def _report(
-        self,
-        view: StepView,
-        done: steps.FinishedStep,
-        proposed: IntArray | None,
-        sources: IntArray | None,
-        prefill_tokens: int,
-        waiting_requests: int,
+        self, view: StepView, done: steps.FinishedStep, drafts: _Drafts, prefill_tokens: int, waiting_requests: int
     ) -> None:
         """Pass the outcome of an executed plan to the controller.
 
         Args:
             view: of the plan.
             done: what it came to.
-            proposed: (n,) draft tokens made, if more than were verified.
-            sources: of the plan.
+            drafts: of the plan.
             prefill_tokens: prompt tokens in the target's pass.
             waiting_requests: queued requests.
         """
         drafted, accepted, emitted, truncated = done.judged
-        # Of a request that was not in the step, nothing counts as proposed.
-        made: IntArray = drafted if proposed is None else np.where(emitted > 0, proposed, drafted)
+        proposed, confidence = drafted, drafts.confidence
+        if drafts.kept is not None:
+            # Of a request that was not in the step, and of a draft for which memory was short, no more counts.
+            proposed = np.where((emitted > 0) & (drafted == drafts.kept), drafts.lengths, drafted)
+        if confidence is not None:
+            confidence = np.where(np.arange(confidence.shape[1]) < proposed[:, None], confidence, np.nan)
         self.controller.observe(
             StepOutcome(
                 step=view.step,
@@ -232,7 +249,8 @@ class SimulatedEngine:
                 accepted=accepted,
                 emitted=emitted,
                 truncated=truncated.astype(np.bool_),
-                proposed=made,
+                proposed=proposed,
+                confidence=confidence,
                 draft_rows=done.draft_rows,
                 draft_context_tokens=done.draft_context_tokens,
                 catch_up_tokens=done.catch_up_tokens,
@@ -245,11 +263,6 @@ class SimulatedEngine:
                 verify_seconds=done.verify_seconds,
                 step_seconds=done.step_seconds,
                 waiting_requests=waiting_requests,
-                sources=sources,
+                sources=drafts.sources,
             )
         )
-
-
-def _padding(plan: StepPlan) -> int:
-    """The plan's `padded_length`, 0 where nothing is drafted."""
-    return plan.padded_length if plan.padded_length and plan.draft_lengths.any() else 0

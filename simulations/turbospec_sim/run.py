@@ -93,6 +93,7 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
         times=scenario.latency.step_times(),
         concurrency=scenario.workload.concurrency,
         confidence_correlation=scenario.drafter.confidence_correlation,
+        calls_gate=scenario.drafter.calls_gate,
     )
     figures, guard_trips = serve(state, *_policy(run, state), listeners)
     return {

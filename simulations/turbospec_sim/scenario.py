@@ -78,7 +78,10 @@ class Drafter(Settings):
     """Whether the first pass runs in every step, with drafts or without, as in vLLM without TurboSpec's scheduler."""
     confidence_correlation: float = Field(default=0.5, ge=0, lt=0.999999)
     """How much the drafter's confidence tells about single tokens: 0, only the acceptance of its class and position;
-    near 1, whether the token is accepted. Only plans that select after drafting see confidence."""
+    near 1, whether the token is accepted. Only plans that select after drafting see confidence, and all policies with
+    `calls_gate`."""
+    calls_gate: bool = False
+    """Whether the drafter asks a plan's gate after each of its passes, as the embedded engine's does."""
     kept_tokens: Count | None = None
     """Most tokens, over all requests, that the server keeps for the drafter to catch up. A request whose drafter KV lag
     reaches further back cannot catch up. None: no limit."""
@@ -101,6 +104,12 @@ class Drafter(Settings):
             raise ValueError("`kept_tokens` has no meaning with `first_pass_every_step`: such a drafter never lags")
         if self.gap_acceptance is not None and self.kept_tokens is None:
             raise ValueError("`gap_acceptance` needs `kept_tokens`")
+        return self
+
+    @model_validator(mode="after")
+    def _may_call_gate(self) -> Drafter:
+        if self.calls_gate and (self.kind == "parallel" or self.batch):
+            raise ValueError("`calls_gate` needs `kind: sequential` and `batch: false`: each draft ends alone")
         return self
 
 

@@ -80,6 +80,7 @@ def state_of(made: Scenario, seed: int = 0) -> EngineState:
         times=made.latency.step_times(),
         concurrency=made.workload.concurrency,
         confidence_correlation=made.drafter.confidence_correlation,
+        calls_gate=made.drafter.calls_gate,
     )
 
 

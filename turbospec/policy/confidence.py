@@ -1,7 +1,7 @@
 """`confidence`: stops drafting after the first token of low drafter confidence, as in Hugging Face transformers.
 
-The gate works only in the embedded engine, the one engine that reports confidence. In vLLM and in the simulator this
-policy drafts the maximum in every step.
+The gate works in engines that report confidence while they draft: the embedded engine, and simulated drafters with
+`calls_gate`. In vLLM this policy drafts the maximum in every step.
 
 Source: transformers 5, `assistant_confidence_threshold` (generation/candidate_generator.py,
 `AssistedCandidateGenerator.update_candidate_strategy`; generation/stopping_criteria.py, `ConfidenceCriteria`).
@@ -27,7 +27,7 @@ FALSE_NEGATIVE_COST = 3.0
 class ConfidenceConfig(PolicyConfig):
     """Drafts up to the engine's maximum and ends a draft after the first token below the confidence threshold.
 
-    Needs an engine that reports drafter confidence (the embedded engine). Elsewhere it drafts the maximum.
+    Needs an engine that reports drafter confidence, as the embedded engine does. Elsewhere it drafts the maximum.
     """
 
     policy: Literal["confidence"]

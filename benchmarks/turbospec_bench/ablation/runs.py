@@ -110,6 +110,7 @@ def _simulated(case: Case, mechanism: str, seed: int) -> Row:
         times=scenario.latency.step_times(),
         concurrency=scenario.workload.concurrency,
         confidence_correlation=scenario.drafter.confidence_correlation,
+        calls_gate=scenario.drafter.calls_gate,
     )
     moments = tuple(change.at_seconds for change in scenario.latency.speed)
     steps = _Steps(moments, FULL_SHARE * (scenario.workload.concurrency or 0))

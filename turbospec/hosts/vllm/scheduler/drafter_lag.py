@@ -78,6 +78,14 @@ class DrafterLag:
         self._sum = 0
         self._known.lag_tokens[:], self._known.lacks_prompt[:] = 0, False
 
+    def drop_unneeded(self) -> None:
+        """Drop kept steps that only finished requests lacked, once half of the tokens that can be kept are.
+
+        To be called before a step's orders are made.
+        """
+        if self._half_are_kept(0):
+            self._release()
+
     @property
     def kept(self) -> int:
         """Tokens that the worker keeps."""
@@ -138,6 +146,7 @@ class DrafterLag:
         if due:
             lagging = lagging[np.argsort(known.lag_since[rows[lagging]], kind="stable")]
         wanted = np.full(len(names), due) | (lengths > 0) | (drafts > 0) | known.lacks_prompt[rows]
+        wanted |= tokens > 1  # a prompt in chunks, whose earlier chunks lag
         wanted &= can_draft & drafter_fits
         stays = np.ones(len(names), np.bool_)
         for row in map(int, lagging[wanted[lagging]]):
@@ -165,12 +174,10 @@ class DrafterLag:
         return bool(((2 * self._known.lag_tokens[rows] >= self._max_lag) & self.can_draft(rows)).any())
 
     def _half_are_kept(self, tokens: int) -> bool:
-        """Whether more than half of the tokens that can be kept are needed, these included.
+        """Whether more than half of the tokens that can be kept are, these included.
 
         Half, because the next steps may be full of prompts and have no room for catching up.
         """
-        if 2 * (self._sum + tokens) > self._kept_tokens:
-            self._release()
         return 2 * (self._sum + tokens) > self._kept_tokens
 
     def _release(self) -> None:

@@ -105,6 +105,12 @@ class KnownRequests:
         if (row := self._rows.get(request.request_id)) is not None:
             self._start(row, request)
 
+    def preempt(self, names: Iterable[str]) -> None:
+        """Take note that requests have lost their KV blocks: they will start anew, and lack nothing until then."""
+        for name in names:
+            if (row := self._rows.get(name)) is not None:
+                self.lag_tokens[row], self.lacks_prompt[row] = 0, False
+
     def forget(self, names: Iterable[str]) -> None:
         """Free the rows of finished requests; names that are not known are ignored."""
         for name in names:

@@ -161,6 +161,7 @@ class _Adaptive(Scheduler):
             with self._measured():
                 restarted = _restarted(self._loop, scheduler_output)
                 self._loop.known.forget(scheduler_output.finished_req_ids)
+                self._loop.known.preempt(getattr(scheduler_output, "preempted_req_ids", None) or ())
                 if self._loop.lookups is not None:
                     self._loop.lookups.forget(scheduler_output.finished_req_ids)
                 if scheduler_output.num_scheduled_tokens:

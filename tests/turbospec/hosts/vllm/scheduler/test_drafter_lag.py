@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -117,26 +119,54 @@ def test_a_prompt_in_chunks_is_caught_up_later_like_a_whole_one(prefix_caching: 
         assert steps.step(b=1) == DrafterOrders(2, 0, keep={"a"}, catch_up={"b": KvLag(30, since=0)})
 
 
-def test_chunks_of_prompts_do_not_push_earlier_tokens_out() -> None:
-    steps = Steps("abc", kept_tokens=200)
-    assert steps.step(prompts={"a": 30, "b": 10}, missing={"b": 20}).skip
-    assert steps.step(prompts={"b": 20, "c": 20}, missing={"c": 30}).skip
-    assert not steps.step(prompts={"c": 30}, missing={"c": 30}, early=False).skip
-    assert all(map(steps.can_draft, "abc"))
+@pytest.mark.parametrize("early", [False, True])
+def test_chunks_of_prompts_do_not_push_earlier_tokens_out(early: bool) -> None:
+    steps = Steps("abcdef", kept_tokens=200)
+    for first, second in itertools.pairwise("abcdef"):
+        steps.step(prompts={first: 30, second: 20}, missing={second: 30}, early=early)
+        assert steps.cache.kept <= 100
+    assert all(map(steps.can_draft, "abcdef"))
 
 
-def test_what_finished_requests_lacked_takes_no_room() -> None:
-    steps = Steps("abc", kept_tokens=200)
-    assert steps.step(prompts={"a": 30, "b": 30}).skip
-    for _ in range(12):
-        assert steps.step(early=False).skip
+def test_a_chunk_catches_up_on_those_before_it_where_the_drafter_runs() -> None:
+    steps = Steps("ab", kept_tokens=100)
+    assert steps.step(prompts={"a": 20}, missing={"a": 30}).skip
+    orders = steps.step(prompts={"a": 30}, missing={"a": 1}, early=False)
+    assert orders == DrafterOrders(1, 0, keep={"b"}, catch_up={"a": KvLag(20, since=0)})
+    assert steps.missed == [0, 2]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_steps_that_only_finished_requests_lacked_are_dropped(early: bool) -> None:
+    steps = Steps("ab", kept_tokens=200)
+    assert steps.step(prompts={"a": 30, "b": 60}).skip
+    for _ in range(8):
+        assert steps.idle(early=False) is not None
+    steps.cache.drop_unneeded()
+    assert steps.cache.kept == 106
     steps.known.forget(["a", "b"])
-    steps.rows = steps.known.rows([Request(name) for name in "dec"])
-    # Only the 13 tokens that request c lacks are still needed, in 13 steps of which the first has 60 other tokens.
-    assert not steps.step(prompts={"a": 40}, missing={"a": 10}, early=False).skip
-    steps.known.forget(["c"])
-    steps.rows = steps.known.rows([Request(name) for name in "def"])
-    assert steps.step(prompts={"a": 40}, missing={"a": 10}, early=False).skip
+    steps.rows = steps.known.rows([Request(name) for name in "cd"])
+    steps.cache.drop_unneeded()
+    assert steps.cache.kept == 0
+    # Nothing is due, and prompts in chunks need no drafter.
+    assert steps.step(prompts={"a": 20}, missing={"a": 5}, early=early).skip
+    assert steps.idle(early=early) is not None
+
+
+def test_steps_that_a_request_outside_the_batch_lacks_are_kept() -> None:
+    steps = Steps("ab", kept_tokens=100)
+    assert steps.step(prompts={"a": 30, "b": 15}).skip
+    steps.names, steps.rows = ["a"], steps.rows[:1]
+    assert steps.step(prompts={"a": 10}, early=False).skip
+    steps.cache.drop_unneeded()
+    assert steps.cache.kept == 55
+    steps.known.preempt("b")  # it will lack nothing of this when it starts anew
+    steps.known.preempt(["never seen"])
+    steps.cache.drop_unneeded()
+    assert steps.cache.kept == 55  # which request a lacks since the first step
+    steps.known.forget("a")
+    steps.cache.drop_unneeded()
+    assert steps.cache.kept == 0
 
 
 @pytest.mark.parametrize("prefix_caching", [False, True])
@@ -270,7 +300,7 @@ def test_who_lacks_what_is_no_longer_kept_cannot_draft() -> None:
     assert not steps.can_draft("a")
     orders = steps.step(a=1)
     assert orders.catch_up == {}
-    assert orders.oldest == 3  # nobody can use what is kept
+    assert orders.oldest == 1
     assert steps.lengths.tolist() == [0, 0]
     steps.step(restarted="a", prompts={"a": 9})
     assert steps.missed[0] == 0
