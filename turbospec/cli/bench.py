@@ -201,7 +201,7 @@ def bench(
         say_unfinished(results, finished, len(plan))
         raise KeyboardInterrupt
     if check_targets:
-        raise typer.Exit(show_targets(judge(results.rows)))
+        raise typer.Exit(show_targets(judge(Results.load(results.path).rows)))  # rounded, as `targets` reads it
 
 
 @app.command("controller")

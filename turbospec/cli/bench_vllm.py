@@ -136,7 +136,7 @@ def bench_vllm(
         say_unfinished(results, finished, len(configurations))
         raise stopped
     if check_targets:
-        raise typer.Exit(show_targets(judge(results.rows)))
+        raise typer.Exit(show_targets(judge(Results.load(results.path).rows)))  # rounded, as `targets` reads it
 
 
 def _play(
