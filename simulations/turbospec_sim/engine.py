@@ -37,7 +37,7 @@ class _Drafts(NamedTuple):
     kept: IntArray | None = None
     """(n,) tokens of each draft to verify; None: all."""
     confidence: FloatArray | None = None
-    """(n, longest draft) of the drafter in each token; None where policies do not see it."""
+    """(n, longest draft) the drafter's confidence in each token; None where policies do not see it."""
 
 
 class _Unverified(NamedTuple):
@@ -135,7 +135,7 @@ class SimulatedEngine:
         if not opened.size:
             return False
         view = self._view(opened.columns, opened.prefill_tokens, opened.waiting_requests, opened.waiting_seconds)
-        drafts = self._drafts(self.controller.plan(view))
+        drafts = self._apply_gate_and_selection(self.controller.plan(view))
         done = steps.draft_and_verify(
             state.arrays,
             opened.size,
@@ -183,7 +183,7 @@ class SimulatedEngine:
             view = self._view(
                 verified.columns, verified.next_prefill_tokens, verified.waiting_requests, verified.waiting_seconds
             )
-            slots, drafts = state.view_slots, self._drafts(self.controller.plan(view))
+            slots, drafts = state.view_slots, self._apply_gate_and_selection(self.controller.plan(view))
         drafter = steps.draft_and_emit(
             state.arrays, verified.size, slots, drafts.lengths, self._sources(drafts), drafts.padded_length, self.now
         )
@@ -196,28 +196,26 @@ class SimulatedEngine:
         """(n,) `Source` of each draft."""
         return self.state.all_of_drafter[: drafts.lengths.size] if drafts.sources is None else drafts.sources
 
-    def _drafts(self, plan: StepPlan) -> _Drafts:
-        """What a plan's gate and selection make of it, by the confidence that the drafter has in its tokens."""
-        state, correlation = self.state, self.state.confidence_correlation
-        drafts = _Drafts(plan.draft_lengths, plan.sources, 0)
-        of_drafter = np.where(self._sources(drafts) == Source.DRAFTER, plan.draft_lengths, 0)
-        selects = plan.selection is not None and correlation is not None and bool(of_drafter.any())
-        state.engine["selection"] = selects
-        if not plan.draft_lengths.any():
+    def _apply_gate_and_selection(self, plan: StepPlan) -> _Drafts:
+        """The drafts of a plan after its gate and its selection, which see the drafter's confidence."""
+        state, correlation, lengths = self.state, self.state.confidence_correlation, plan.draft_lengths
+        drafts = _Drafts(lengths, plan.sources, plan.padded_length if lengths.any() else 0)
+        state.engine["selection"] = False
+        if correlation is None or (plan.selection is None and not state.calls_gate):
             return drafts
-        drafts = drafts._replace(padded_length=plan.padded_length)
-        if correlation is None or not of_drafter.any() or not (selects or state.calls_gate):
+        of_drafter = np.where(self._sources(drafts) == Source.DRAFTER, lengths, 0)
+        if not of_drafter.any():
             return drafts
-        copied = plan.draft_lengths - of_drafter
-        confidence = draft_confidence(state, plan.draft_lengths, correlation)
+        copied, kept = lengths - of_drafter, lengths
+        confidence = draft_confidence(state, lengths, correlation)
         # What a look-up copies is a point mass.
         confidence[copied > 0] = 1.0
-        lengths = kept = plan.draft_lengths
         if plan.gate is not None and state.calls_gate:
             proposed, to_verify = gated_drafts(plan.gate, of_drafter, confidence)
             lengths, kept = proposed + copied, to_verify + copied
-        confidence[np.arange(confidence.shape[1]) >= lengths[:, None]] = np.nan
+        confidence = _up_to(lengths, confidence)
         if plan.selection is not None:
+            state.engine["selection"] = True
             kept = np.minimum(plan.selection.select(lengths, confidence), kept)
         state.requests["selected"][state.view_slots] = kept
         return drafts._replace(lengths=lengths, kept=kept, confidence=confidence if state.calls_gate else None)
@@ -240,7 +238,7 @@ class SimulatedEngine:
             # Of a request that was not in the step, and of a draft for which memory was short, no more counts.
             proposed = np.where((emitted > 0) & (drafted == drafts.kept), drafts.lengths, drafted)
         if confidence is not None:
-            confidence = np.where(np.arange(confidence.shape[1]) < proposed[:, None], confidence, np.nan)
+            confidence = _up_to(proposed, confidence)
         self.controller.observe(
             StepOutcome(
                 step=view.step,
@@ -266,3 +264,8 @@ class SimulatedEngine:
                 sources=drafts.sources,
             )
         )
+
+
+def _up_to(lengths: IntArray, confidence: FloatArray) -> FloatArray:
+    """(n, longest draft) the confidence in each draft's first tokens, `lengths` of them; NaN past these."""
+    return np.where(np.arange(confidence.shape[1]) < lengths[:, None], confidence, np.nan)

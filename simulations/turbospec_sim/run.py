@@ -86,15 +86,7 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
     too_large, all_are = _too_large(scenario, offered)
     if all_are:
         raise UserError(f"scenario `{run.name}`: no request can be served: {too_large}")
-    state = EngineState(
-        engine=scenario.engine(run.seed),
-        offered=offered,
-        acceptance=acceptance_tables(scenario.workload.classes),
-        times=scenario.latency.step_times(),
-        concurrency=scenario.workload.concurrency,
-        confidence_correlation=scenario.drafter.confidence_correlation,
-        calls_gate=scenario.drafter.calls_gate,
-    )
+    state = engine_state(scenario, offered, run.seed)
     figures, guard_trips = serve(state, *_policy(run, state), listeners)
     return {
         "scenario": run.name,
@@ -111,6 +103,25 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
         "timeline": timeline(state.engine, state.totals),
         "wall_seconds": time.perf_counter() - began,
     }
+
+
+def engine_state(scenario: Scenario, offered: Records, seed: int) -> EngineState:
+    """A scenario's engine before the first arrival.
+
+    Args:
+        scenario: of the run.
+        offered: its requests, warm-up first.
+        seed: of the run.
+    """
+    return EngineState(
+        engine=scenario.engine(seed),
+        offered=offered,
+        acceptance=acceptance_tables(scenario.workload.classes),
+        times=scenario.latency.step_times(),
+        concurrency=scenario.workload.concurrency,
+        confidence_correlation=scenario.drafter.confidence_correlation,
+        calls_gate=scenario.drafter.calls_gate,
+    )
 
 
 def serve(

@@ -78,8 +78,8 @@ class Drafter(Settings):
     """Whether the first pass runs in every step, with drafts or without, as in vLLM without TurboSpec's scheduler."""
     confidence_correlation: float = Field(default=0.5, ge=0, lt=0.999999)
     """How much the drafter's confidence tells about single tokens: 0, only the acceptance of its class and position;
-    near 1, whether the token is accepted. Only plans that select after drafting see confidence, and all policies with
-    `calls_gate`."""
+    near 1, whether the token is accepted. Plans that select after drafting see confidence; with `calls_gate` all
+    policies do."""
     calls_gate: bool = False
     """Whether the drafter asks a plan's gate after each of its passes, as the embedded engine's does."""
     kept_tokens: Count | None = None
@@ -109,7 +109,7 @@ class Drafter(Settings):
     @model_validator(mode="after")
     def _may_call_gate(self) -> Drafter:
         if self.calls_gate and (self.kind == "parallel" or self.batch):
-            raise ValueError("`calls_gate` needs `kind: sequential` and `batch: false`: each draft ends alone")
+            raise ValueError("`calls_gate` needs `kind: sequential` and `batch: false`: each draft ends by itself")
         return self
 
 

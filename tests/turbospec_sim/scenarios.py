@@ -11,8 +11,8 @@ import numpy as np
 
 from turbospec.controller import Controller, GuardConfig
 from turbospec.interface import Policy, Source, StepOutcome, StepPlan, StepView
-from turbospec_sim.acceptance import acceptance_tables
 from turbospec_sim.engine import SimulatedEngine
+from turbospec_sim.run import engine_state
 from turbospec_sim.scenario import Scenario
 from turbospec_sim.state import EngineState
 from turbospec_sim.workload.offered import offered_requests
@@ -73,15 +73,7 @@ def closed(concurrency: int, **changes: Any) -> Scenario:
 
 
 def state_of(made: Scenario, seed: int = 0) -> EngineState:
-    return EngineState(
-        engine=made.engine(seed),
-        offered=offered_requests(made.workload, made.rates[0] if made.rates else None, seed),
-        acceptance=acceptance_tables(made.workload.classes),
-        times=made.latency.step_times(),
-        concurrency=made.workload.concurrency,
-        confidence_correlation=made.drafter.confidence_correlation,
-        calls_gate=made.drafter.calls_gate,
-    )
+    return engine_state(made, offered_requests(made.workload, made.rates[0] if made.rates else None, seed), seed)
 
 
 def serve(state: EngineState, policy: Policy, *listeners: Any) -> SimulatedEngine:

@@ -201,7 +201,8 @@ def bench(
         say_unfinished(results, finished, len(plan))
         raise KeyboardInterrupt
     if check_targets:
-        raise typer.Exit(show_targets(judge(Results.load(results.path).rows)))  # rounded, as `targets` reads it
+        # The file's figures are rounded, and `bench targets` judges those.
+        raise typer.Exit(show_targets(judge(Results.load(results.path).rows)))
 
 
 @app.command("controller")

@@ -136,7 +136,8 @@ def bench_vllm(
         say_unfinished(results, finished, len(configurations))
         raise stopped
     if check_targets:
-        raise typer.Exit(show_targets(judge(Results.load(results.path).rows)))  # rounded, as `targets` reads it
+        # The file's figures are rounded, and `bench targets` judges those.
+        raise typer.Exit(show_targets(judge(Results.load(results.path).rows)))
 
 
 def _play(

@@ -21,10 +21,9 @@ from turbospec.policy.static import StaticPolicy
 from turbospec_bench.ablation.cases import AnyCase, Case, RecordedCase
 from turbospec_bench.ablation.mechanisms import MECHANISMS, NOTHING
 from turbospec_bench.ablation.profiles import profile_of
-from turbospec_sim.acceptance import acceptance_tables
 from turbospec_sim.metrics import judged
 from turbospec_sim.replay import Replay
-from turbospec_sim.run import serve
+from turbospec_sim.run import engine_state, serve
 from turbospec_sim.state import EngineState
 from turbospec_sim.workload.offered import offered_requests
 
@@ -103,15 +102,7 @@ def run_case(case: AnyCase, mechanism: str, seed: int) -> Row:
 
 def _simulated(case: Case, mechanism: str, seed: int) -> Row:
     scenario, number = case.scenario, case.scenario.seed + seed
-    state = EngineState(
-        engine=scenario.engine(number),
-        offered=offered_requests(scenario.workload, case.rate, number),
-        acceptance=acceptance_tables(scenario.workload.classes),
-        times=scenario.latency.step_times(),
-        concurrency=scenario.workload.concurrency,
-        confidence_correlation=scenario.drafter.confidence_correlation,
-        calls_gate=scenario.drafter.calls_gate,
-    )
+    state = engine_state(scenario, offered_requests(scenario.workload, case.rate, number), number)
     moments = tuple(change.at_seconds for change in scenario.latency.speed)
     steps = _Steps(moments, FULL_SHARE * (scenario.workload.concurrency or 0))
     if mechanism.startswith(FIXED):

@@ -182,9 +182,9 @@ class DrafterLag:
 
     def _release(self) -> None:
         """Drop the kept steps before the first that a request still needs."""
-        lag, since = self._known.lag_tokens, self._known.lag_since
-        needed = since[(lag > 0) & (lag <= self._max_lag) & (since >= self._first)]
-        oldest = int(needed.min(initial=self._next))
+        lag = self._known.lag_tokens
+        needed = (lag > 0) & self.can_draft(np.arange(len(lag)))
+        oldest = int(self._known.lag_since[needed].min(initial=self._next))
         while self._first < oldest:
             self._sum -= self._kept.popleft()
             self._first += 1

@@ -361,7 +361,7 @@ class VllmLoop:
 
     def _may_catch_up(self, lag: DrafterLag) -> bool:
         """Whether requests may catch up that do not draft yet."""
-        lag.drop_unneeded()
+        lag.drop_unneeded()  # otherwise it would count as tokens to be caught up
         return self._catch_up_budget >= self._split.catch_up_seconds(lag.kept)
 
     def _is_piecewise(self, num_scheduled: Mapping[str, int], prefill_tokens: int) -> bool:
