@@ -36,7 +36,6 @@ EXPORTS = {
         "shipped_policies",
     ],
     "turbospec.models": [
-        "AcceptanceModel",
         "LatencyModel",
         "LatencySample",
         "MAX_CLASSES",

@@ -3,7 +3,6 @@
 The names below are for policies, hosts and the simulator; everything else in this package may change.
 """
 
-from turbospec.models.acceptance import AcceptanceModel
 from turbospec.models.latency import (
     VERIFY_KNOTS,
     LatencyModel,
@@ -21,7 +20,6 @@ from turbospec.models.profile import LatencySample, Profile
 __all__ = [
     "MAX_CLASSES",
     "VERIFY_KNOTS",
-    "AcceptanceModel",
     "LatencyModel",
     "LatencySample",
     "OnlineRegression",

@@ -16,7 +16,7 @@ S[i,j] = a[i,1]···a[i,j], the survival, is the probability that the first j d
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,18 +24,16 @@ from turbospec.interface import MAX_DRAFT_LENGTH, BoolArray, FloatArray, IntArra
 from turbospec.models.logistic import (
     MAX_CLASSES,
     PRIOR_VARIANCE,
-    LogisticModel,
     Terms,
     between_request_variance,
     covariate_variance,
-    forget,
+    initial_terms,
     learn,
     learn_between_request_variance,
     learn_covariate,
     posterior,
 )
 from turbospec.runtime.kernels import compiled
-from turbospec.runtime.slots import RequestSlots
 
 PRIOR = 0.6
 """Acceptance assumed before any observation, of each source."""
@@ -80,49 +78,19 @@ class VerifiedDrafts(NamedTuple):
     """(n, longest draft or more) the drafter's confidence in each token; (0, 0) where it is not used."""
 
 
-class AcceptanceModel:
-    """State of the model, which `fill_survival` reads and `observe` updates.
+def initial_acceptance(max_draft: int, prior: float = PRIOR) -> Any:
+    """(1,) `SHARED_TERMS` of a drafter, before the first observation.
 
     Args:
         max_draft: K, the deepest position modelled.
-        prior: acceptance assumed before any observation.
-        server_memory: observations that the server's and the classes' terms remember.
-        request_memory: observed positions that a request's term remembers.
-        idle_memory: steps without a draft after which what is known about a request has decayed to 1/e, so that
-            requests with a low estimate are tried again.
+        prior: acceptance assumed.
     """
-
-    def __init__(
-        self,
-        max_draft: int,
-        *,
-        prior: float = PRIOR,
-        server_memory: float = 400.0,
-        request_memory: float = 48.0,
-        idle_memory: float = 100.0,
-    ) -> None:
-        self.max_draft = max_draft
-        self.slots = RequestSlots()
-        self.model = LogisticModel(np.full(max_draft, prior), self.slots.capacity)
-        self.memory = Memory(server_memory, request_memory, float(np.exp(-1.0 / idle_memory)))
-
-    def assign_rows(self, request_ids: IntArray) -> tuple[IntArray, IntArray]:
-        """Rows of per-request state of these requests.
-
-        Returns:
-            rows: (n,) the row of each request.
-            new: those of the rows that were assigned now; they have been reset.
-        """
-        rows, new = self.slots.lookup(request_ids)
-        if len(new):
-            self.model.grow(self.slots.capacity)
-            forget(self.model.terms, new)
-        return rows, new
+    return initial_terms(np.full(max_draft, prior))
 
 
-def lookup_model(capacity: int, *, prior: float = PRIOR) -> LogisticModel:
-    """The model of a look-up, with `capacity` rows of per-request state."""
-    return LogisticModel(np.full(SCORE_BUCKETS * LOOKUP_POSITIONS, prior), capacity)
+def initial_lookup_acceptance(prior: float = PRIOR) -> Any:
+    """(1,) `SHARED_TERMS` of a look-up, before the first observation; `prior` is the acceptance assumed."""
+    return initial_terms(np.full(SCORE_BUCKETS * LOOKUP_POSITIONS, prior))
 
 
 @compiled

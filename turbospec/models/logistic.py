@@ -21,11 +21,11 @@ not known yet, V includes E[slope²] times its variance.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from turbospec.interface import FloatArray, IntArray
+from turbospec.interface import MAX_DRAFT_LENGTH, FloatArray
 from turbospec.runtime.kernels import compiled
 
 MAX_CLASSES = 16
@@ -33,6 +33,10 @@ MAX_CLASSES = 16
 PRIOR_VARIANCE = 1.0
 """Prior variance of every term, squared log-odds; for requests, before their own is learnt. Also the upper bound of the
 variance of the level and of the offsets."""
+
+
+REQUEST_COLUMNS = 3
+"""Numbers kept for each request."""
 
 
 class Terms(NamedTuple):
@@ -61,43 +65,72 @@ class Terms(NamedTuple):
     """(2,) running mean of (z − z̄)² over all features, and the observations that it was taken from."""
 
 
-class LogisticModel:
-    """The model's state for a number of features.
+class SharedTerms(Protocol):
+    """All terms but those of requests, one record of `SHARED_TERMS`; as in `Terms`, with room for the most features."""
+
+    features: int
+    level: FloatArray
+    between_request: FloatArray
+    slope: FloatArray
+    covariate_spread: FloatArray
+    prior: FloatArray
+    offsets: FloatArray
+    covariate: FloatArray
+    classes: FloatArray
+
+
+SHARED_TERMS = np.dtype(
+    [
+        ("features", np.int64),
+        ("level", np.float64, (2,)),
+        ("between_request", np.float64, (2,)),
+        ("slope", np.float64, (2,)),
+        ("covariate_spread", np.float64, (2,)),
+        ("prior", np.float64, (MAX_DRAFT_LENGTH,)),
+        ("offsets", np.float64, (2, MAX_DRAFT_LENGTH)),
+        ("covariate", np.float64, (2, MAX_DRAFT_LENGTH)),
+        ("classes", np.float64, (MAX_CLASSES, 2)),
+    ]
+)
+
+
+def initial_terms(prior: FloatArray) -> Any:
+    """(1,) `SHARED_TERMS`, an array of one `SharedTerms`, before the first observation.
 
     Args:
-        prior: (features,) probability of success assumed before any observation.
-        capacity: rows of per-request state.
+        prior: (features,) probability of success assumed for each; at most `MAX_DRAFT_LENGTH`.
     """
-
-    def __init__(self, prior: FloatArray, capacity: int) -> None:
-        features = len(prior)
-        self.terms = Terms(
-            prior=np.log(prior / (1.0 - prior)),
-            level=np.array([0.0, PRIOR_VARIANCE]),
-            offsets=np.stack([np.zeros(features), np.full(features, PRIOR_VARIANCE)]),
-            classes=np.zeros((MAX_CLASSES, 2)),
-            requests=np.zeros((capacity, 3)),
-            # With the weight of ten well-known requests.
-            between_request=np.array([10.0 * PRIOR_VARIANCE, 10.0]),
-            slope=np.array([0.0, PRIOR_VARIANCE]),
-            covariate=np.zeros((2, features)),
-            covariate_spread=np.zeros(2),
-        )
-
-    def grow(self, capacity: int) -> None:
-        """Make room for the state of `capacity` requests."""
-        requests = self.terms.requests
-        if len(requests) < capacity:
-            grown = np.zeros((capacity, 3))
-            grown[: len(requests)] = requests
-            self.terms = self.terms._replace(requests=grown)
+    terms, features = np.zeros(1, SHARED_TERMS), len(prior)
+    terms["features"] = features
+    terms["prior"][0, :features] = np.log(prior / (1.0 - prior))
+    for name in ("level", "slope"):
+        terms[name][0, 1] = PRIOR_VARIANCE
+    terms["offsets"][0, 1] = PRIOR_VARIANCE
+    # With the weight of ten well-known requests.
+    terms["between_request"] = 10.0 * PRIOR_VARIANCE, 10.0
+    return terms
 
 
 @compiled
-def forget(terms: Terms, rows: IntArray) -> None:
-    """Forget the requests of these rows."""
-    for row in rows:
-        terms.requests[row, :] = 0.0
+def terms_of(shared: SharedTerms, requests: FloatArray) -> Terms:
+    """The state of a model.
+
+    Args:
+        shared: by all requests.
+        requests: (capacity, `REQUEST_COLUMNS`) of each.
+    """
+    features = shared.features
+    return Terms(
+        shared.prior[:features],
+        shared.level[:],
+        shared.offsets[:, :features],
+        shared.classes[:, :],
+        requests,
+        shared.between_request[:],
+        shared.slope[:],
+        shared.covariate[:, :features],
+        shared.covariate_spread[:],
+    )
 
 
 @compiled

@@ -37,14 +37,17 @@ class GuardedGate:
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
         began = time.perf_counter()
         try:
-            own_rows = converted("rows", rows, integers)
-            own_confidence = converted("confidence", confidence, floats)
-            if not _is_pass(own_rows, own_confidence, self._size):
+            try:
+                valid = _is_pass(rows, confidence, self._size)
+            except TypeError:  # other types than the contract's
+                rows, confidence = converted("rows", rows, integers), converted("confidence", confidence, floats)
+                valid = _is_pass(rows, confidence, self._size)
+            if not valid:
                 raise HostFault("rows are not the plan's, or confidence is not between 0 and 1 for each of them")
-            keep, more = self._gate.advance(own_rows, own_confidence)
+            keep, more = self._gate.advance(rows.copy(), confidence.copy())  # the host relies on its own
             for answer in (keep, more):
-                if answer.shape != own_rows.shape or answer.dtype != np.bool_:
-                    raise ValueError(f"returned {answer.dtype} of shape {answer.shape}, not bool of {own_rows.shape}")
+                if answer.shape != rows.shape or answer.dtype != np.bool_:
+                    raise ValueError(f"returned {answer.dtype} of shape {answer.shape}, not bool of {rows.shape}")
         except Exception as error:
             self._on_fault("gate", error)
             size = _length(rows)

@@ -7,26 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.turbospec.models.acceptance_model import AcceptanceModel, views
 from turbospec.interface import BoolArray, FloatArray, IntArray
 from turbospec.models.acceptance import (
     LEVELS,
     NO_CONFIDENCE,
     ONE_BUCKET,
-    AcceptanceModel,
     Memory,
     VerifiedDrafts,
     fill_survival,
     forget_gradually,
-    lookup_model,
+    initial_lookup_acceptance,
     observe,
     score_buckets,
 )
+from turbospec.models.logistic import REQUEST_COLUMNS
 
 ZERO = np.zeros(1, np.int64)
 
 
 def rows_of(model: AcceptanceModel, request: int) -> IntArray:
-    return model.assign_rows(np.array([request]))[0]
+    return model.rows(np.array([request]))
 
 
 def survivals(
@@ -34,7 +35,7 @@ def survivals(
 ) -> tuple[FloatArray, FloatArray]:
     """(n, K) S[i,j] and (n,) a[i,1]."""
     survival, first = np.full((len(rows), model.max_draft), np.nan), np.full(len(rows), np.nan)
-    fill_survival(model.model.terms, rows, classes, ONE_BUCKET, limits, deviations, first, survival)
+    fill_survival(model.terms, rows, classes, ONE_BUCKET, limits, deviations, first, survival)
     return survival, first
 
 
@@ -59,7 +60,7 @@ def learn(
     confidence: FloatArray = NO_CONFIDENCE,
 ) -> None:
     observe(
-        model.model.terms,
+        model.terms,
         VerifiedDrafts(rows, classes, ONE_BUCKET, drafted, accepted, truncated, confidence),
         model.memory,
     )
@@ -72,14 +73,14 @@ def feed(model: AcceptanceModel, request: int, drafted: int, accepted: int, *, t
 
 def evidence(model: AcceptanceModel, rows: IntArray) -> FloatArray:
     """(n,) precision of what is known about each request."""
-    return model.model.terms.requests[rows, 1].copy()
+    return model.terms.requests[rows, 1].copy()
 
 
 def test_positions_after_the_first_rejection_are_not_observed() -> None:
     model = AcceptanceModel(5)
-    before = model.model.terms.offsets.copy()
+    before = model.terms.offsets.copy()
     feed(model, 1, drafted=5, accepted=2)
-    after = model.model.terms.offsets
+    after = model.terms.offsets
     assert (after[0, :2] > 0.0).all()
     assert after[0, 2] < 0.0
     assert after[:, 3:].tolist() == before[:, 3:].tolist()
@@ -89,14 +90,14 @@ def test_a_truncated_acceptance_contains_no_rejection() -> None:
     cut, failed = AcceptanceModel(5), AcceptanceModel(5)
     feed(cut, 1, drafted=5, accepted=2, truncated=True)
     feed(failed, 1, drafted=5, accepted=2)
-    assert cut.model.terms.offsets[0, 2] == 0.0, "position 3 was not observed"
+    assert cut.terms.offsets[0, 2] == 0.0, "position 3 was not observed"
     assert class_mean(cut)[2] > class_mean(failed)[2]
 
 
 def test_learns_the_acceptance_of_each_position() -> None:
     rng = np.random.default_rng(0)
     truth = np.array([0.9, 0.5, 0.8, 0.3])
-    model = AcceptanceModel(4, server_memory=4000.0)
+    model = AcceptanceModel(4, memory=Memory(4000.0, 48.0, 1.0))
     for step in range(6000):
         hits = rng.random(4) < truth
         feed(model, step, drafted=4, accepted=int(np.cumprod(hits).sum()))
@@ -160,7 +161,7 @@ def steps(draw: st.DrawFn) -> list[tuple[np.ndarray, ...]]:
 def test_predictions_are_probabilities_and_0_past_the_limits(made: list[tuple[np.ndarray, ...]]) -> None:
     model = AcceptanceModel(4)  # drafts of 5 are deeper than the model
     for ids, classes, drafted, accepted, truncated, limits in made:
-        rows, _ = model.assign_rows(ids)
+        rows = model.rows(ids)
         predicted, first = survivals(model, rows, classes, limits)
         assert (first == predicted[:, 0]).all()
         before = np.column_stack([np.ones(len(rows)), predicted[:, :-1]])
@@ -190,7 +191,7 @@ def test_estimates_are_raised_the_less_the_more_is_known_and_the_more_requests_s
     model = AcceptanceModel(1)
 
     def raised_by(requests: list[int]) -> float:
-        rows, _ = model.assign_rows(np.array(requests))
+        rows = model.rows(np.array(requests))
         low, high = (
             survivals(model, rows, np.zeros(len(rows), np.int64), np.ones(len(rows), np.int64), deviations)[0][0, 0]
             for deviations in (0.0, 1.0)
@@ -237,7 +238,7 @@ def test_steps_without_any_draft_count_as_steps_without_one_of_the_request() -> 
             feed(model, 7, drafted=2, accepted=0)
     rows = rows_of(alone, 7)
     before = evidence(alone, rows)[0]
-    forget_gradually(alone.model.terms, rows, alone.memory, 100)
+    forget_gradually(alone.terms, rows, alone.memory, 100)
     for _ in range(100):
         feed(beside, 7, drafted=0, accepted=0)
     assert evidence(alone, rows)[0] == pytest.approx(evidence(beside, rows)[0])
@@ -261,7 +262,7 @@ def test_scores_are_told_apart_by_their_order_of_magnitude() -> None:
 def test_a_look_up_is_learnt_by_score_and_position() -> None:
     """Matches of 2 tokens are right for one token in five; those of 20 stay right once they have been for a while."""
     rng, memory = np.random.default_rng(0), Memory(400.0, 48.0, 1.0)
-    model, requests = lookup_model(64, prior=0.6), np.arange(40)
+    terms, requests = views(initial_lookup_acceptance(0.6), np.zeros((64, REQUEST_COLUMNS))), np.arange(40)
     classes = np.zeros(40, np.int64)
     for _ in range(60):
         long = rng.random(40) < 0.5
@@ -269,12 +270,12 @@ def test_a_look_up_is_learnt_by_score_and_position() -> None:
         first = rng.random(40) < np.where(long, 0.7, 0.2)
         accepted = np.where(first, np.where(long, 8, 1), 0)
         observe(
-            model.terms,
+            terms,
             VerifiedDrafts(requests, classes, buckets, np.full(40, 8), accepted, np.zeros(40, np.bool_), NO_CONFIDENCE),
             memory,
         )
     survival, first = np.full((2, 8), np.nan), np.full(2, np.nan)
-    fill_survival(model.terms, np.array([50, 51]), classes[:2], np.array([1, 4]), np.full(2, 8), 0.0, first, survival)
+    fill_survival(terms, np.array([50, 51]), classes[:2], np.array([1, 4]), np.full(2, 8), 0.0, first, survival)
     assert first == pytest.approx([0.2, 0.7], abs=0.12), "new requests"
     assert survival[0, 1] < 0.05
     assert survival[1, 7] > 0.55
@@ -298,7 +299,7 @@ def test_what_confidence_explains_is_no_property_of_the_request() -> None:
                     np.zeros(1, np.bool_),
                     confidence[:, token : token + 1] if reported else NO_CONFIDENCE,
                 )
-        assert (model.model.terms.slope[0] > 0.7) == reported
+        assert (model.terms.slope[0] > 0.7) == reported
         for confidence in (0.15, 0.15, 0.15):
             seen = np.full((1, 1), confidence) if reported else NO_CONFIDENCE
             learn(model, rows_of(model, 1000), ZERO, np.array([1]), ZERO, np.zeros(1, np.bool_), seen)

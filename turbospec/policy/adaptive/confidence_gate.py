@@ -16,90 +16,83 @@ verification gained nothing.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
-from turbospec.interface import PREFILL as PREFILL_PHASE
-from turbospec.interface import BoolArray, FloatArray, IntArray
+from turbospec.interface import BoolArray, FloatArray, IntArray, StepView
 from turbospec.models.acceptance import confidence_covariate, request_terms
-from turbospec.models.logistic import Terms, between_request_variance, covariate_variance, mackay, usual_covariate
+from turbospec.models.logistic import between_request_variance, covariate_variance, mackay, usual_covariate
 from turbospec.models.step_cost import DRAFT_CONTEXT, PASSES, PREFILL, ROWS, TOKENS
 from turbospec.planning.gain_histogram import segment_of
 from turbospec.planning.token_weights import token_weights
 from turbospec.policy.adaptive.experiments import Requests
-from turbospec.runtime.kernels import compiled, unnamed
-
-
-class GatedStep(NamedTuple):
-    """A step whose drafts are being made. Arrays have a row for each request of the plan's view."""
-
-    rows: IntArray
-    """(n,) rows of the per-request state."""
-    class_ids: IntArray
-    """(n,) service classes."""
-    limits: IntArray
-    """(n,) longest drafts."""
-    gains: FloatArray
-    """(n,) w_i · S_i; updated."""
-    made: IntArray
-    """(2,) passes of the drafter, and tokens of the target's pass; updated."""
-    row_context_tokens: float
-    """KV tokens that the drafter reads for a row."""
-    price: float
-    """λ, tokens/s."""
+from turbospec.policy.adaptive.state import TOKENS_PER_STEP, AdaptiveState, Shared, drafter_terms
+from turbospec.runtime.kernels import compiled
 
 
 class PricedGate:
     """The gate of one step.
 
     Args:
-        terms: of the drafter's acceptance model.
-        weights: of the step's cost.
-        step: of the plan.
+        state: whose acceptance and costs it decides by.
+        rows: (n,) rows of the requests' state.
+        view: of the step.
+        limits: (n,) longest drafts.
+        tokens: of the target's pass without drafts of the drafter.
+        price: λ, tokens/s.
     """
 
-    def __init__(self, terms: Terms, weights: FloatArray, step: GatedStep) -> None:
-        self._terms, self._weights, self._step = unnamed(terms), weights, unnamed(step)
+    def __init__(
+        self, state: AdaptiveState, rows: IntArray, view: StepView, limits: IntArray, tokens: int, price: float
+    ) -> None:
+        self._state, self._rows, self._view, self._limits = state, rows, view, limits
+        self._gains = np.empty(len(rows))
+        """(n,) w_i · S_i."""
+        self._passes, self._tokens, self._price = 0, tokens, price
 
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
-        return _advance(self._terms, self._weights, self._step, rows, confidence)
+        view = self._view
+        more = _advance(
+            self._state.shared,
+            self._state.requests,
+            self._rows,
+            view.phase,
+            view.context_tokens,
+            view.class_ids,
+            self._limits,
+            self._gains,
+            self._passes,
+            self._tokens,
+            self._price,
+            rows,
+            confidence,
+        )
+        self._passes += 1
+        self._tokens += len(rows)
+        return np.ones(len(rows), np.bool_), more
 
 
 @compiled
-def gated_step(
-    weights: FloatArray,
-    requests: Requests,
-    lengths: IntArray,
-    sources: IntArray,
-    tokens_per_step: FloatArray,
-    prefill_tokens: int,
-    price: float,
-    spare_seconds: float,
-) -> GatedStep:
-    """The step of a plan before its drafts are made.
+def lengthen(
+    weights: FloatArray, requests: Requests, sources: IntArray, spare_seconds: float, limits: IntArray
+) -> None:
+    """Raise the lengths of the drafter's drafts as far as its limits and an objective allow.
 
     Args:
         weights: of the step's cost.
         requests: of the view.
-        lengths, sources: (n,) of the plan.
-        tokens_per_step: (rows,) of each request's state; 0 where unknown.
-        prefill_tokens: of the step.
-        price: λ, tokens/s.
+        sources: (n,) of the plan.
         spare_seconds: by which the step may become longer than planned; infinite without an objective.
+        limits: (n,) draft lengths of the plan; raised.
     """
-    requests = Requests(*requests)
-    n, depth = len(lengths), 0
-    tokens, context = prefill_tokens, 0
+    n, depth, context = len(limits), 0, 0
     for i in range(n):
         context += requests.context_tokens[i]
-        tokens += requests.phase[i] != PREFILL_PHASE
-        if sources[i]:
-            tokens += lengths[i]
-        else:
-            depth = max(depth, lengths[i])
-    row_context, limits = context / n, lengths.copy()
-    token_seconds = weights[ROWS] + weights[DRAFT_CONTEXT] * row_context + weights[TOKENS:PREFILL].max()
+        if not sources[i]:
+            depth = max(depth, limits[i])
+    lengths = limits.copy()
+    token_seconds = weights[ROWS] + weights[DRAFT_CONTEXT] * context / n + weights[TOKENS:PREFILL].max()
     most = requests.limits.max()
     for longest in range(most if math.isinf(spare_seconds) else 1, most + 1):
         # All drafts, made as long as this where they are shorter.
@@ -110,42 +103,52 @@ def gated_step(
                 added += longer[i] - lengths[i]
         if added * token_seconds + max(longest - depth, 0) * weights[PASSES] > max(spare_seconds, 0.0):
             break
-        limits = longer
-    gains = token_weights(requests.rows, requests.phase, tokens_per_step)
-    made = np.zeros(2, np.int64)
-    made[1] = tokens
-    return GatedStep(requests.rows, requests.class_ids, limits, gains, made, row_context, price)
+        limits[:] = longer
 
 
 @compiled
 def _advance(
-    terms: Terms, weights: FloatArray, step: GatedStep, rows: IntArray, confidence: FloatArray
-) -> tuple[BoolArray, BoolArray]:
-    terms, step = Terms(*terms), GatedStep(*step)
+    state: Sequence[Shared],
+    request_state: FloatArray,
+    request_rows: IntArray,
+    phase: IntArray,
+    context_tokens: IntArray,
+    class_ids: IntArray,
+    limits: IntArray,
+    gains: FloatArray,
+    position: int,
+    tokens: int,
+    price: float,
+    rows: IntArray,
+    confidence: FloatArray,
+) -> BoolArray:
+    """(r,) whether each draft goes on after draft position `position`; the other arguments are `PricedGate`'s."""
+    shared = state[0]
+    terms, weights = drafter_terms(shared, request_state), shared.cost.weights
+    if position == 0:
+        gains[:] = token_weights(request_rows, phase, request_state[:, TOKENS_PER_STEP])
     more = np.zeros(len(rows), np.bool_)
     between_variance, of_covariate = between_request_variance(terms), covariate_variance(terms)
-    last, position, tokens = len(terms.prior) - 1, step.made[0], step.made[1]
-    slopes = weights[TOKENS:PREFILL]
-    token_seconds = slopes[segment_of(tokens + len(rows), len(slopes))]
-    token_seconds += weights[ROWS] + weights[DRAFT_CONTEXT] * step.row_context_tokens
-    token_price = step.price * token_seconds
+    last, slopes = len(terms.prior) - 1, weights[TOKENS:PREFILL]
+    token_seconds = slopes[segment_of(tokens + len(rows), len(slopes))] + weights[ROWS]
+    token_seconds += weights[DRAFT_CONTEXT] * context_tokens.sum() / len(context_tokens)
+    token_price = price * token_seconds
     surplus = 0.0
     for r in range(len(rows)):
         i = int(rows[r])
-        row = int(step.rows[i])
-        shared, variance = request_terms(terms, int(step.class_ids[i]), row, between_variance)
+        row = int(request_rows[i])
+        shared_terms, variance = request_terms(terms, int(class_ids[i]), row, between_variance)
         feature = min(position, last)
         deviation = confidence_covariate(confidence[r]) - usual_covariate(terms, row, feature)
-        x = terms.prior[feature] + terms.offsets[0, feature] + shared + terms.slope[0] * deviation
-        step.gains[i] *= mackay(x, variance + deviation * deviation * terms.slope[1])
-        if position + 1 < step.limits[i]:
+        x = terms.prior[feature] + terms.offsets[0, feature] + shared_terms + terms.slope[0] * deviation
+        gains[i] *= mackay(x, variance + deviation * deviation * terms.slope[1])
+        if position + 1 < limits[i]:
             feature = min(position + 1, last)
-            x = terms.prior[feature] + terms.offsets[0, feature] + shared
-            next_gain = step.gains[i] * mackay(x, variance + of_covariate)
+            x = terms.prior[feature] + terms.offsets[0, feature] + shared_terms
+            next_gain = gains[i] * mackay(x, variance + of_covariate)
             if next_gain > token_price:
                 more[r] = True
                 surplus += next_gain - token_price
-    step.made[0], step.made[1] = position + 1, tokens + len(rows)
-    if surplus <= step.price * weights[PASSES]:
+    if surplus <= price * weights[PASSES]:
         more[:] = False
-    return np.ones(len(rows), np.bool_), more
+    return more

@@ -31,5 +31,9 @@ class Constants(NamedTuple):
     """p · (1 − p) of a typical draft token."""
     found_share: float = 0.5
     """Tokens that the look-up appends, as a share of those allowed, before any is measured."""
+    server_memory: float = 400.0
+    """Observations that the acceptance of the server and of each class remembers."""
+    request_memory: float = 48.0
+    """Observed draft positions that a request's acceptance remembers."""
     idle_steps: float = 200.0
     """Steps without drafts in which what is known about the drafter's acceptance decays by a factor e."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from turbospec.interface import FloatArray, IntArray
-from turbospec.models.logistic import Terms, forget
-from turbospec.models.step_cost import CATCH_UP, StepCost
+from turbospec.models.acceptance import score_buckets
+from turbospec.models.step_cost import CATCH_UP
 from turbospec.planning.best_lengths import best_lengths, best_rate, empty_gains, shorten
 from turbospec.planning.gain_histogram import no_draft_seconds, plan_seconds
 from turbospec.planning.objective import (
@@ -27,37 +27,13 @@ from turbospec.planning.offers import by_request, list_offers
 from turbospec.planning.slo import max_seconds
 from turbospec.planning.token_weights import accepted_tokens, token_weights, update_tokens_per_step, weigh
 from turbospec.policy.adaptive.appending import append_limits
-from turbospec.policy.adaptive.constants import Constants
+from turbospec.policy.adaptive.confidence_gate import lengthen
 from turbospec.policy.adaptive.experiments import Models, PlannedStep, Requests, estimate, more_drafts, without_drafts
+from turbospec.policy.adaptive.state import TOKENS_PER_STEP, Shared, appended_terms, drafter_terms, lookup_terms
 from turbospec.runtime.kernels import compiled
 
-SERVER = np.dtype(
-    [
-        ("unforeseen_share", np.float64),
-        ("unforeseen_tokens", np.float64),
-        ("budget", np.float64),
-        ("budget_limit", np.float64),
-        ("considered_at", np.int64),
-        ("found_share", np.float64),
-    ]
-)
-
-
-class Server(Protocol):
-    """State of the policy beside its models, one record of `SERVER`."""
-
-    unforeseen_share: float
-    """Share of steps that requests join after the plan was made."""
-    unforeseen_tokens: float
-    """Mean prompt tokens of these requests per step."""
-    budget: float
-    """Seconds that experiments may lose."""
-    budget_limit: float
-    """Largest budget; 0 before the first measured step without prompts."""
-    considered_at: int
-    """Last step in which no experiment was worth its loss."""
-    found_share: float
-    """Mean tokens that the look-up appended, as a share of those that the plan allowed."""
+LENGTHS, SOURCES, APPEND_LIMITS, GATE_LIMITS = range(4)
+"""Rows of the array that `decide` returns."""
 
 
 class StepFacts(NamedTuple):
@@ -73,16 +49,20 @@ class StepFacts(NamedTuple):
     parallel_drafter: bool
     batch_drafter: bool
     first_pass_every_step: bool
+    calls_gate: bool
+    """Whether drafts may end on the drafter's confidence."""
     longest_appended: int
     """Longest draft with appended tokens; 0 where the engine appends none."""
 
 
-class Decision(NamedTuple):
-    """A plan and what it was made with."""
+class Choice(NamedTuple):
+    """A plan, and what it was made with."""
 
     draft_lengths: IntArray
     sources: IntArray
     """(n,) of the drafts."""
+    append_limits: IntArray
+    """(n,) most tokens that the look-up appends to each draft of the drafter."""
     padded_length: int
     settled: bool
     """Whether no draft would pay even if all estimates were better by `Constants.deviations`."""
@@ -101,19 +81,84 @@ class Decision(NamedTuple):
     """Tokens that the best plan would have gained, where an experiment runs."""
     longest_seconds: float
     """Longest step that an objective allows; infinite without one, and where nothing can be drafted."""
-    append_limits: IntArray
-    """(n,) most tokens that the look-up appends to each draft of the drafter."""
 
 
 @compiled
 def decide(
-    cost_state: Sequence[StepCost],
-    server_state: Sequence[Server],
-    terms: Terms,
-    lookup_terms: Terms,
-    appended_terms: Terms,
-    tokens_per_step: FloatArray,
-    new_rows: IntArray,
+    state: Sequence[Shared],
+    request_state: FloatArray,
+    work: FloatArray,
+    counts: IntArray,
+    sums: FloatArray,
+    columns: tuple[IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray],
+    lookup_scores: FloatArray,
+    facts: StepFacts,
+    graph_lengths: IntArray,
+    slack: FloatArray,
+    added_seconds: float,
+    first_token_weight: float,
+) -> tuple[IntArray, int, bool, float, float, float, int, int, float, float, int, bool]:
+    """Choose a step's draft lengths.
+
+    Args:
+        state, request_state: of an `AdaptiveState`.
+        work: (4, at least n + m, K + 3) scratch space, for n requests of which a look-up found something for m.
+        counts, sums: (K + 1, BINS) scratch space.
+        columns: those of `Requests`, without the last.
+        lookup_scores: (n,) of the view; empty without a look-up.
+        facts, graph_lengths: of the view.
+        slack: (n,) seconds within which the step must end for each request; empty for no TPOT SLO.
+        added_seconds: that drafts may add to the step; infinite for no TTFT SLO.
+        first_token_weight: a setting.
+
+    Returns:
+        (4, n) draft lengths, sources, append limits and, with a gate, longest drafts; the scalars of the `Choice`
+        without the last; tokens that may be appended in all; whether the plan has a gate.
+    """
+    requests = Requests(*columns, score_buckets(lookup_scores))
+    facts, shared = StepFacts(*facts), state[0]
+    choice = _choose(
+        shared,
+        request_state,
+        work,
+        counts,
+        sums,
+        requests,
+        facts,
+        graph_lengths,
+        slack,
+        added_seconds,
+        first_token_weight,
+    )
+    plan = np.empty((4, len(requests.rows)), np.int64)
+    plan[LENGTHS], plan[SOURCES] = choice.draft_lengths, choice.sources
+    plan[APPEND_LIMITS], plan[GATE_LIMITS] = choice.append_limits, choice.draft_lengths
+    usual = choice.drafting > 0 and choice.padded_length == 0 and choice.experiment_seconds == 0.0
+    gated = facts.calls_gate and usual and shared.drafter.covariate_spread[1] > 0.0
+    if gated:
+        spare = choice.longest_seconds - choice.seconds
+        lengthen(shared.cost.weights, requests, choice.sources, spare, plan[GATE_LIMITS])
+    # A plain tuple: Python would make a named one by a function call.
+    return (
+        plan,
+        choice.padded_length,
+        choice.settled,
+        choice.tokens,
+        choice.seconds,
+        choice.price,
+        choice.decoding,
+        choice.drafting,
+        choice.experiment_seconds,
+        choice.experiment_gain,
+        choice.append_limits.sum(),
+        gated,
+    )
+
+
+@compiled
+def _choose(
+    shared: Shared,
+    request_state: FloatArray,
     work: FloatArray,
     counts: IntArray,
     sums: FloatArray,
@@ -123,36 +168,12 @@ def decide(
     slack: FloatArray,
     added_seconds: float,
     first_token_weight: float,
-    constants: Constants,
-) -> Decision:
-    """Choose a step's draft lengths.
-
-    Args:
-        cost_state: (1,) `STEP_COST`.
-        server_state: (1,) `SERVER`.
-        terms: of the drafter's acceptance model.
-        lookup_terms: of the look-up's.
-        appended_terms: of that of tokens which the look-up appends.
-        tokens_per_step: (rows,) of each request's state; 0 where unknown.
-        new_rows: of requests that have just been assigned their rows; what is there is forgotten.
-        work: (4, at least n + m, K + 3) scratch space, for n requests of which a look-up found something for m.
-        counts, sums: (K + 1, BINS) scratch space.
-        requests, facts, graph_lengths: of the view.
-        slack: (n,) seconds within which the step must end for each request; empty for no TPOT SLO.
-        added_seconds: that drafts may add to the step; infinite for no TTFT SLO.
-        first_token_weight: a setting.
-        constants: of the policy.
-    """
-    requests, facts, constants = Requests(*requests), StepFacts(*facts), Constants(*constants)
-    models = Models(Terms(*terms), Terms(*lookup_terms))
-    cost, server = cost_state[0], server_state[0]
+) -> Choice:
+    """The arguments are as in `decide`."""
+    server, cost, constants = shared.server, shared.cost, shared.constants
+    models = Models(drafter_terms(shared, request_state), lookup_terms(shared, request_state))
+    tokens_per_step = request_state[:, TOKENS_PER_STEP]
     weights, lag = cost.weights, requests.lag_tokens
-    forget(models.drafter, new_rows)
-    forget(models.lookup, new_rows)
-    appended = Terms(*appended_terms)
-    forget(appended, new_rows)
-    for row in new_rows:
-        tokens_per_step[row] = 0.0
     shape = sum_up(
         requests.phase,
         requests.context_tokens,
@@ -178,8 +199,9 @@ def decide(
     if depth == 0:
         # A request that waits for its first token may draft once that is emitted.
         lengths = np.zeros(n, np.int64)
-        nothing = (0, 0.0, 0.0, math.inf)
-        return Decision(lengths, lengths, 0, False, base, plain_seconds, 0.0, shape.decoding, *nothing, lengths)
+        return Choice(
+            lengths, lengths, lengths, 0, False, base, plain_seconds, 0.0, shape.decoding, 0, 0.0, 0.0, math.inf
+        )
 
     survival, first, charged = work[0, :size, :depth], work[0, :size, -1], work[0, :size, -2]
     lag_seconds, offered = work[0, :size, -3], survival if size == n else work[3, :size, :depth]
@@ -203,7 +225,6 @@ def decide(
         lengths[:] = 0
         padded, step_seconds, value = 0, plain_seconds, -price * plain_seconds
     seconds = step_seconds + catch_up_seconds(lag_seconds, lengths)
-    number = int(np.count_nonzero(lengths))
     each, sources = by_request(offers, lengths)
     accepted = accepted_tokens(survival, offers, token_weight, lengths)
     update_tokens_per_step(tokens_per_step, requests.rows, requests.phase, accepted, constants.pace_weight)
@@ -211,9 +232,12 @@ def decide(
     added = np.zeros(n, np.int64)
     if facts.longest_appended > 0 and not len(graph_lengths) and math.isinf(longest):
         share, most = server.found_share, facts.longest_appended
-        added = append_limits(appended, requests, each, sources, token_weight, costs, price, share, most)
-    decoding, no_experiment = shape.decoding, (0.0, 0.0, longest)
-    best = Decision(each, sources, padded, False, base + gain, seconds, price, decoding, number, *no_experiment, added)
+        added = append_limits(
+            appended_terms(shared, request_state), requests, each, sources, token_weight, costs, price, share, most
+        )
+    drafting, decoding = int(np.count_nonzero(lengths)), shape.decoding
+    expected, no_experiment = (base + gain, seconds, price, decoding), (0.0, 0.0, longest)
+    best = Choice(each, sources, added, padded, False, *expected, drafting, *no_experiment)
     refused = facts.step < server.considered_at + constants.pause_steps
     if waiting or server.budget <= 0.0 or refused:
         return best
@@ -242,14 +266,13 @@ def decide(
         tried = more
     if not tried.worth > 0.0:
         server.considered_at = facts.step
-        settled = number == 0 and more.worth < 0.0
-        if not settled:
-            return best
-        return Decision(each, sources, padded, True, base + gain, seconds, price, decoding, 0, *no_experiment, added)
+        if drafting == 0 and more.worth < 0.0:
+            return Choice(each, sources, added, padded, True, *expected, drafting, *no_experiment)
+        return best
     chosen, padded = tried.draft_lengths, tried.padded_length
     tokens = base + accepted_tokens(survival, offers, token_weight, chosen).sum()
     tried_seconds = plan_seconds(costs, chosen, n, padded) + catch_up_seconds(lag_seconds, chosen)
-    number, extra = int(np.count_nonzero(chosen)), tried_seconds - seconds
     each, sources = by_request(offers, chosen)
-    none, tried_with = np.zeros(n, np.int64), (number, extra, gain, longest)
-    return Decision(each, sources, padded, False, tokens, tried_seconds, price, decoding, *tried_with, none)
+    expected, shown = (tokens, tried_seconds, price, decoding), (tried_seconds - seconds, gain, longest)
+    none, drafting = np.zeros(n, np.int64), int(np.count_nonzero(chosen))
+    return Choice(each, sources, none, padded, False, *expected, drafting, *shown)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turbospec.interface import IntArray, Source
-from turbospec.models.acceptance import Memory, VerifiedDrafts, forget_gradually
+from turbospec.interface import BoolArray, FloatArray, IntArray, Source
+from turbospec.models.acceptance import Memory, VerifiedDrafts, forget_gradually, score_buckets
 from turbospec.models.acceptance import observe as observe_drafts
 from turbospec.models.logistic import Terms, discount_shared
 from turbospec.models.step_cost import (
@@ -26,7 +26,7 @@ from turbospec.models.step_cost import (
 )
 from turbospec.policy.adaptive.appending import verified_appended
 from turbospec.policy.adaptive.constants import Constants
-from turbospec.policy.adaptive.decision import Server
+from turbospec.policy.adaptive.state import Server, Shared, appended_terms, drafter_terms, lookup_terms
 from turbospec.runtime.kernels import compiled
 
 LOOKUP = Source.LOOKUP.value
@@ -89,30 +89,53 @@ def _learn_source(
 
 @compiled
 def learn(
-    cost_state: Sequence[StepCost],
-    server_state: Sequence[Server],
-    terms: Terms,
-    lookup_terms: Terms,
-    appended_terms: Terms,
-    drafts: VerifiedDrafts,
+    state: Sequence[Shared],
+    request_state: FloatArray,
+    rows: IntArray,
+    class_ids: IntArray,
+    lookup_scores: FloatArray,
+    drafted: IntArray,
+    accepted: IntArray,
+    truncated: BoolArray,
+    confidence: FloatArray,
     sources: IntArray,
     appended: IntArray,
     draft_rows: IntArray,
     measured: Measured,
-    memory: Memory,
     probe_share: float,
-    constants: Constants,
 ) -> None:
     """Learn from one outcome: budget, step cost, running means, acceptance.
 
-    `sources` are (n,) those of the drafts; empty where the drafter made all of them. `appended` are (n,) tokens that
-    the look-up appended to the drafter's, empty where it appended none. The buckets of `drafts` are those
-    of the look-up's scores, empty without a look-up. The other arguments are as in `decision.decide`.
+    Args:
+        state, request_state: of an `AdaptiveState`, updated in place.
+        rows: (n,) rows of the requests.
+        class_ids: (n,) of the view.
+        lookup_scores: (n,) of the view; empty without a look-up.
+        drafted, accepted, truncated, confidence: of the outcome; confidence is (0, 0) where it is not used.
+        sources: (n,) of the drafts; empty where the drafter made all of them.
+        appended: (n,) tokens that the look-up appended to the drafter's; empty where it appended none.
+        draft_rows: of the outcome.
+        measured: of the outcome.
+        probe_share: a setting.
     """
-    measured, constants = Measured(*measured), Constants(*constants)
-    terms, lookup_terms = Terms(*terms), Terms(*lookup_terms)
-    drafts, memory = VerifiedDrafts(*drafts), Memory(*memory)
-    cost, server = cost_state[0], server_state[0]
+    measured, shared = Measured(*measured), state[0]
+    constants, prompts = shared.constants, max(measured.prefill_tokens - measured.planned_prefill_tokens, 0)
+    _learn_budget(shared.server, measured, accepted.sum(), probe_share, constants)
+    if measured.step_seconds > 0.0:
+        _learn_cost(shared.cost, measured, draft_rows, constants)
+    weight, server = constants.mean_weight, shared.server
+    server.unforeseen_share += weight * ((prompts > 0) - server.unforeseen_share)
+    server.unforeseen_tokens += weight * (prompts - server.unforeseen_tokens)
+    drafts = VerifiedDrafts(rows, class_ids, score_buckets(lookup_scores), drafted, accepted, truncated, confidence)
+    # Without experiments nothing would correct what is forgotten.
+    forgets, passes = probe_share > 0.0, len(draft_rows)
+    _learn_acceptance(shared, request_state, drafts, sources, appended, passes, measured, forgets)
+
+
+@compiled
+def _learn_budget(
+    server: Server, measured: Measured, accepted_tokens: int, probe_share: float, constants: Constants
+) -> None:
     seconds = measured.step_seconds
     if seconds > 0.0 and measured.prefill_tokens == 0:
         limit = constants.budget_steps * seconds
@@ -120,53 +143,66 @@ def learn(
             server.budget_limit = server.budget = limit
         server.budget_limit += constants.mean_weight * (limit - server.budget_limit)
     if measured.experiment_seconds != 0.0:
-        gained = drafts.accepted.sum() - measured.experiment_gain
+        gained = accepted_tokens - measured.experiment_gain
         lost = measured.experiment_seconds - gained / measured.price
         server.budget -= max(lost, 0.1 * abs(measured.experiment_seconds))
     server.budget += probe_share * (seconds + measured.reused_plan_seconds)
     # A step that took much longer than predicted must not end experiments for good.
     server.budget = min(max(server.budget, -server.budget_limit), server.budget_limit)
+
+
+@compiled
+def _learn_cost(cost: StepCost, measured: Measured, draft_rows: IntArray, constants: Constants) -> None:
+    x = np.zeros(SIZE)
+    context, requests = float(measured.context_tokens), float(measured.requests)
+    if measured.reused_plan_steps:
+        tokens = measured.reused_plan_tokens / measured.reused_plan_steps
+        target_features(x, tokens, context, requests, 0.0)
+        mean_seconds = max(measured.reused_plan_seconds / measured.reused_plan_steps, 1e-9)
+        learn_step(cost, x, mean_seconds, 0.0, 0.0, constants.surprise_weight)
+    target_features(x, float(measured.tokens_batched), context, requests, float(measured.prefill_tokens))
+    x[PIECEWISE] = 1.0 if measured.piecewise else 0.0
     passes = len(draft_rows)
-    if seconds > 0.0:
-        x = np.zeros(SIZE)
-        context, requests = float(measured.context_tokens), float(measured.requests)
-        if measured.reused_plan_steps:
-            tokens = measured.reused_plan_tokens / measured.reused_plan_steps
-            target_features(x, tokens, context, requests, 0.0)
-            mean_seconds = max(measured.reused_plan_seconds / measured.reused_plan_steps, 1e-9)
-            learn_step(cost, x, mean_seconds, 0.0, 0.0, constants.surprise_weight)
-        target_features(x, float(measured.tokens_batched), context, requests, float(measured.prefill_tokens))
-        x[PIECEWISE] = 1.0 if measured.piecewise else 0.0
-        if passes:
-            rows = float(draft_rows.sum())
-            x[DRAFT] = 0.0 if measured.first_pass_every_step else 1.0
-            x[PASSES], x[ROWS], x[DRAFT_CONTEXT] = passes, rows, measured.draft_context_tokens
-            x[CATCH_UP] = measured.catch_up_tokens
-        learn_step(cost, x, seconds, measured.draft_seconds, constants.drift, constants.surprise_weight)
-    weight, unforeseen = constants.mean_weight, max(measured.prefill_tokens - measured.planned_prefill_tokens, 0)
-    server.unforeseen_share += weight * ((unforeseen > 0) - server.unforeseen_share)
-    server.unforeseen_tokens += weight * (unforeseen - server.unforeseen_tokens)
-    of_drafter = drafts.drafted
+    if passes:
+        x[DRAFT] = 0.0 if measured.first_pass_every_step else 1.0
+        x[PASSES], x[ROWS], x[DRAFT_CONTEXT] = passes, float(draft_rows.sum()), measured.draft_context_tokens
+        x[CATCH_UP] = measured.catch_up_tokens
+    learn_step(cost, x, measured.step_seconds, measured.draft_seconds, constants.drift, constants.surprise_weight)
+
+
+@compiled
+def _learn_acceptance(
+    shared: Shared,
+    request_state: FloatArray,
+    drafts: VerifiedDrafts,
+    sources: IntArray,
+    appended: IntArray,
+    passes: int,
+    measured: Measured,
+    forgets: bool,
+) -> None:
+    """Learn the acceptance of each source; `passes` are the drafter's, the other arguments as in `learn`."""
+    constants, server = shared.constants, shared.server
+    memory = Memory(constants.server_memory, constants.request_memory, math.exp(-1.0 / constants.idle_steps))
+    of_drafter, accepted_of_drafter = drafts.drafted, drafts.accepted
     if len(sources):
-        of_drafter = np.where(sources == LOOKUP, 0, drafts.drafted)
-    accepted_of_drafter = drafts.accepted
+        of_drafter = np.where(sources == LOOKUP, 0, of_drafter)
     if len(appended):
         of_drafter = of_drafter - appended
         accepted_of_drafter = np.minimum(drafts.accepted, of_drafter)
-    # Without experiments nothing would correct what is forgotten.
-    reused, forgets = measured.reused_plan_steps, probe_share > 0.0
-    rows, class_ids, accepted, truncated = drafts.rows, drafts.class_ids, drafts.accepted, drafts.truncated
-    confidence, unscored, none = drafts.confidence, np.zeros(0, np.int64), np.zeros((0, 0))
-    made = VerifiedDrafts(rows, class_ids, unscored, of_drafter, accepted_of_drafter, truncated, confidence)
+    rows, class_ids, buckets, truncated = drafts.rows, drafts.class_ids, drafts.buckets, drafts.truncated
+    reused, unscored, none = measured.reused_plan_steps, np.zeros(0, np.int64), np.zeros((0, 0))
+    made = VerifiedDrafts(rows, class_ids, unscored, of_drafter, accepted_of_drafter, truncated, drafts.confidence)
     used = passes > 0 or bool(of_drafter.any())
-    _learn_source(terms, made, used, memory, reused, forgets, constants)
-    if len(drafts.buckets):
+    _learn_source(drafter_terms(shared, request_state), made, used, memory, reused, forgets, constants)
+    if len(buckets):
         of_lookup = np.where(of_drafter > 0, 0, drafts.drafted)
-        made = VerifiedDrafts(rows, class_ids, drafts.buckets, of_lookup, accepted, truncated, none)
-        _learn_source(lookup_terms, made, bool(of_lookup.any()), memory, reused, forgets, constants)
+        made = VerifiedDrafts(rows, class_ids, buckets, of_lookup, drafts.accepted, truncated, none)
+        used = bool(of_lookup.any())
+        _learn_source(lookup_terms(shared, request_state), made, used, memory, reused, forgets, constants)
     if measured.appends:
         if measured.append_limit_tokens > 0:
             share = appended.sum() / measured.append_limit_tokens
-            server.found_share += weight * (share - server.found_share)
-        judged = verified_appended(drafts, of_drafter, appended)
-        _learn_source(Terms(*appended_terms), judged, bool(appended.any()), memory, reused, forgets, constants)
+            server.found_share += constants.mean_weight * (share - server.found_share)
+        made, used = verified_appended(drafts, of_drafter, appended), bool(appended.any())
+        _learn_source(appended_terms(shared, request_state), made, used, memory, reused, forgets, constants)

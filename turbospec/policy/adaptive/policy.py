@@ -7,42 +7,33 @@ What a plan is worth is in `turbospec.planning.objective`, what an experiment is
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from turbospec.interface import IntArray, StepOutcome, StepPlan, StepView
-from turbospec.models.acceptance import (
-    NO_CONFIDENCE,
-    ONE_BUCKET,
-    AcceptanceModel,
-    VerifiedDrafts,
-    lookup_model,
-    score_buckets,
-)
+from turbospec.interface import IntArray, Source, StepOutcome, StepPlan, StepView
+from turbospec.models.acceptance import NO_CONFIDENCE
 from turbospec.models.latency import LatencyModel
-from turbospec.models.step_cost import initial_cost
 from turbospec.planning.gain_histogram import BINS
 from turbospec.planning.slo import TpotSlo, TtftSlo
-from turbospec.policy.adaptive.confidence_gate import PricedGate, gated_step
+from turbospec.policy.adaptive.confidence_gate import PricedGate
 from turbospec.policy.adaptive.constants import Constants
-from turbospec.policy.adaptive.decision import SERVER, StepFacts, decide
-from turbospec.policy.adaptive.experiments import Requests
-from turbospec.policy.adaptive.learning import Measured, learn
+from turbospec.policy.adaptive.decision import APPEND_LIMITS, GATE_LIMITS, LENGTHS, SOURCES, decide
+from turbospec.policy.adaptive.learning import learn
 from turbospec.policy.adaptive.settings import AdaptiveSettings
-from turbospec.runtime.kernels import unnamed
+from turbospec.policy.adaptive.state import AdaptiveState
 from turbospec.runtime.plans_in_flight import PlansInFlight
 
-NO_TARGET = np.zeros(0)
+NO_TARGET = NO_SCORES = np.zeros(0)
 NO_LENGTHS = ONE_SOURCE = NONE_APPENDED = np.zeros(0, np.int64)
 SCRATCH_COLUMNS = 3
 """Columns of the scratch space beside those of the K positions."""
 
 
-_Record = tuple[StepView, IntArray, IntArray, int, float, float, float, int]
-"""A planned step until its outcome arrives: its view; (n,) rows of the requests' state; (n,) buckets of what the
-look-up found, empty without one; the last step that may reuse the plan; λ; seconds that an experiment adds to the best
-plan (0 for none); tokens that the best plan would gain; tokens that the look-up may append."""
+_Record = tuple[StepView, IntArray, int, float, float, float, int]
+"""A planned step until its outcome arrives: its view; (n,) rows of the requests' state; the last step that may reuse
+the plan; λ; seconds that an experiment adds to the best plan (0 for none); tokens that the best plan would gain; tokens
+that the look-up may append."""
 
 
 class AdaptivePolicy:
@@ -57,19 +48,15 @@ class AdaptivePolicy:
 
     def __init__(self, config: AdaptiveSettings, latency: LatencyModel | None = None) -> None:
         self.config = config
-        self.cost = initial_cost(latency)
-        self.server: Any = np.zeros(1, SERVER)
-        self.server["considered_at"] = -self.constants.pause_steps
-        self.server["found_share"] = self.constants.found_share
+        self.state = AdaptiveState(self.constants, latency)
         self.tpot_slo: TpotSlo | None = None
         self.ttft_slo: TtftSlo | None = None
-        self._constants = unnamed(self.constants)
         self._graph_lengths: tuple[int, ...] = ()
         self._graph_array = np.zeros(0, np.int64)
         self._start(1)
 
     def plan(self, view: StepView) -> StepPlan:
-        if view.max_draft > self.acceptance.max_draft:
+        if view.max_draft > self.state.max_draft:
             self._start(view.max_draft)
         n = view.size
         if n == 0:
@@ -77,22 +64,17 @@ class AdaptivePolicy:
         limits = view.draft_limits
         if self.config.max_draft is not None:
             limits = np.minimum(limits, self.config.max_draft)
-        slots = self.acceptance.slots
-        rows, new = slots.lookup(view.request_ids)
-        if len(self._tokens_per_step) < slots.capacity:
-            self.acceptance.model.grow(slots.capacity)
-            self.lookup.grow(slots.capacity)
-            self.appended.grow(slots.capacity)
-            self._tokens_per_step = np.resize(self._tokens_per_step, slots.capacity)
+        state = self.state
+        rows, new = state.rows(view.request_ids)
         if self.tpot_slo is not None:
-            self.tpot_slo.reset(new, slots.capacity)
+            self.tpot_slo.reset(new, state.slots.capacity)
             self.tpot_slo.record_first_tokens(view, rows)
         if self.ttft_slo is not None:
-            self.ttft_slo.reset(new, slots.capacity)
+            self.ttft_slo.reset(new, state.slots.capacity)
             self.ttft_slo.record_arrivals(view, rows, new)
-        found, buckets, longest_appended = NO_LENGTHS, ONE_BUCKET, 0
+        found, scores, longest_appended = NO_LENGTHS, NO_SCORES, 0
         if view.lookup is not None:
-            found, buckets = view.lookup.lengths, score_buckets(view.lookup.scores)
+            found, scores = view.lookup.lengths, view.lookup.scores
             if view.lookup.appends:
                 longest_appended = view.max_draft
             if self.config.max_draft is not None:
@@ -102,9 +84,8 @@ class AdaptivePolicy:
             self._work = np.zeros((4, 2 * (n + len(found)), self._work.shape[2]))
         if view.graph_lengths is not self._graph_lengths:
             self._graph_lengths, self._graph_array = view.graph_lengths, np.array(view.graph_lengths, np.int64)
-        columns = (rows, view.phase, view.context_tokens, view.tokens_left, view.drafter_lag_tokens, view.class_ids)
-        requests = cast(Requests, (*columns, limits, found, buckets))
-        facts = (
+        context, left, lag = view.context_tokens, view.tokens_left, view.drafter_lag_tokens
+        facts: Any = (
             view.step,
             view.prefill_tokens,
             0 if view.drafter_always_prefills else view.drafter_prefill_tokens,
@@ -114,40 +95,32 @@ class AdaptivePolicy:
             view.parallel_drafter,
             view.batch_drafter,
             view.first_pass_every_step,
+            _has_gate(view),
             longest_appended,
         )
         decided = decide(
-            self.cost,
-            self.server,
-            unnamed(self.acceptance.model.terms),
-            unnamed(self.lookup.terms),
-            unnamed(self.appended.terms),
-            self._tokens_per_step,
-            new,
+            state.shared,
+            state.requests,
             self._work,
             self._counts,
             self._sums,
-            requests,
-            cast(StepFacts, facts),
+            (rows, view.phase, context, left, lag, view.class_ids, limits, found),
+            scores,
+            facts,
             self._graph_array,
             NO_TARGET if self.tpot_slo is None else self.tpot_slo.slack(view, rows),
             math.inf if self.ttft_slo is None else self.ttft_slo.added_seconds,
             self.config.first_token_weight,
-            self._constants,
         )
-        lengths, sources, padded, settled, tokens, seconds, price, decoding, drafting = decided[:9]
-        extra_seconds, best_gain, longest_seconds, append_limits = decided[9:]
-        experiment = extra_seconds != 0.0
+        planned, padded, settled, tokens, seconds, price, decoding, drafting, extra, gain, appended, gated = decided
         valid_steps = self.constants.pause_steps if settled else 1
-        last_step, allowed = view.step + valid_steps - 1, int(append_limits.sum())
-        self._records.put(view.step, (view, rows, buckets, last_step, price, extra_seconds, best_gain, allowed))
-        gate, terms = None, self.acceptance.model.terms
-        if drafting and _has_gate(view) and terms.covariate_spread[1] and not experiment and not padded:
-            weights, spare_seconds = self.cost["weights"][0], longest_seconds - seconds
-            step = gated_step(
-                weights, requests, lengths, sources, self._tokens_per_step, view.prefill_tokens, price, spare_seconds
-            )
-            gate, lengths = PricedGate(terms, weights, step), step.limits
+        last_step = view.step + valid_steps - 1
+        self._records.put(view.step, (view, rows, last_step, price, extra, gain, appended))
+        lengths, gate, experiment = planned[LENGTHS], None, extra != 0.0
+        if gated:
+            copied = 0 if view.lookup is None else int(lengths[planned[SOURCES] == Source.LOOKUP].sum())
+            lengths = planned[GATE_LIMITS]
+            gate = PricedGate(state, rows, view, lengths, decoding + view.prefill_tokens + copied, price)
         return StepPlan(
             lengths,
             tokens,
@@ -157,15 +130,15 @@ class AdaptivePolicy:
             padded_length=padded,
             probe=experiment,
             valid_steps=valid_steps,
-            sources=None if view.lookup is None else sources,
-            append_limits=append_limits if allowed else None,
+            sources=None if view.lookup is None else planned[SOURCES],
+            append_limits=planned[APPEND_LIMITS] if appended else None,
         )
 
     def observe(self, outcome: StepOutcome) -> None:
         record = self._records.last(outcome.step)
         if record is None:
             return
-        view, rows, buckets, last_step, price, extra_seconds, best_gain, allowed = record
+        view, rows, last_step, price, extra_seconds, best_gain, allowed = record
         if outcome.step > last_step or len(outcome.drafted) != len(rows):
             return  # the step was planned again for another batch
         if self.ttft_slo is not None:
@@ -173,8 +146,7 @@ class AdaptivePolicy:
         confidence = NO_CONFIDENCE
         if outcome.confidence is not None and _has_gate(view):
             confidence = outcome.confidence
-        drafts = (rows, view.class_ids, buckets, outcome.drafted, outcome.accepted, outcome.truncated, confidence)
-        measured = (
+        measured: Any = (
             view.size,
             outcome.tokens_batched,
             outcome.context_tokens,
@@ -196,34 +168,32 @@ class AdaptivePolicy:
             0 if outcome.appended is None else allowed,
         )
         learn(
-            self.cost,
-            self.server,
-            unnamed(self.acceptance.model.terms),
-            unnamed(self.lookup.terms),
-            unnamed(self.appended.terms),
-            cast(VerifiedDrafts, drafts),
+            self.state.shared,
+            self.state.requests,
+            rows,
+            view.class_ids,
+            NO_SCORES if view.lookup is None else view.lookup.scores,
+            outcome.drafted,
+            outcome.accepted,
+            outcome.truncated,
+            confidence,
             ONE_SOURCE if outcome.sources is None else outcome.sources,
             NONE_APPENDED if outcome.appended is None else outcome.appended,
             outcome.draft_rows,
-            cast(Measured, measured),
-            unnamed(self.acceptance.memory),
+            measured,
             self.config.probe_share,
-            self._constants,
         )
 
     def _start(self, max_draft: int) -> None:
         """Make the models of a drafter, for drafts of up to `max_draft` tokens, and scratch space."""
-        self.acceptance = AcceptanceModel(max_draft, idle_memory=self.constants.idle_steps)
-        self.lookup = lookup_model(self.acceptance.slots.capacity)
-        self.appended = lookup_model(self.acceptance.slots.capacity)
-        self._tokens_per_step = np.zeros(self.acceptance.slots.capacity)
+        self.state.start(max_draft)
         self._work = np.zeros((4, 64, max_draft + SCRATCH_COLUMNS))
         self._counts, self._sums = np.zeros((max_draft + 1, BINS), np.int64), np.zeros((max_draft + 1, BINS))
         self._records = PlansInFlight[_Record]()  # their rows are those of the models before
         if self.config.tpot_slo_ms is not None:
-            self.tpot_slo = TpotSlo(self.config.tpot_slo_ms / 1e3, self.acceptance.slots.capacity)
+            self.tpot_slo = TpotSlo(self.config.tpot_slo_ms / 1e3, self.state.slots.capacity)
         if self.config.ttft_slo_ms is not None:
-            self.ttft_slo = TtftSlo(self.config.ttft_slo_ms / 1e3, self.acceptance.slots.capacity)
+            self.ttft_slo = TtftSlo(self.config.ttft_slo_ms / 1e3, self.state.slots.capacity)
 
 
 def _has_gate(view: StepView) -> bool:

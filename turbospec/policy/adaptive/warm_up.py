@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from turbospec.interface import LookupView, Phase, StepOutcome, StepView
-from turbospec.policy.adaptive.confidence_gate import PricedGate, gated_step
-from turbospec.policy.adaptive.experiments import Requests
+from turbospec.policy.adaptive.confidence_gate import PricedGate
 from turbospec.policy.adaptive.policy import AdaptivePolicy
 from turbospec.policy.adaptive.settings import AdaptiveSettings
-from turbospec.runtime.kernels import unnamed
 
 
 def compile_kernels(settings: AdaptiveSettings) -> None:
@@ -49,7 +45,4 @@ def compile_kernels(settings: AdaptiveSettings) -> None:
             step_seconds=3e-3,
         )
     )
-    requests = Requests(*[ones] * 7, *[ones[:0]] * 2)
-    weights = policy.cost["weights"][0]
-    step = gated_step(weights, unnamed(requests), ones, ones * 0, np.ones(2), 0, 1.0, math.inf)
-    PricedGate(policy.acceptance.model.terms, weights, step).advance(np.arange(2), np.ones(2))
+    PricedGate(policy.state, ones * 0, view, ones, 2, 1.0).advance(np.arange(2), np.ones(2))

@@ -11,14 +11,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.turbospec.factories import make_view
+from tests.turbospec.models.acceptance_model import views
 from tests.turbospec.synthetic_engine import AcceptanceLaw, SyntheticEngine, drafter
-from turbospec.interface import FloatArray, IntArray, StepPlan
-from turbospec.models.acceptance import AcceptanceModel, confidence_covariate
+from turbospec.interface import FloatArray, StepPlan
+from turbospec.models.acceptance import confidence_covariate, initial_acceptance
 from turbospec.models.latency import VERIFY_KNOTS
-from turbospec.models.logistic import Terms
 from turbospec.models.step_cost import PASSES, ROWS, SIZE, TOKENS
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
-from turbospec.policy.adaptive.confidence_gate import GatedStep, PricedGate, gated_step
+from turbospec.policy.adaptive.confidence_gate import PricedGate, lengthen
+from turbospec.policy.adaptive.constants import Constants
+from turbospec.policy.adaptive.experiments import Requests
+from turbospec.policy.adaptive.state import DRAFTER, LOOKUP, AdaptiveState
 
 DEEPEST = 8
 
@@ -57,13 +60,18 @@ def test_confidence_that_says_nothing_changes_nothing() -> None:
     assert rate(law, 1, confidence=True) > 0.98 * rate(law, 1, confidence=False)
 
 
-def exact_terms(acceptance: float, slope: float) -> Terms:
-    """Terms of which nothing is uncertain; the mean confidence is 0.5."""
-    terms = AcceptanceModel(DEEPEST, prior=acceptance).model.terms
+def exact_state(acceptance: float, slope: float, weights: FloatArray, requests: int) -> AdaptiveState:
+    """Nothing is uncertain; the mean confidence is 0.5."""
+    state = AdaptiveState(Constants(), None)
+    state.start(DEEPEST)
+    state.rows(np.arange(requests))
+    state.shared["cost"]["weights"] = weights
+    state.shared["drafter"] = initial_acceptance(DEEPEST, acceptance)
+    terms = views(state.shared["drafter"], state.requests[:, DRAFTER:LOOKUP])
     terms.level[:], terms.offsets[:], terms.slope[:] = 0.0, 0.0, (slope, 0.0)
     terms.classes[:, 1], terms.requests[:, 1] = 1e12, 1e12
     terms.covariate[0] = confidence_covariate(0.5)
-    return terms
+    return state
 
 
 def exact_weights(verify_token: float, draft_pass: float, draft_row: float) -> FloatArray:
@@ -72,12 +80,6 @@ def exact_weights(verify_token: float, draft_pass: float, draft_row: float) -> F
     weights[TOKENS : TOKENS + len(VERIFY_KNOTS) - 1] = verify_token
     weights[PASSES], weights[ROWS] = draft_pass, draft_row
     return weights
-
-
-def all_decoding(limits: IntArray, price: float) -> GatedStep:
-    n = len(limits)
-    zeros = np.zeros(n, np.int64)
-    return GatedStep(np.arange(n), zeros, limits, np.ones(n), np.array([0, n]), 0.0, price)
 
 
 @settings(deadline=None)
@@ -91,9 +93,9 @@ def test_every_pass_pays_and_no_further_one_would(
     confidences: list[list[float]], acceptance: float, slope: float, price: float
 ) -> None:
     verify_token, draft_pass, draft_row = 2e-4, 1e-3, 1e-4
-    terms, n = exact_terms(acceptance, slope), len(confidences)
-    step = all_decoding(np.full(n, DEEPEST), price)
-    gate = PricedGate(terms, exact_weights(verify_token, draft_pass, draft_row), step)
+    n = len(confidences)
+    state = exact_state(acceptance, slope, exact_weights(verify_token, draft_pass, draft_row), n)
+    gate = PricedGate(state, np.arange(n), make_view(n), np.full(n, DEEPEST), n, price)
     seen, rows, survival = np.array(confidences), np.arange(n), np.ones(n)
     for position in range(DEEPEST):
         keep, more = gate.advance(rows, seen[rows, position].copy())
@@ -158,7 +160,7 @@ def test_drafts_become_longer_than_planned_only_as_far_as_the_step_may() -> None
     weights = exact_weights(1e-4, 1e-3, 1e-4)
     ones, lengths, sources = np.ones(5, np.int64), np.array([2, 3, 1, 4, 0]), np.array([0, 0, 0, 1, 0])
     phase, limits = np.array([2, 2, 2, 2, 0]), np.array([8, 8, 2, 8, 0])
-    requests = (np.arange(5), phase, ones * 100, ones * 50, ones * 0, ones * 0, limits, lengths, ones * 0)
+    requests = Requests(np.arange(5), phase, ones * 100, ones * 50, ones * 0, ones * 0, limits, lengths, ones * 0)
     for spare, expected in (
         (math.inf, [8, 8, 2, 4, 0]),
         (2e-3, [4, 4, 2, 4, 0]),
@@ -167,10 +169,9 @@ def test_drafts_become_longer_than_planned_only_as_far_as_the_step_may() -> None
         (0.0, lengths.tolist()),
         (-1.0, lengths.tolist()),
     ):
-        step = gated_step(weights, requests, lengths, sources, np.zeros(5), 30, 100.0, spare)  # pyright: ignore[reportArgumentType]
-        assert GatedStep(*step).limits.tolist() == expected
-        assert GatedStep(*step).made.tolist() == [0, 4 + 4 + 30], "requests, the look-up's tokens, prompt tokens"
-        assert GatedStep(*step).row_context_tokens == 100.0
+        longest = lengths.copy()
+        lengthen(weights, requests, sources, spare, longest)
+        assert longest.tolist() == expected
 
 
 def test_an_objective_bounds_how_long_drafts_become() -> None:

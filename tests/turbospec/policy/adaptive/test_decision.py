@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
+from tests.turbospec.models.acceptance_model import views
 from turbospec.interface import IntArray, Phase, StepPlan, StepView
 from turbospec.models.acceptance import ONE_BUCKET, fill_survival
 from turbospec.models.step_cost import SIZE
 from turbospec.planning.gain_histogram import BINS
 from turbospec.planning.objective import expected_gain, plan_features, sum_up
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
+from turbospec.policy.adaptive.state import DRAFTER, LOOKUP
 
 WAYS: list[dict[str, Any]] = [
     {},
@@ -102,11 +104,12 @@ def expected(policy: AdaptivePolicy, view: StepView, plan: StepPlan) -> tuple[fl
     )
     x, survival, first = np.zeros(SIZE), np.zeros((view.size, view.max_draft)), np.zeros(view.size)
     plan_features(x, shape, view.drafter_lag_tokens, plan.draft_lengths, plan.padded_length)
-    rows, _ = policy.acceptance.assign_rows(view.request_ids)
-    fill_survival(
-        policy.acceptance.model.terms, rows, view.class_ids, ONE_BUCKET, view.draft_limits, 0.0, first, survival
+    rows, _ = policy.state.rows(view.request_ids)
+    terms = views(policy.state.shared["drafter"], policy.state.requests[:, DRAFTER:LOOKUP])
+    fill_survival(terms, rows, view.class_ids, ONE_BUCKET, view.draft_limits, 0.0, first, survival)
+    return shape.decoding + expected_gain(survival, plan.draft_lengths), float(
+        x @ policy.state.shared["cost"]["weights"][0]
     )
-    return shape.decoding + expected_gain(survival, plan.draft_lengths), float(x @ policy.cost["weights"][0])
 
 
 @pytest.mark.parametrize("graph_lengths", [(), (0, 2, 6), (2, 6)], ids=["no graphs", "graphs", "graphs of drafts"])
@@ -160,7 +163,7 @@ def test_the_order_of_requests_makes_no_difference(seed: int) -> None:
         assert same.draft_lengths.tolist() == plan.draft_lengths.tolist(), "the same state, the same plan"
         for policy in (one, other):
             # A plan may end within a bin of gains, and an experiment may be for some of the requests.
-            policy.server["budget"] = 0.0
+            policy.state.shared["server"]["budget"] = 0.0
         plan, turned = one.plan(view), other.plan(in_order(view, order))
         assert turned.draft_lengths.sum() == plan.draft_lengths.sum()
         assert turned.padded_length == plan.padded_length
@@ -170,7 +173,7 @@ def test_the_order_of_requests_makes_no_difference(seed: int) -> None:
         moved = np.abs(turned.draft_lengths - plan.draft_lengths[order])
         assert moved.sum() <= 2 * BINS
         for policy in (one, other):
-            policy.server["budget"] = 1.0
+            policy.state.shared["server"]["budget"] = 1.0
             run(policy, view, np.random.default_rng(step))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,7 @@ from tests.turbospec.synthetic_engine import (
 from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
+from turbospec.policy.adaptive.state import DRAFTER, LOOKUP
 
 FIXED = (0, 1, 2, 3, 5)
 GOOD, POOR = drafter(1.0), drafter(0.5)
@@ -68,8 +70,7 @@ def price_of(plan: StepPlan) -> float:
 
 def state_of(policy: AdaptivePolicy) -> list[bytes]:
     """All that is learnt."""
-    terms = policy.acceptance.model.terms
-    return [array.tobytes() for array in (policy.cost, policy.server, *terms)]
+    return [policy.state.shared.tobytes(), policy.state.requests.tobytes()]
 
 
 @functools.cache
@@ -158,12 +159,12 @@ def test_what_is_known_of_a_request_decays_in_steps_without_drafts(drafted: int)
     for reused in (0, 3):
         policy, view = adaptive(), make_view(2)
         policy.plan(view)
-        row = policy.acceptance.slots.lookup(view.request_ids)[0][0]
-        policy.acceptance.model.terms.requests[row] = 2.0, 5.0, 0.0
+        row = policy.state.rows(view.request_ids)[0][0]
+        policy.state.requests[row, DRAFTER:LOOKUP] = 2.0, 5.0, 0.0
         plan_reuse = {"reused_plan_steps": reused, "reused_plan_seconds": 0.01 * reused}
         policy.observe(make_outcome(view, drafted, drafted, **plan_reuse))
-        evidence.append(policy.acceptance.model.terms.requests[row, 1])
-    decay = policy.acceptance.memory.idle_decay
+        evidence.append(policy.state.requests[row, DRAFTER + 1])
+    decay = math.exp(-1.0 / AdaptivePolicy.constants.idle_steps)
     if not drafted:
         assert evidence == pytest.approx([5.0 * decay, 5.0 * decay**4])
     assert evidence[0] - evidence[1] == pytest.approx(5.0 * (1.0 - decay**3), rel=0.1)
@@ -399,7 +400,7 @@ def test_an_engine_whose_maximum_grows_is_modelled_anew() -> None:
         plan = policy.plan(view)
         drafted = np.minimum(plan.draft_lengths, view.draft_limits)
         policy.observe(make_outcome(view, drafted, drafted))
-    assert policy.acceptance.max_draft == 9
+    assert policy.state.max_draft == 9
     assert plan.draft_lengths.max() > 2
 
 

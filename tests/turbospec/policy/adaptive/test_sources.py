@@ -221,7 +221,7 @@ def test_nothing_is_appended_within_an_slo_or_to_a_padded_draft() -> None:
     assert allowed(within) == 0.0
     policy = a_policy()
     TwoSources(policy, of_appended=0.97).run(60, 4, [0])
-    policy.server["budget"] = 0.0  # nor is anything appended in an experiment
+    policy.state.shared["server"]["budget"] = 0.0  # nor is anything appended in an experiment
     nothing = LookupView(np.zeros(4, np.int64), np.zeros(4), appends=True)
     view = make_view(4, step=60, max_draft=8, draft_limits=np.full(4, 5), lookup=nothing)
     assert policy.plan(view).append_limits is not None
