@@ -35,10 +35,10 @@ PASSES, ROWS, DRAFT_CONTEXT, CATCH_UP = DRAFT + 1, DRAFT + 2, DRAFT + 3, DRAFT +
 SIZE = CATCH_UP + 1
 """Places of the features; 0 is the constant, `TOKENS` the first segment, `DRAFT` the constant of drafting."""
 
-FORGETTING = 0.995
+MEMORY_STEPS = 200.0
+"""Steps that measurements are remembered for: those of a direction that these steps excite."""
+FORGETTING = 1.0 - 1.0 / MEMORY_STEPS
 """Share of the information that is kept per step, in the direction that the step excites."""
-CHANGE_SIGMAS = 4.0
-"""Standard deviations beyond which the running mean of errors shows that the machine has changed."""
 PROFILE_ERROR = 0.3
 """Relative standard deviation by which a profile may be wrong: in all, in drafting alone, and in each weight."""
 
@@ -126,7 +126,7 @@ def learn_step(
     error = min(max(error, -OUTLIER_SIGMAS * expected), OUTLIER_SIGMAS * expected)
     # Large errors of one sign in a row: the whole machine has become slower or quicker.
     cost.surprise += surprise_weight * (error / expected - cost.surprise)
-    usual = CHANGE_SIGMAS * np.sqrt(surprise_weight / (2.0 - surprise_weight))
+    usual = OUTLIER_SIGMAS * np.sqrt(surprise_weight / (2.0 - surprise_weight))
     changed = min(max(abs(cost.surprise) - usual, 0.0), 1.0)
     growth = (drift + changed * abs(error)) ** 2
     for i in range(SIZE):

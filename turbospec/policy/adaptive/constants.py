@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from turbospec.models.acceptance import PRIOR
+from turbospec.models.step_cost import MEMORY_STEPS
+
+NEWEST_WEIGHT = 0.3
+"""Weight of the newest step in running means of what may change at once."""
+
 
 class Constants(NamedTuple):
     """See docs/notes for the experiment that set each."""
 
     drift: float = 0.002
     """q: relative drift of step costs per step, a standard deviation, where large errors have no common sign."""
-    surprise_weight: float = 0.3
+    surprise_weight: float = NEWEST_WEIGHT
     """Weight of the newest error in the running mean that shows a change of the machine's speed."""
-    mean_weight: float = 0.01
+    mean_weight: float = 1.0 / MEMORY_STEPS
     """Weight of the newest step in running means: prompts that join a step after its plan was made, budget limit."""
-    pace_weight: float = 0.2
+    pace_weight: float = NEWEST_WEIGHT
     """Weight of the newest step in a request's tokens per step."""
     catch_up_tokens: float = 128.0
     """H: most tokens over which the cost of catching up a drafter KV lag is spread."""
@@ -25,15 +31,11 @@ class Constants(NamedTuple):
     pause_steps: int = 8
     """Steps after an experiment was found not to be worth its loss until one is considered again; also those that may
     run on a plan without drafts, where none would pay even if all estimates were better."""
-    deviations: float = 1.0
-    """Standard deviations by which estimates are better in the plan that an experiment is made for."""
-    outcome_variance: float = 0.2
+    outcome_variance: float = PRIOR * (1.0 - PRIOR)
     """p · (1 − p) of a typical draft token."""
-    found_share: float = 0.5
-    """Tokens that the look-up appends, as a share of those allowed, before any is measured."""
     server_memory: float = 400.0
     """Observations that the acceptance of the server and of each class remembers."""
     request_memory: float = 48.0
     """Observed draft positions that a request's acceptance remembers."""
-    idle_steps: float = 200.0
+    idle_steps: float = MEMORY_STEPS
     """Steps without drafts in which what is known about the drafter's acceptance decays by a factor e."""

@@ -65,7 +65,7 @@ class Choice(NamedTuple):
     """(n,) most tokens that the look-up appends to each draft of the drafter."""
     padded_length: int
     settled: bool
-    """Whether no draft would pay even if all estimates were better by `Constants.deviations`."""
+    """Whether no draft would pay even if all estimates were better by a standard deviation."""
     tokens: float
     """Expected tokens of the step."""
     seconds: float

@@ -137,13 +137,11 @@ def without_drafts(
 
 
 @compiled
-def _cheaper_drafting(
-    weights: FloatArray, covariance: FloatArray, step: PlannedStep, deviations: float
-) -> tuple[LinearCosts, FloatArray]:
-    """The step's costs and the (offers,) charges of catching up, if drafting is so many standard deviations cheaper."""
+def _cheaper_drafting(weights: FloatArray, covariance: FloatArray, step: PlannedStep) -> tuple[LinearCosts, FloatArray]:
+    """The step's costs and the (offers,) charges of catching up, if drafting is a standard deviation cheaper."""
     low, base = weights.copy(), step.costs
     for i in range(DRAFT, SIZE):
-        low[i] = max(weights[i] - deviations * math.sqrt(max(covariance[i, i], 0.0)), 0.0)
+        low[i] = max(weights[i] - math.sqrt(max(covariance[i, i], 0.0)), 0.0)
     now, then = step_costs(weights, step.shape, 0.0), step_costs(low, step.shape, 0.0)
     costs = LinearCosts(
         base.slopes,
@@ -166,7 +164,6 @@ def _hidden_gain(
     survival: FloatArray,
     better: FloatArray,
     target: IntArray,
-    deviations: float,
 ) -> tuple[float, float]:
     """Tokens by which the target's gain rises per standard deviation of one source's acceptance, and the mean variance
     of that. All arrays have a row for each of the source's offers."""
@@ -178,7 +175,7 @@ def _hidden_gain(
         own = posterior(terms.requests, rows[i], between_variance)[1]
         own += posterior(terms.classes, class_ids[i] % MAX_CLASSES, PRIOR_VARIANCE)[1]
         variance += (terms.level[1] + own / n) / n
-    return hidden / deviations, variance
+    return hidden, variance
 
 
 @compiled
@@ -207,7 +204,7 @@ def more_drafts(
 ) -> Experiment:
     """Drafts for more requests, of the other source, or longer ones.
 
-    The target is the plan that would be best if acceptance were higher and drafting cheaper by `Constants.deviations`;
+    The target is the plan that would be best if acceptance were higher and drafting cheaper by a standard deviation;
     a drafter that takes a pass for each token drafts one token longer than in the best plan at most. The experiment is
     the target, or a part of it: for the 1, 4, 16 … further requests with the least KV lag.
 
@@ -223,13 +220,13 @@ def more_drafts(
     """
     shape, best, lag, gains = step.shape, step.best, requests.lag_tokens, step.gains
     offers, survival, (size, depth) = gains.offers, gains.survival, gains.survival.shape
-    n, deviations = offers.requests, constants.deviations
+    n = offers.requests
     hoped, first = better[:, :depth], better[:, depth]
-    estimate(models, requests, offers, deviations, first, hoped)
+    estimate(models, requests, offers, 1.0, first, hoped)
     weigh(hoped, offers, step.token_weights)
     if not shape.parallel_drafter:
         hoped[:n, min(drafter_work(best, n)[1] + 1, depth) :] = 0.0
-    costs, charged = _cheaper_drafting(weights, covariance, step, deviations)
+    costs, charged = _cheaper_drafting(weights, covariance, step)
     offered = hoped if size == n else gains.offered
     hoped_gains = empty_gains(offers, hoped, offered, gains.net, gains.counts, gains.sums, gains.graph_lengths)
     consider(hoped_gains, costs, step.price, 0.0, charged)
@@ -243,10 +240,10 @@ def more_drafts(
     value -= step.price * (plan_seconds(step.costs, target, n, padded) + catch_up_seconds(step.charged, target))
     difference = value - step.value
     rows, class_ids, at = requests.rows, requests.class_ids, offers.request[n:]
-    drafter = _hidden_gain(models.drafter, rows, class_ids, survival[:n], hoped[:n], target[:n], deviations)
+    drafter = _hidden_gain(models.drafter, rows, class_ids, survival[:n], hoped[:n], target[:n])
     lookup = (0.0, 0.0)
     if size > n:
-        lookup = _hidden_gain(models.lookup, rows[at], class_ids[at], survival[n:], hoped[n:], target[n:], deviations)
+        lookup = _hidden_gain(models.lookup, rows[at], class_ids[at], survival[n:], hoped[n:], target[n:])
     best_gain = expected_gain(survival, best)
     x, target_x, best_x = np.empty(SIZE), np.empty(SIZE), np.empty(SIZE)
     plan_features(target_x, shape, lag, target, padded)

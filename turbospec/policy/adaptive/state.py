@@ -42,7 +42,7 @@ class Server(Protocol):
     considered_at: int
     """Last step in which no experiment was worth its loss."""
     found_share: float
-    """Mean tokens that the look-up appended, as a share of those that the plan allowed."""
+    """Mean tokens that the look-up appended, as a share of those that the plan allowed; 1 before the first."""
 
 
 class Shared(Protocol):
@@ -96,7 +96,7 @@ class AdaptiveState:
         self.shared["constants"][0] = tuple(constants)
         self.shared["cost"] = initial_cost(latency)
         self.shared["server"]["considered_at"] = -constants.pause_steps
-        self.shared["server"]["found_share"] = constants.found_share
+        self.shared["server"]["found_share"] = 1.0
         self.start(1)
 
     def start(self, max_draft: int) -> None:
