@@ -38,6 +38,8 @@ class _Drafts(NamedTuple):
     """(n,) tokens of each draft to verify; None: all."""
     confidence: FloatArray | None = None
     """(n, longest draft) the drafter's confidence in each token; None where policies do not see it."""
+    append_limits: IntArray | None = None
+    """(n,) most tokens that the look-up appends, of the plan; None: none."""
 
 
 class _Unverified(NamedTuple):
@@ -124,7 +126,7 @@ class SimulatedEngine:
             batch_drafter=state.batch_drafter,
             first_pass_every_step=state.first_pass_every_step,
             calls_gate=state.calls_gate,
-            lookup=LookupView(found, scores.astype(np.float64)) if state.offers_lookup else None,
+            lookup=LookupView(found, scores.astype(np.float64), state.appends_lookup) if state.offers_lookup else None,
             graph_lengths=() if prefill_tokens else state.times.full_graphs(ids.size),
         )
 
@@ -143,6 +145,7 @@ class SimulatedEngine:
             drafts.lengths,
             self._sources(drafts),
             drafts.padded_length,
+            NO_TOKENS if drafts.append_limits is None else drafts.append_limits,
             self.now,
         )
         self.now = done.now
@@ -199,7 +202,9 @@ class SimulatedEngine:
     def _apply_gate_and_selection(self, plan: StepPlan) -> _Drafts:
         """The drafts of a plan after its gate and its selection, which see the drafter's confidence."""
         state, correlation, lengths = self.state, self.state.confidence_correlation, plan.draft_lengths
-        drafts = _Drafts(lengths, plan.sources, plan.padded_length if lengths.any() else 0)
+        drafts = _Drafts(
+            lengths, plan.sources, plan.padded_length if lengths.any() else 0, append_limits=plan.append_limits
+        )
         state.engine["selection"] = False
         if correlation is None or (plan.selection is None and not state.calls_gate):
             return drafts
@@ -218,7 +223,11 @@ class SimulatedEngine:
             state.engine["selection"] = True
             kept = np.minimum(plan.selection.select(lengths, confidence), kept)
         state.requests["selected"][state.view_slots] = kept
-        return drafts._replace(lengths=lengths, kept=kept, confidence=confidence if state.calls_gate else None)
+        append_limits = plan.append_limits
+        if append_limits is not None:
+            append_limits = np.where(kept == plan.draft_lengths, append_limits, 0)
+        seen = confidence if state.calls_gate else None
+        return drafts._replace(lengths=lengths, kept=kept, confidence=seen, append_limits=append_limits)
 
     def _report(
         self, view: StepView, done: steps.FinishedStep, drafts: _Drafts, prefill_tokens: int, waiting_requests: int
@@ -232,13 +241,16 @@ class SimulatedEngine:
             prefill_tokens: prompt tokens in the target's pass.
             waiting_requests: queued requests.
         """
-        drafted, accepted, emitted, truncated = done.judged
+        drafted, accepted, emitted, truncated, appended = done.judged
         proposed, confidence = drafted, drafts.confidence
         if drafts.kept is not None:
             # Of a request that was not in the step, and of a draft for which memory was short, no more counts.
-            proposed = np.where((emitted > 0) & (drafted == drafts.kept), drafts.lengths, drafted)
+            whole = (emitted > 0) & (drafted - appended == drafts.kept)
+            proposed = np.where(whole, drafts.lengths + appended, drafted)
         if confidence is not None:
-            confidence = _up_to(proposed, confidence)
+            confidence = _up_to(proposed - appended, confidence)
+            if appended.any():
+                confidence = _with_copies(confidence, proposed - appended, appended)
         self.controller.observe(
             StepOutcome(
                 step=view.step,
@@ -262,8 +274,18 @@ class SimulatedEngine:
                 step_seconds=done.step_seconds,
                 waiting_requests=waiting_requests,
                 sources=drafts.sources,
+                appended=None if drafts.append_limits is None else appended,
             )
         )
+
+
+def _with_copies(confidence: FloatArray, own: IntArray, appended: IntArray) -> FloatArray:
+    """(n, longest draft) with that in appended tokens, which are point masses; `own` are tokens of the drafter."""
+    width = max(confidence.shape[1], int((own + appended).max()))
+    wider = np.pad(confidence, ((0, 0), (0, width - confidence.shape[1])), constant_values=np.nan)
+    columns = np.arange(width)
+    wider[(columns >= own[:, None]) & (columns < (own + appended)[:, None])] = 1.0
+    return wider
 
 
 def _up_to(lengths: IntArray, confidence: FloatArray) -> FloatArray:

@@ -63,6 +63,8 @@ REQUEST = np.dtype(
         ("stretches", "i8"),  # repeats and gaps that have ended
         ("matched", "i8"),  # in a gap: length of the repeat before it
         ("source", "i8"),  # `Source` of its drafts
+        ("appended", "i8"),  # of its drafts, tokens that the look-up appended to the drafter's
+        ("step_appended", "i8"),
     ],
     align=True,
 )

@@ -20,8 +20,22 @@ LENGTHS, FALSE_MATCHES, FALSE_SCORES, FALSE_TOKENS = (np.uint64(0x52E9EA7 + numb
 """Added to the key of a request's random stream; each gives a stream of its own."""
 
 
+class _Stretch(NamedTuple):
+    """A repeat, or the gap after one, in a request's output."""
+
+    repeating: int
+    begin: int
+    """Output position of its first token."""
+    end: int
+    """And of the first one after it."""
+    number: int
+    """Stretches before it."""
+    matched: int
+    """In a gap: length of the repeat before it."""
+
+
 class Found(NamedTuple):
-    """What the look-up finds for a request before a step."""
+    """What the look-up finds for a request."""
 
     score: int
     """Tokens that match; 0 where it finds nothing."""
@@ -54,37 +68,31 @@ def begin_repeats(request: Record, kind: Record) -> None:
 @compiled
 def advance_repeats(request: Record, kind: Record, position: int) -> None:
     """Advance a request's process to an output position, which never decreases."""
-    while position >= request.stretch_until:
-        request.matched = (request.stretch_until - request.stretch_from) * request.repeating
-        request.repeating = 1 - request.repeating
-        request.stretches += 1
-        request.stretch_from = request.stretch_until
-        request.stretch_until += _length(request, kind, request.repeating, request.stretches + 1)
+    stretch = _stretch_at(request, kind, position)
+    request.repeating, request.stretch_from, request.stretch_until = stretch.repeating, stretch.begin, stretch.end
+    request.stretches, request.matched = stretch.number, stretch.matched
 
 
 @compiled
 def repeats_at(request: Record, kind: Record, position: int) -> bool:
     """Whether the token at an output position, not before the process's own, repeats earlier text."""
-    repeating, until, number = request.repeating, request.stretch_until, request.stretches
-    while position >= until:
-        repeating, number = 1 - repeating, number + 1
-        until += _length(request, kind, repeating, number + 1)
-    return repeating > 0
+    return _stretch_at(request, kind, position).repeating > 0
 
 
 @compiled
-def look_up(request: Record, kind: Record) -> Found:
-    """What the look-up finds at a request's next output position."""
+def look_up(request: Record, kind: Record, ahead: int) -> Found:
+    """What the look-up finds after `ahead` further tokens of a request's output; 0 for its next output position."""
     if not kind.repeats:
         return Found(0, False)
-    position = request.emitted
+    position = request.emitted + ahead
+    stretch = _stretch_at(request, kind, position)
     # Right after its end a repeat still matches.
-    matched = position - request.stretch_from if request.repeating else 0
-    if not request.repeating and position == request.stretch_from:
-        matched = request.matched
+    matched = position - stretch.begin if stretch.repeating else 0
+    if not stretch.repeating and position == stretch.begin:
+        matched = stretch.matched
     if matched >= kind.min_match:
         return Found(matched, True)
-    if uniform(request.key + FALSE_MATCHES, position) >= kind.false_match:
+    if not is_false_match(request, kind, position):
         return Found(0, False)
     more, rate = 0, kind.false_acceptance
     if rate > 0.0:
@@ -93,12 +101,20 @@ def look_up(request: Record, kind: Record) -> Found:
 
 
 @compiled
-def accepted_of_lookup(request: Record, kind: Record, drafts: int) -> int:
-    """Accepted tokens of a draft that the look-up made at a request's next output position."""
-    if look_up(request, kind).repeats:
-        return min(drafts, max(request.stretch_until - request.emitted, 0)) if request.repeating else 0
+def is_false_match(request: Record, kind: Record, position: int) -> bool:
+    """Whether the look-up finds something at an output position where nothing repeats."""
+    return uniform(request.key + FALSE_MATCHES, position) < kind.false_match
+
+
+@compiled
+def accepted_of_lookup(request: Record, kind: Record, ahead: int, drafts: int) -> int:
+    """Accepted tokens of a draft that the look-up made after `ahead` further tokens of a request's output."""
+    position = request.emitted + ahead
+    if look_up(request, kind, ahead).repeats:
+        stretch = _stretch_at(request, kind, position)
+        return min(drafts, stretch.end - position) if stretch.repeating else 0
     accepted = 0
-    while accepted < drafts and uniform(request.key + FALSE_TOKENS, request.emitted + accepted) < kind.false_acceptance:
+    while accepted < drafts and uniform(request.key + FALSE_TOKENS, position + accepted) < kind.false_acceptance:
         accepted += 1
     return accepted
 
@@ -109,13 +125,25 @@ def lookup_acceptance(request: Record, kind: Record, drafts: int, out: FloatArra
 
     It is that of a match of such a length, whose repeat may end with any token: not the result.
     """
-    found = look_up(request, kind)
+    found = look_up(request, kind, 0)
     for j in range(drafts):
         if not found.repeats:
             out[j] = kind.false_acceptance
             continue
         reached = _survival(kind.repeat_lengths, found.score + j)
         out[j] = _survival(kind.repeat_lengths, found.score + j + 1) / reached if reached > 0.0 else 0.0
+
+
+@compiled
+def _stretch_at(request: Record, kind: Record, position: int) -> _Stretch:
+    """The stretch of an output position, not before the process's own."""
+    repeating, begin, end = request.repeating, request.stretch_from, request.stretch_until
+    number, matched = request.stretches, request.matched
+    while position >= end:
+        matched = (end - begin) * repeating
+        repeating, number, begin = 1 - repeating, number + 1, end
+        end += _length(request, kind, repeating, number + 1)
+    return _Stretch(repeating, begin, end, number, matched)
 
 
 @compiled

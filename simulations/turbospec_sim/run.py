@@ -121,6 +121,7 @@ def engine_state(scenario: Scenario, offered: Records, seed: int) -> EngineState
         concurrency=scenario.workload.concurrency,
         confidence_correlation=scenario.drafter.confidence_correlation,
         calls_gate=scenario.drafter.calls_gate,
+        appends_lookup=scenario.drafter.appends_lookup,
     )
 
 

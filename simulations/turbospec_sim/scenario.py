@@ -82,6 +82,9 @@ class Drafter(Settings):
     policies do."""
     calls_gate: bool = False
     """Whether the drafter asks a plan's gate after each of its passes, as the embedded engine's does."""
+    appends_lookup: bool = False
+    """Whether the look-up searches again after drafting and appends what it finds to the drafter's drafts, as in the
+    embedded engine."""
     kept_tokens: Count | None = None
     """Most tokens, over all requests, that the server keeps for the drafter to catch up. A request whose drafter KV lag
     reaches further back cannot catch up. None: no limit."""
@@ -131,6 +134,12 @@ class Scenario(Settings):
     drafter: Drafter
     latency: Latency
     workload: Workload
+
+    @model_validator(mode="after")
+    def _may_append(self) -> Scenario:
+        if self.drafter.appends_lookup and (self.server.emit == "after_draft" or not self.max_lookup):
+            raise ValueError("`drafter.appends_lookup` needs `server.emit: before_draft` and a class with a `lookup`")
+        return self
 
     @model_validator(mode="after")
     def _rates_fit(self) -> Scenario:

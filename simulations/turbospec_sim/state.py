@@ -28,7 +28,7 @@ class EngineState:
         times: coefficients of the step times.
         concurrency: clients of a closed loop; None where requests arrive at given times.
         confidence_correlation: as in the scenario; None for a drafter without confidence.
-        calls_gate: as in the scenario.
+        calls_gate, appends_lookup: as in the scenario.
     """
 
     engine: Records
@@ -38,6 +38,7 @@ class EngineState:
     concurrency: int | None = None
     confidence_correlation: float | None = None
     calls_gate: bool = False
+    appends_lookup: bool = False
     all_of_drafter: IntArray = field(init=False)
     """(max_num_seqs,) the sources of a plan without any; its first n are those of n requests."""
     view_slots: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))

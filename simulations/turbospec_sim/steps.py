@@ -13,6 +13,7 @@ import numpy as np
 
 from turbospec.interface import IntArray
 from turbospec.runtime.kernels import compiled
+from turbospec_sim.appending import append
 from turbospec_sim.arrays import EngineArrays
 from turbospec_sim.drafter_memory import DRAFTER as DRAFTER_SOURCE
 from turbospec_sim.drafter_memory import allocate, reserve_drafts
@@ -103,12 +104,13 @@ def draft_and_verify(
     lengths: IntArray,
     sources: IntArray,
     padded_length: int,
+    append_limits: IntArray,
     now: float,
 ) -> FinishedStep:
-    """Execute a plan: draft `lengths[i]` tokens of `sources[i]` for batch slot `slots[i]`, verify the `size` requests,
-    emit."""
+    """Execute a plan: draft `lengths[i]` tokens of `sources[i]` for batch slot `slots[i]`, append up to
+    `append_limits[i]` of the look-up (empty: none), verify the `size` requests, emit."""
     arrays.engine["padded_length"] = padded_length
-    return FinishedStep(*_draft_and_verify(size, slots, lengths, sources, now, *arrays))
+    return FinishedStep(*_draft_and_verify(size, slots, lengths, sources, append_limits, now, *arrays))
 
 
 def verify_batch(arrays: EngineArrays, drafted_slots: IntArray, now: float) -> VerifiedBatch:
@@ -149,7 +151,13 @@ def _open_step(now: float, *loose: Records) -> tuple[Any, ...]:
 
 @compiled
 def _draft_and_verify(
-    size: int, slots: IntArray, lengths: IntArray, sources: IntArray, now: float, *loose: Records
+    size: int,
+    slots: IntArray,
+    lengths: IntArray,
+    sources: IntArray,
+    append_limits: IntArray,
+    now: float,
+    *loose: Records,
 ) -> tuple[Any, ...]:
     arrays = EngineArrays(*loose)
     engine, requests, totals = arrays.engine, arrays.requests, arrays.totals
@@ -160,12 +168,14 @@ def _draft_and_verify(
     begin_step(engine)
     draft_pace = pace(arrays, DRAFTER, now)
     drafter = draft(engine, requests, slots, lengths, sources)
+    searched = append(arrays, slots, append_limits) if len(append_limits) else 0
     target = target_pass(arrays, size)
     times, step = engine[0].times, engine[0].step
     draft_seconds = drafter.seconds * draft_pace
     target_pace = pace(arrays, TARGET, now)
     verify_seconds = (target.seconds + first_seconds) * target_pace
-    host_seconds = (times.host + times.host_request * size + times.decision) * pace(arrays, HOST, now)
+    host_seconds = times.host + times.host_request * size + times.lookup_request * searched + times.decision
+    host_seconds *= pace(arrays, HOST, now)
     step_seconds = host_seconds + draft_seconds + verify_seconds
     verify(arrays, size)
     judged = outcome_columns(requests, slots, step)
@@ -190,7 +200,7 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
     size = schedule(arrays)
     if size == 0:
         columns, _ = view_columns(arrays, 0)
-        return 0, np.zeros((4, 0), np.int64), 0, 0, 0, 0, False, 0.0, 0.0, columns, 0, 0, 0.0
+        return 0, np.zeros((5, 0), np.int64), 0, 0, 0, 0, False, 0.0, 0.0, columns, 0, 0, 0.0
     begin_step(engine)
     target = target_pass(arrays, size)
     times, step = engine[0].times, engine[0].step

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turbospec.interface import IntArray
+from turbospec.interface import FloatArray, IntArray
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.acceptance import AcceptanceTables, advance_acceptance, draft_acceptance
 from turbospec_sim.arrays import EngineArrays
 from turbospec_sim.drafting import is_prefilling
 from turbospec_sim.limits import MAX_COUNT
 from turbospec_sim.randomness import uniform
-from turbospec_sim.records import SLOT, TOKENS
+from turbospec_sim.records import SLOT, TOKENS, Record
 from turbospec_sim.repeats import LOOKUP, accepted_of_lookup, advance_repeats
 from turbospec_sim.step_time import padded, pass_seconds
 
@@ -86,25 +86,37 @@ def _has_graph(lengths: IntArray, sizes: IntArray, length: int, tokens: int) -> 
 
 
 @compiled
+def accepted_of_drafter(arrays: EngineArrays, request: Record, drafts: int, chances: FloatArray) -> int:
+    """Accepted tokens of a draft that the drafter made; `chances` is (longest draft,) scratch space."""
+    tables = AcceptanceTables(arrays.classes, arrays.rates, arrays.lines, arrays.values)
+    draft_acceptance(arrays.engine, request, tables, drafts, chances)
+    accepted = 0
+    while accepted < drafts and uniform(request.key, request.emitted + accepted) < chances[accepted]:
+        accepted += 1
+    return accepted
+
+
+@compiled
 def verify(arrays: EngineArrays, size: int) -> None:
     """Accept drafts and determine what each request of the batch emits; the requests' `step_…` fields keep it."""
     requests, batch, classes = arrays.requests, arrays.batch, arrays.classes
     state, sums = arrays.engine[0], arrays.totals[0]
-    tables = AcceptanceTables(classes, arrays.rates, arrays.lines, arrays.values)
     chances = np.zeros(state.max_draft)
     for row in range(size):
         request, own = requests[batch[SLOT, row]], batch[TOKENS, row]
         decoding = not is_prefilling(request)
         kind, drafts, accepted, emitted = classes[request.class_id], request.drafts, 0, 0
+        appended = request.appended
         known = request.prompt_tokens + request.emitted
         request.computed += own
         if decoding:
             if request.source == LOOKUP:
-                accepted = accepted_of_lookup(request, kind, drafts)
+                accepted = accepted_of_lookup(request, kind, 0, drafts)
             else:
-                draft_acceptance(arrays.engine, request, tables, drafts, chances)
-                while accepted < drafts and uniform(request.key, request.emitted + accepted) < chances[accepted]:
-                    accepted += 1
+                of_drafter = drafts - appended
+                accepted = accepted_of_drafter(arrays, request, of_drafter, chances)
+                if accepted == of_drafter:
+                    accepted += accepted_of_lookup(request, kind, of_drafter, appended)
             sums.decode_rows += 1
             sums.drafts += drafts > 0
             sums.drafted += drafts
@@ -120,4 +132,5 @@ def verify(arrays: EngineArrays, size: int) -> None:
             advance_repeats(request, kind, request.emitted)
         request.step, request.step_tokens = state.step, own + accepted
         request.step_drafted, request.step_accepted, request.step_emitted = drafts, accepted, emitted
-        request.drafts = 0
+        request.step_appended = appended
+        request.drafts = request.appended = 0

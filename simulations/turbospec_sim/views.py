@@ -53,7 +53,7 @@ def view_columns(arrays: EngineArrays, size: int) -> tuple[IntArray, int]:
                 room = min(room, held + free - request.prompt_tokens - request.emitted)
             limit = min(state.max_draft, room)
             if state.max_lookup > 0:
-                score = look_up(request, classes[request.class_id]).score
+                score = look_up(request, classes[request.class_id], 0).score
                 found = min(state.max_lookup, room) if score > 0 else 0
             if state.gap_acceptance == NO_DRAFTS and lag_is_lost(engine, request):
                 limit = 0
@@ -94,11 +94,11 @@ def waiting(engine: Records, requests: Records, queues: IntArray, offered: Recor
 
 @compiled
 def outcome_columns(requests: Records, slots: IntArray, step: int) -> IntArray:
-    """(4, n) drafted, accepted, emitted and truncated for the rows of a view that a step has verified.
+    """(5, n) drafted, accepted, emitted, truncated and appended for the rows of a view that a step has verified.
 
     Zeros for requests that were not in the step: preempted, or beyond its token budget.
     """
-    columns = np.zeros((4, len(slots)), np.int64)
+    columns = np.zeros((5, len(slots)), np.int64)
     for i in range(len(slots)):
         request = requests[slots[i]]
         if request.step == step:
@@ -107,4 +107,5 @@ def outcome_columns(requests: Records, slots: IntArray, step: int) -> IntArray:
             columns[2, i] = request.step_emitted
             # The output ended at an accepted draft token: the draft tokens after it were not judged.
             columns[3, i] = request.step_emitted > 0 and request.step_emitted <= request.step_accepted
+            columns[4, i] = request.step_appended
     return columns
