@@ -234,8 +234,8 @@ class StepPlan:
     append_limits: IntArray | None = None
     """(n,) most tokens that the look-up appends to each draft of the drafter, so that both together are at most
     `max_draft`; None: it appends none. Once the drafter is done, the engine searches for what followed the request's
-    last tokens and its draft. It appends to whole drafts only, fewer tokens where it finds fewer or its own limits
-    leave no room. Only where `LookupView.appends`, and not in a plan with a `padded_length`."""
+    last tokens and its draft. It appends only to drafts that no gate or selection ended, fewer tokens where it finds
+    fewer or its own limits leave no room. Only where `LookupView.appends`, and not in a plan with a `padded_length`."""
 
     @classmethod
     def same_length(cls, view: StepView, length: int, reason: str) -> StepPlan:

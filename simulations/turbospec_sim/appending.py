@@ -33,7 +33,7 @@ def append(arrays: EngineArrays, slots: IntArray, limits: IntArray) -> int:
         kind, position = arrays.classes[request.class_id], request.emitted + drafts
         right = accepted_of_drafter(arrays, request, drafts, chances) == drafts
         found = look_up(request, kind, drafts).score > 0 if right else is_false_match(request, kind, position)
-        appended = min(limit, request.max_tokens - position - 1) if found else 0
+        appended = min(limit, engine[0].max_lookup, request.max_tokens - position - 1) if found else 0
         known = request.prompt_tokens + position
         while appended > 0 and not allocate(engine, request, known + appended, False):
             appended -= 1

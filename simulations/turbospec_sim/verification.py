@@ -115,7 +115,7 @@ def verify(arrays: EngineArrays, size: int) -> None:
             else:
                 of_drafter = drafts - appended
                 accepted = accepted_of_drafter(arrays, request, of_drafter, chances)
-                if accepted == of_drafter:
+                if appended > 0 and accepted == of_drafter:
                     accepted += accepted_of_lookup(request, kind, of_drafter, appended)
             sums.decode_rows += 1
             sums.drafts += drafts > 0

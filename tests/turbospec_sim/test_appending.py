@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tests.turbospec_sim.scenarios import LookupPolicy, Steps, closed, scenario, serve, state_of
 from tests.turbospec_sim.test_gating import GATED, Threshold
 from tests.turbospec_sim.test_repeats import GEOMETRIC, seen, served
-from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.interface import FloatArray, IntArray, StepOutcome, StepPlan, StepView
 from turbospec.policy.adaptive.config import AdaptiveConfig
 from turbospec.policy.static import StaticPolicy
 
@@ -19,24 +19,32 @@ APPENDS: dict[str, Any] = {"drafter__appends_lookup": True, "server__emit": "bef
 FALSE = {"min_match": 3, "false_match": 0.3, "false_acceptance": 0.6}
 
 
+class Half:
+    """A selection that verifies two tokens of every second draft, and the other drafts as a whole."""
+
+    def select(self, proposed: IntArray, confidence: FloatArray) -> IntArray:
+        return np.where(np.arange(len(proposed)) % 2, np.minimum(proposed, 2), proposed)
+
+
 class Appending:
     """Drafts 4 tokens of the drafter for every request, and lets the look-up append up to 6."""
 
-    def __init__(self, *, gate: bool = False) -> None:
-        self.gate = Threshold() if gate else None
+    def __init__(self, *, gate: bool = False, selection: bool = False) -> None:
+        self.gate, self.selection = Threshold() if gate else None, Half() if selection else None
 
     def plan(self, view: StepView) -> StepPlan:
         lengths = np.minimum(view.draft_limits, 4)
         limits = np.where(lengths > 0, 6, 0)
-        return StepPlan(lengths, gate=self.gate, sources=np.zeros(view.size, np.int64), append_limits=limits)
+        sources = np.zeros(view.size, np.int64)
+        return StepPlan(lengths, gate=self.gate, selection=self.selection, sources=sources, append_limits=limits)
 
     def observe(self, outcome: StepOutcome) -> None:
         pass
 
 
-def appended(steps: Steps) -> list[tuple[int, int, int, int, bool]]:
+def appended(steps: Steps) -> list[tuple[int, int, int, int, int]]:
     """Request, output position, tokens of the drafter, appended tokens and accepted ones of each judged draft."""
-    rows: list[tuple[int, int, int, int, bool]] = []
+    rows: list[tuple[int, int, int, int, int]] = []
     for view, _, outcome in steps.seen:
         assert outcome.appended is not None
         for row in np.flatnonzero((outcome.drafted > 0) & ~outcome.truncated):
@@ -76,9 +84,14 @@ def test_after_a_right_draft_it_finds_and_drafts_what_it_would_from_there(lookup
 def test_after_a_wrong_draft_it_finds_no_repeat_and_nothing_is_accepted() -> None:
     wrong = {"chat__acceptance": {"process": "iid", "rate": 0.0}}
     assert not any(more for *_, more, _ in appended(served(GEOMETRIC, Appending(), **wrong, **APPENDS)[1]))
-    found = [more > 0 for *_, more, _ in appended(served(GEOMETRIC | FALSE, Appending(), **wrong, **APPENDS)[1])]
-    assert np.mean(found) == pytest.approx(0.3, abs=0.03), "false matches"
-    assert not any(row[-1] for row in appended(served(GEOMETRIC | FALSE, Appending(), **wrong, **APPENDS)[1]))
+    rows = appended(served(GEOMETRIC | FALSE, Appending(), **wrong, **APPENDS)[1])
+    assert np.mean([more > 0 for *_, more, _ in rows]) == pytest.approx(0.3, abs=0.03), "false matches"
+    assert not any(accepted for *_, accepted in rows)
+
+
+def test_no_more_is_appended_than_the_look_up_drafts() -> None:
+    rows = appended(served(GEOMETRIC | FALSE, Appending(), drafter__max_draft=8, drafter__max_lookup=2, **APPENDS)[1])
+    assert {more for *_, more, _ in rows} == {0, 2}
 
 
 @pytest.mark.parametrize("cache_tokens", [100_000, 1500])
@@ -88,6 +101,7 @@ def test_drafts_with_appended_tokens_fit_the_cache_and_the_request(cache_tokens:
     engine = serve(state, Appending(), steps)
     assert engine.controller.stats.host_faults == 0
     assert sum(more for *_, more, _ in appended(steps)) > 100
+    assert bool(state.engine["preemptions"][0]) is (cache_tokens == 1500)
     assert state.engine["free_blocks"][0] == state.engine["num_blocks"][0], "all blocks are free in the end"
     for view, _, outcome in steps.seen:
         assert (outcome.drafted <= np.maximum(view.tokens_left - 1, 0)).all()
@@ -97,7 +111,7 @@ def test_drafts_with_appended_tokens_fit_the_cache_and_the_request(cache_tokens:
 def test_nothing_is_appended_to_a_draft_that_a_gate_ended() -> None:
     made = closed(4, chat__lookup=GEOMETRIC | FALSE, **(GATED | APPENDS))
     steps = Steps()
-    serve(state_of(made), Appending(gate=True), steps)
+    assert serve(state_of(made), Appending(gate=True), steps).controller.stats.host_faults == 0
     whole = ended = 0
     for _, plan, outcome in steps.seen:
         assert outcome.appended is not None
@@ -108,6 +122,20 @@ def test_nothing_is_appended_to_a_draft_that_a_gate_ended() -> None:
         whole += int((outcome.appended > 0).sum())
     assert whole > 20
     assert ended > 20
+
+
+def test_nothing_is_appended_to_a_draft_that_a_selection_cut() -> None:
+    steps = Steps()
+    engine = serve(state_of(closed(4, chat__lookup=GEOMETRIC | FALSE, **APPENDS)), Appending(selection=True), steps)
+    assert engine.controller.stats.host_faults == 0
+    whole = 0
+    for _, plan, outcome in steps.seen:
+        assert outcome.appended is not None
+        cut = (np.arange(len(plan.draft_lengths)) % 2 > 0) & (plan.draft_lengths > 2)
+        assert not outcome.appended[cut].any()
+        assert (outcome.drafted[cut] <= 2).all()
+        whole += int((outcome.appended > 0).sum())
+    assert whole > 20
 
 
 def test_a_search_after_drafting_costs_what_one_before_it_does() -> None:

@@ -3,7 +3,8 @@ before it were.
 
 Observations are censored. Of a draft of 5 with 2 accepted, positions 1 and 2 succeeded, 3 failed, 4 and 5 were not
 observed. Where EOS, a stop string or max_tokens cut the acceptance short, no position failed. The server's acceptance
-at each position, and the deviation of each service class and of each request from it, are terms of a `LogisticModel`.
+at each position, and the deviation of each service class and of each request from it, are terms of a hierarchical
+logistic model (`turbospec.models.logistic`).
 
 Where an engine reports the drafter's confidence in each token while it drafts, it is a covariate, z = −log(1 −
 confidence).
@@ -78,19 +79,14 @@ class VerifiedDrafts(NamedTuple):
     """(n, longest draft or more) the drafter's confidence in each token; (0, 0) where it is not used."""
 
 
-def initial_acceptance(max_draft: int, prior: float = PRIOR) -> Any:
-    """(1,) `SHARED_TERMS` of a drafter, before the first observation.
-
-    Args:
-        max_draft: K, the deepest position modelled.
-        prior: acceptance assumed.
-    """
-    return initial_terms(np.full(max_draft, prior))
+def initial_acceptance(max_draft: int) -> Any:
+    """(1,) `SHARED_TERMS` of a drafter, before the first observation; `max_draft` is K, the deepest position."""
+    return initial_terms(np.full(max_draft, PRIOR))
 
 
-def initial_lookup_acceptance(prior: float = PRIOR) -> Any:
-    """(1,) `SHARED_TERMS` of a look-up, before the first observation; `prior` is the acceptance assumed."""
-    return initial_terms(np.full(SCORE_BUCKETS * LOOKUP_POSITIONS, prior))
+def initial_lookup_acceptance() -> Any:
+    """(1,) `SHARED_TERMS` of a look-up, before the first observation."""
+    return initial_terms(np.full(SCORE_BUCKETS * LOOKUP_POSITIONS, PRIOR))
 
 
 @compiled
@@ -133,7 +129,7 @@ def fill_survival(
     """Fill in the survival of every draft token, with log-odds raised by standard deviations of what is not known.
 
     Args:
-        terms: of an `AcceptanceModel`.
+        terms: of the source's model.
         rows: (n,) rows of the per-request state.
         class_ids: (n,) service classes.
         buckets: (n,) of the scores; empty for a source without scores.
@@ -186,7 +182,7 @@ def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory) -> None:
     """Learn from a step's verified draft tokens.
 
     Args:
-        terms: of an `AcceptanceModel`, updated in place.
+        terms: of the source's model, updated in place.
         drafts: the step's.
         memory: of the model.
     """

@@ -21,7 +21,7 @@ from turbospec.interface import FloatArray
 from turbospec.runtime.kernels import compiled
 
 OUTLIER_SIGMAS = 4.0
-"""Standard deviations beyond which an error is no noise: single errors are limited to so many."""
+"""A single error is limited to this many standard deviations. A mean of errors beyond them is no noise."""
 ROUNDING = 1e-9
 """A variance that a subtraction leaves below this share of itself is set to 0."""
 LEAST_NOISE = 1e-8

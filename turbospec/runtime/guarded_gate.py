@@ -39,7 +39,7 @@ class GuardedGate:
         try:
             try:
                 valid = _is_pass(rows, confidence, self._size)
-            except TypeError:  # other types than the contract's
+            except Exception:  # other types than the contract's
                 rows, confidence = converted("rows", rows, integers), converted("confidence", confidence, floats)
                 valid = _is_pass(rows, confidence, self._size)
             if not valid:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from turbospec.interface import FloatArray, IntArray
-from turbospec.models.acceptance import PRIOR, Memory, initial_acceptance
-from turbospec.models.logistic import REQUEST_COLUMNS, Terms
+from turbospec.models.acceptance import PRIOR, Memory
+from turbospec.models.logistic import REQUEST_COLUMNS, Terms, initial_terms
 from turbospec.runtime.slots import RequestSlots
 
 
@@ -34,7 +34,7 @@ USUAL_MEMORY = Memory(400.0, 48.0, float(np.exp(-1.0 / 100.0)))
 
 @dataclass
 class AcceptanceModel:
-    """A drafter's, with the arguments of `initial_acceptance`."""
+    """A drafter's, of drafts up to `max_draft` tokens, whose acceptance is assumed to be `prior`."""
 
     max_draft: int
     prior: float = PRIOR
@@ -42,9 +42,8 @@ class AcceptanceModel:
 
     def __post_init__(self) -> None:
         self._slots = RequestSlots()
-        self.terms = views(
-            initial_acceptance(self.max_draft, self.prior), np.zeros((self._slots.capacity, REQUEST_COLUMNS))
-        )
+        shared = initial_terms(np.full(self.max_draft, self.prior))
+        self.terms = views(shared, np.zeros((self._slots.capacity, REQUEST_COLUMNS)))
 
     def rows(self, request_ids: IntArray) -> IntArray:
         """(n,) rows of these requests."""

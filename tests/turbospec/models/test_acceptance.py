@@ -262,7 +262,7 @@ def test_scores_are_told_apart_by_their_order_of_magnitude() -> None:
 def test_a_look_up_is_learnt_by_score_and_position() -> None:
     """Matches of 2 tokens are right for one token in five; those of 20 stay right once they have been for a while."""
     rng, memory = np.random.default_rng(0), Memory(400.0, 48.0, 1.0)
-    terms, requests = views(initial_lookup_acceptance(0.6), np.zeros((64, REQUEST_COLUMNS))), np.arange(40)
+    terms, requests = views(initial_lookup_acceptance(), np.zeros((64, REQUEST_COLUMNS))), np.arange(40)
     classes = np.zeros(40, np.int64)
     for _ in range(60):
         long = rng.random(40) < 0.5

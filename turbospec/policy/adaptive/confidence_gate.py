@@ -46,16 +46,20 @@ class PricedGate:
     def __init__(
         self, state: AdaptiveState, rows: IntArray, view: StepView, limits: IntArray, tokens: int, price: float
     ) -> None:
-        self._state, self._rows, self._view, self._limits = state, rows, view, limits
+        # The table of the requests as it is now: a later plan may replace it.
+        self._shared, self._requests = state.shared, state.requests
+        self._rows, self._view, self._limits, self._price = rows, view, limits, price
         self._gains = np.empty(len(rows))
         """(n,) w_i · S_i."""
-        self._passes, self._tokens, self._price = 0, tokens, price
+        self._passes = 0
+        self.tokens = tokens
+        """Tokens of the target's pass, with those drafted so far."""
 
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
         view = self._view
         more = _advance(
-            self._state.shared,
-            self._state.requests,
+            self._shared,
+            self._requests,
             self._rows,
             view.phase,
             view.context_tokens,
@@ -63,13 +67,13 @@ class PricedGate:
             self._limits,
             self._gains,
             self._passes,
-            self._tokens,
+            self.tokens,
             self._price,
             rows,
             confidence,
         )
         self._passes += 1
-        self._tokens += len(rows)
+        self.tokens += len(rows)
         return np.ones(len(rows), np.bool_), more
 
 

@@ -49,7 +49,7 @@ class StepFacts(NamedTuple):
     parallel_drafter: bool
     batch_drafter: bool
     first_pass_every_step: bool
-    calls_gate: bool
+    may_gate: bool
     """Whether drafts may end on the drafter's confidence."""
     longest_appended: int
     """Longest draft with appended tokens; 0 where the engine appends none."""
@@ -97,7 +97,7 @@ def decide(
     slack: FloatArray,
     added_seconds: float,
     first_token_weight: float,
-) -> tuple[IntArray, int, bool, float, float, float, int, int, float, float, int, bool]:
+) -> tuple[IntArray, int, int, float, float, float, int, int, float, float, int, bool]:
     """Choose a step's draft lengths.
 
     Args:
@@ -113,7 +113,8 @@ def decide(
 
     Returns:
         (4, n) draft lengths, sources, append limits and, with a gate, longest drafts; the scalars of the `Choice`
-        without the last; tokens that may be appended in all; whether the plan has a gate.
+        without the last, with the steps that may run on the plan in place of `settled`; tokens that may be appended in
+        all; whether the plan has a gate.
     """
     requests = Requests(*columns, score_buckets(lookup_scores))
     facts, shared = StepFacts(*facts), state[0]
@@ -134,7 +135,7 @@ def decide(
     plan[LENGTHS], plan[SOURCES] = choice.draft_lengths, choice.sources
     plan[APPEND_LIMITS], plan[GATE_LIMITS] = choice.append_limits, choice.draft_lengths
     usual = choice.drafting > 0 and choice.padded_length == 0 and choice.experiment_seconds == 0.0
-    gated = facts.calls_gate and usual and shared.drafter.covariate_spread[1] > 0.0
+    gated = facts.may_gate and usual and shared.drafter.covariate_spread[1] > 0.0
     if gated:
         spare = choice.longest_seconds - choice.seconds
         lengthen(shared.cost.weights, requests, choice.sources, spare, plan[GATE_LIMITS])
@@ -142,7 +143,7 @@ def decide(
     return (
         plan,
         choice.padded_length,
-        choice.settled,
+        shared.constants.pause_steps if choice.settled else 1,
         choice.tokens,
         choice.seconds,
         choice.price,

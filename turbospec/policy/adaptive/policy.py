@@ -24,6 +24,7 @@ from turbospec.policy.adaptive.settings import AdaptiveSettings
 from turbospec.policy.adaptive.state import AdaptiveState
 from turbospec.runtime.plans_in_flight import PlansInFlight
 
+LOOKUP = Source.LOOKUP.value
 NO_TARGET = NO_SCORES = np.zeros(0)
 NO_LENGTHS = ONE_SOURCE = NONE_APPENDED = np.zeros(0, np.int64)
 SCRATCH_COLUMNS = 3
@@ -53,11 +54,12 @@ class AdaptivePolicy:
         self.ttft_slo: TtftSlo | None = None
         self._graph_lengths: tuple[int, ...] = ()
         self._graph_array = np.zeros(0, np.int64)
-        self._start(1)
+        self._make_scratch(1)
 
     def plan(self, view: StepView) -> StepPlan:
         if view.max_draft > self.state.max_draft:
-            self._start(view.max_draft)
+            self.state.start(view.max_draft)
+            self._make_scratch(view.max_draft)
         n = view.size
         if n == 0:
             return StepPlan(np.zeros(0, np.int64), 0.0, reason="no request")
@@ -112,13 +114,12 @@ class AdaptivePolicy:
             math.inf if self.ttft_slo is None else self.ttft_slo.added_seconds,
             self.config.first_token_weight,
         )
-        planned, padded, settled, tokens, seconds, price, decoding, drafting, extra, gain, appended, gated = decided
-        valid_steps = self.constants.pause_steps if settled else 1
+        planned, padded, valid_steps, tokens, seconds, price, decoding, drafting, extra, gain, allowed, gated = decided
         last_step = view.step + valid_steps - 1
-        self._records.put(view.step, (view, rows, last_step, price, extra, gain, appended))
+        self._records.put(view.step, (view, rows, last_step, price, extra, gain, allowed))
         lengths, gate, experiment = planned[LENGTHS], None, extra != 0.0
         if gated:
-            copied = 0 if view.lookup is None else int(lengths[planned[SOURCES] == Source.LOOKUP].sum())
+            copied = 0 if view.lookup is None else int(lengths[planned[SOURCES] == LOOKUP].sum())
             lengths = planned[GATE_LIMITS]
             gate = PricedGate(state, rows, view, lengths, decoding + view.prefill_tokens + copied, price)
         return StepPlan(
@@ -131,7 +132,7 @@ class AdaptivePolicy:
             probe=experiment,
             valid_steps=valid_steps,
             sources=None if view.lookup is None else planned[SOURCES],
-            append_limits=planned[APPEND_LIMITS] if appended else None,
+            append_limits=planned[APPEND_LIMITS] if allowed else None,
         )
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -184,9 +185,8 @@ class AdaptivePolicy:
             self.config.probe_share,
         )
 
-    def _start(self, max_draft: int) -> None:
-        """Make the models of a drafter, for drafts of up to `max_draft` tokens, and scratch space."""
-        self.state.start(max_draft)
+    def _make_scratch(self, max_draft: int) -> None:
+        """Make scratch space for drafts of up to `max_draft` tokens, and what belongs to the requests of the state."""
         self._work = np.zeros((4, 64, max_draft + SCRATCH_COLUMNS))
         self._counts, self._sums = np.zeros((max_draft + 1, BINS), np.int64), np.zeros((max_draft + 1, BINS))
         self._records = PlansInFlight[_Record]()  # their rows are those of the models before

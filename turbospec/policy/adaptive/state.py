@@ -1,4 +1,4 @@
-"""The state of `adaptive`, in two arrays: a record shared by all requests, and a row of numbers for each request.
+"""What `adaptive` has learnt, in two arrays: a record shared by all requests, and a row of numbers for each request.
 
 Compiled functions take both as a whole: each array that is passed to one takes time, above all if the engine's models
 have pushed it out of the processor's caches since the last step.
@@ -21,11 +21,11 @@ from turbospec.runtime.slots import RequestSlots
 
 TOKENS_PER_STEP = 0
 """Column of a request's tokens per step (`turbospec.planning.token_weights`); 0 where unknown."""
-DRAFTER = TOKENS_PER_STEP + 1
-LOOKUP = DRAFTER + REQUEST_COLUMNS
-APPENDED = LOOKUP + REQUEST_COLUMNS
+OF_DRAFTER = TOKENS_PER_STEP + 1
+OF_LOOKUP = OF_DRAFTER + REQUEST_COLUMNS
+OF_APPENDED = OF_LOOKUP + REQUEST_COLUMNS
 """First columns of the requests' terms, of each acceptance model."""
-COLUMNS = APPENDED + REQUEST_COLUMNS
+COLUMNS = OF_APPENDED + REQUEST_COLUMNS
 
 
 class Server(Protocol):
@@ -122,16 +122,16 @@ class AdaptiveState:
 @compiled
 def drafter_terms(shared: Shared, requests: FloatArray) -> Terms:
     """The drafter's acceptance model."""
-    return terms_of(shared.drafter, requests[:, DRAFTER:LOOKUP])
+    return terms_of(shared.drafter, requests[:, OF_DRAFTER:OF_LOOKUP])
 
 
 @compiled
 def lookup_terms(shared: Shared, requests: FloatArray) -> Terms:
     """The look-up's."""
-    return terms_of(shared.lookup, requests[:, LOOKUP:APPENDED])
+    return terms_of(shared.lookup, requests[:, OF_LOOKUP:OF_APPENDED])
 
 
 @compiled
 def appended_terms(shared: Shared, requests: FloatArray) -> Terms:
     """That of tokens which the look-up appends."""
-    return terms_of(shared.appended, requests[:, APPENDED:])
+    return terms_of(shared.appended, requests[:, OF_APPENDED:])

@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from tests.turbospec.factories import make_view
 from tests.turbospec.models.acceptance_model import views
 from tests.turbospec.synthetic_engine import AcceptanceLaw, SyntheticEngine, drafter
-from turbospec.interface import FloatArray, StepPlan
-from turbospec.models.acceptance import confidence_covariate, initial_acceptance
+from turbospec.interface import FloatArray, LookupView, Source, StepPlan
+from turbospec.models.acceptance import confidence_covariate
 from turbospec.models.latency import VERIFY_KNOTS
-from turbospec.models.step_cost import PASSES, ROWS, SIZE, TOKENS
+from turbospec.models.logistic import initial_terms
+from turbospec.models.step_cost import DRAFT_CONTEXT, PASSES, ROWS, SIZE, TOKENS
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
 from turbospec.policy.adaptive.confidence_gate import PricedGate, lengthen
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.policy.adaptive.experiments import Requests
-from turbospec.policy.adaptive.state import DRAFTER, LOOKUP, AdaptiveState
+from turbospec.policy.adaptive.state import OF_DRAFTER, OF_LOOKUP, AdaptiveState
 
 DEEPEST = 8
 
@@ -66,19 +67,19 @@ def exact_state(acceptance: float, slope: float, weights: FloatArray, requests: 
     state.start(DEEPEST)
     state.rows(np.arange(requests))
     state.shared["cost"]["weights"] = weights
-    state.shared["drafter"] = initial_acceptance(DEEPEST, acceptance)
-    terms = views(state.shared["drafter"], state.requests[:, DRAFTER:LOOKUP])
+    state.shared["drafter"] = initial_terms(np.full(DEEPEST, acceptance))
+    terms = views(state.shared["drafter"], state.requests[:, OF_DRAFTER:OF_LOOKUP])
     terms.level[:], terms.offsets[:], terms.slope[:] = 0.0, 0.0, (slope, 0.0)
     terms.classes[:, 1], terms.requests[:, 1] = 1e12, 1e12
     terms.covariate[0] = confidence_covariate(0.5)
     return state
 
 
-def exact_weights(verify_token: float, draft_pass: float, draft_row: float) -> FloatArray:
+def exact_weights(verify_token: float, draft_pass: float, draft_row: float, context_token: float = 0.0) -> FloatArray:
     """Step costs in seconds."""
     weights = np.zeros(SIZE)
     weights[TOKENS : TOKENS + len(VERIFY_KNOTS) - 1] = verify_token
-    weights[PASSES], weights[ROWS] = draft_pass, draft_row
+    weights[PASSES], weights[ROWS], weights[DRAFT_CONTEXT] = draft_pass, draft_row, context_token
     return weights
 
 
@@ -92,10 +93,13 @@ def exact_weights(verify_token: float, draft_pass: float, draft_row: float) -> F
 def test_every_pass_pays_and_no_further_one_would(
     confidences: list[list[float]], acceptance: float, slope: float, price: float
 ) -> None:
-    verify_token, draft_pass, draft_row = 2e-4, 1e-3, 1e-4
-    n = len(confidences)
-    state = exact_state(acceptance, slope, exact_weights(verify_token, draft_pass, draft_row), n)
-    gate = PricedGate(state, np.arange(n), make_view(n), np.full(n, DEEPEST), n, price)
+    verify_token, draft_pass, n = 2e-4, 1e-3, len(confidences)
+    state = exact_state(acceptance, slope, exact_weights(verify_token, draft_pass, 5e-5, 1e-7), n)
+    # A row takes 0.05 ms, and as much for its context: 500 tokens in the mean.
+    context = np.where(np.arange(n) % 2, 900, 100) if n % 2 == 0 else np.full(n, 500)
+    draft_row = 5e-5 + 1e-7 * 500
+    view = make_view(n, context_tokens=context)
+    gate = PricedGate(state, np.arange(n), view, np.full(n, DEEPEST), n, price)
     seen, rows, survival = np.array(confidences), np.arange(n), np.ones(n)
     for position in range(DEEPEST):
         keep, more = gate.advance(rows, seen[rows, position].copy())
@@ -130,6 +134,36 @@ def test_drafts_may_become_as_long_as_the_engine_allows() -> None:
     plan = plan_after(learnt())
     assert plan.gate is not None
     assert plan.draft_lengths.tolist() == make_view(2).draft_limits.tolist()
+
+
+def test_a_gate_counts_the_tokens_of_the_step() -> None:
+    """One request drafts, the second one's draft is the look-up's, the third computes 30 tokens of its prompt."""
+    policy = learnt()
+    lookup = LookupView(np.array([0, 5, 0]), np.array([0.0, 40.0, 0.0]))
+    phase, limits = np.array([2, 2, 0]), np.array([5, 0, 0])
+    view = make_view(3, step=10**6, calls_gate=True, phase=phase, draft_limits=limits, prefill_tokens=30, lookup=lookup)
+    plan = policy.plan(view)
+    assert isinstance(plan.gate, PricedGate)
+    assert plan.sources is not None
+    copied = int(plan.draft_lengths[plan.sources == Source.LOOKUP].sum())
+    assert copied > 0
+    assert plan.gate.tokens == 2 + 30 + copied
+    plan.gate.advance(np.array([0]), np.array([0.9]))
+    assert plan.gate.tokens == 2 + 30 + copied + 1
+
+
+def test_a_gate_keeps_the_requests_that_it_was_made_for() -> None:
+    """Though a later plan has longer drafts, or more requests, than the table had room for."""
+    one, other = learnt(), learnt()
+    gates = [plan_after(policy).gate for policy in (one, other)]
+    other.plan(make_view(3000, step=10**6 + 1, max_draft=DEEPEST + 1))
+    answers: list[list[list[bool]]] = []
+    for gate in gates:
+        assert gate is not None
+        answers.append([each.tolist() for each in gate.advance(np.arange(2), np.array([0.9, 0.1]))])
+    assert len(other.state.requests) > len(one.state.requests)
+    assert answers[0][1] in ([True, False], [True, True])
+    assert all(len(more) == 2 for _, more in answers)
 
 
 def test_there_is_no_gate_where_none_is_called() -> None:

@@ -16,7 +16,7 @@ from turbospec.models.step_cost import SIZE
 from turbospec.planning.gain_histogram import BINS
 from turbospec.planning.objective import expected_gain, plan_features, sum_up
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
-from turbospec.policy.adaptive.state import DRAFTER, LOOKUP
+from turbospec.policy.adaptive.state import OF_DRAFTER, OF_LOOKUP
 
 WAYS: list[dict[str, Any]] = [
     {},
@@ -105,7 +105,7 @@ def expected(policy: AdaptivePolicy, view: StepView, plan: StepPlan) -> tuple[fl
     x, survival, first = np.zeros(SIZE), np.zeros((view.size, view.max_draft)), np.zeros(view.size)
     plan_features(x, shape, view.drafter_lag_tokens, plan.draft_lengths, plan.padded_length)
     rows, _ = policy.state.rows(view.request_ids)
-    terms = views(policy.state.shared["drafter"], policy.state.requests[:, DRAFTER:LOOKUP])
+    terms = views(policy.state.shared["drafter"], policy.state.requests[:, OF_DRAFTER:OF_LOOKUP])
     fill_survival(terms, rows, view.class_ids, ONE_BUCKET, view.draft_limits, 0.0, first, survival)
     return shape.decoding + expected_gain(survival, plan.draft_lengths), float(
         x @ policy.state.shared["cost"]["weights"][0]

@@ -25,7 +25,7 @@ from tests.turbospec.synthetic_engine import (
 from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
-from turbospec.policy.adaptive.state import DRAFTER, LOOKUP
+from turbospec.policy.adaptive.state import OF_DRAFTER, OF_LOOKUP
 
 FIXED = (0, 1, 2, 3, 5)
 GOOD, POOR = drafter(1.0), drafter(0.5)
@@ -160,10 +160,10 @@ def test_what_is_known_of_a_request_decays_in_steps_without_drafts(drafted: int)
         policy, view = adaptive(), make_view(2)
         policy.plan(view)
         row = policy.state.rows(view.request_ids)[0][0]
-        policy.state.requests[row, DRAFTER:LOOKUP] = 2.0, 5.0, 0.0
+        policy.state.requests[row, OF_DRAFTER:OF_LOOKUP] = 2.0, 5.0, 0.0
         plan_reuse = {"reused_plan_steps": reused, "reused_plan_seconds": 0.01 * reused}
         policy.observe(make_outcome(view, drafted, drafted, **plan_reuse))
-        evidence.append(policy.state.requests[row, DRAFTER + 1])
+        evidence.append(policy.state.requests[row, OF_DRAFTER + 1])
     decay = math.exp(-1.0 / AdaptivePolicy.constants.idle_steps)
     if not drafted:
         assert evidence == pytest.approx([5.0 * decay, 5.0 * decay**4])

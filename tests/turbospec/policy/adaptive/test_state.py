@@ -11,10 +11,10 @@ from turbospec.interface import FloatArray
 from turbospec.models.logistic import Terms
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.policy.adaptive.state import (
-    APPENDED,
     COLUMNS,
-    DRAFTER,
-    LOOKUP,
+    OF_APPENDED,
+    OF_DRAFTER,
+    OF_LOOKUP,
     AdaptiveState,
     Shared,
     appended_terms,
@@ -47,7 +47,9 @@ def test_kernels_see_the_state_of_each_model() -> None:
     state = AdaptiveState(Constants(pause_steps=5, drift=0.25), None)
     state.start(4)
     row = int(state.rows(np.array([7]))[0][0])
-    for number, (name, column) in enumerate((("drafter", DRAFTER), ("lookup", LOOKUP), ("appended", APPENDED))):
+    for number, (name, column) in enumerate(
+        (("drafter", OF_DRAFTER), ("lookup", OF_LOOKUP), ("appended", OF_APPENDED))
+    ):
         terms = views(state.shared[name], state.requests[:, column : column + 3])
         terms.prior[0], terms.requests[row, 1] = number, 10.0 + number
     seen = seen_by_kernels(state.shared, state.requests, row)
@@ -69,13 +71,18 @@ def test_new_requests_start_from_nothing_and_growing_keeps_the_others() -> None:
     assert state.requests.shape[1] == COLUMNS
 
 
-def test_starting_anew_keeps_costs_and_budget() -> None:
-    state = AdaptiveState(Constants(), None)
+def test_starting_anew_keeps_costs_and_budget_and_forgets_acceptance() -> None:
+    state, fresh = AdaptiveState(Constants(), None), AdaptiveState(Constants(), None)
+    fresh.start(9)
     state.shared["server"]["budget"], before = 2.0, state.shared["cost"].copy()
     state.rows(np.arange(5))
     state.requests[:] = 1.0
+    for name in ("drafter", "lookup", "appended"):
+        state.shared[name]["level"] = state.shared[name]["offsets"] = 3.0
     state.start(9)
     assert state.shared["server"]["budget"] == 2.0
     assert state.shared["cost"] == before
+    for name in ("drafter", "lookup", "appended"):
+        assert state.shared[name] == fresh.shared[name]
     assert state.shared["drafter"]["features"] == state.max_draft == 9
     assert not state.requests.any()
