@@ -91,7 +91,7 @@ def test_after_a_wrong_draft_it_finds_no_repeat_and_nothing_is_accepted() -> Non
 
 def test_no_more_is_appended_than_the_look_up_drafts() -> None:
     rows = appended(served(GEOMETRIC | FALSE, Appending(), drafter__max_draft=8, drafter__max_lookup=2, **APPENDS)[1])
-    assert {more for *_, more, _ in rows} == {0, 2}
+    assert max(more for *_, more, _ in rows) == 2
 
 
 @pytest.mark.parametrize("cache_tokens", [100_000, 1500])
