@@ -7,7 +7,7 @@ import numpy as np
 from turbospec.interface import IntArray
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.arrays import EngineArrays
-from turbospec_sim.drafter_memory import allocate
+from turbospec_sim.drafter_memory import allocate_most
 from turbospec_sim.repeats import LOOKUP, is_false_match, look_up
 from turbospec_sim.verification import accepted_of_drafter
 
@@ -33,10 +33,7 @@ def append(arrays: EngineArrays, slots: IntArray, limits: IntArray) -> int:
         kind, position = arrays.classes[request.class_id], request.emitted + drafts
         right = accepted_of_drafter(arrays, request, drafts, chances) == drafts
         found = look_up(request, kind, drafts).score > 0 if right else is_false_match(request, kind, position)
-        appended = min(limit, engine[0].max_lookup, request.max_tokens - position - 1) if found else 0
-        known = request.prompt_tokens + position
-        while appended > 0 and not allocate(engine, request, known + appended, False):
-            appended -= 1
-        request.appended = max(appended, 0)
+        room = max(min(limit, engine[0].max_lookup, request.max_tokens - position - 1), 0) if found else 0
+        request.appended = allocate_most(engine, request, request.prompt_tokens + position, room, False)
         request.drafts += request.appended
     return searched

@@ -61,6 +61,14 @@ def allocate(engine: Records, request: Record, tokens: int, drafting: bool) -> b
 
 
 @compiled
+def allocate_most(engine: Records, request: Record, known: int, drafts: int, drafting: bool) -> int:
+    """Give a request the KV blocks for `known` tokens and as many of its `drafts` as fit; returns how many do."""
+    while drafts > 0 and not allocate(engine, request, known + drafts, drafting):
+        drafts -= 1
+    return drafts
+
+
+@compiled
 def free_drafter(engine: Records, request: Record) -> None:
     """Free a request's KV blocks of the drafter."""
     state = engine[0]

@@ -248,9 +248,10 @@ class SimulatedEngine:
             whole = (emitted > 0) & (drafted - appended == drafts.kept)
             proposed = np.where(whole, drafts.lengths + appended, drafted)
         if confidence is not None:
-            confidence = _up_to(proposed - appended, confidence)
+            own = proposed - appended
+            confidence = _up_to(own, confidence)
             if appended.any():
-                confidence = _with_copies(confidence, proposed - appended, appended)
+                confidence = _with_copies(confidence, own, appended)
         self.controller.observe(
             StepOutcome(
                 step=view.step,
@@ -280,7 +281,7 @@ class SimulatedEngine:
 
 
 def _with_copies(confidence: FloatArray, own: IntArray, appended: IntArray) -> FloatArray:
-    """(n, longest draft) with that in appended tokens, which are point masses; `own` are tokens of the drafter."""
+    """(n, longest draft) the confidence in `own` tokens of the drafter, and 1 in the appended ones, point masses."""
     width = max(confidence.shape[1], int((own + appended).max()))
     wider = np.pad(confidence, ((0, 0), (0, width - confidence.shape[1])), constant_values=np.nan)
     columns = np.arange(width)

@@ -41,6 +41,8 @@ class Found(NamedTuple):
     """Tokens that match; 0 where it finds nothing."""
     repeats: bool
     """Whether they are part of a repeat, and not a false match."""
+    left: int
+    """Tokens of the repeat that follow."""
 
 
 def set_repeats(kind: Records, repeats: Repeats | None) -> None:
@@ -83,21 +85,22 @@ def repeats_at(request: Record, kind: Record, position: int) -> bool:
 def look_up(request: Record, kind: Record, ahead: int) -> Found:
     """What the look-up finds after `ahead` further tokens of a request's output; 0 for its next output position."""
     if not kind.repeats:
-        return Found(0, False)
+        return Found(0, False, 0)
     position = request.emitted + ahead
     stretch = _stretch_at(request, kind, position)
-    # Right after its end a repeat still matches.
-    matched = position - stretch.begin if stretch.repeating else 0
-    if not stretch.repeating and position == stretch.begin:
-        matched = stretch.matched
+    matched, left = 0, 0
+    if stretch.repeating:
+        matched, left = position - stretch.begin, stretch.end - position
+    elif position == stretch.begin:
+        matched = stretch.matched  # right after its end a repeat still matches
     if matched >= kind.min_match:
-        return Found(matched, True)
+        return Found(matched, True, left)
     if not is_false_match(request, kind, position):
-        return Found(0, False)
+        return Found(0, False, 0)
     more, rate = 0, kind.false_acceptance
     if rate > 0.0:
         more = int(math.log(1.0 - uniform(request.key + FALSE_SCORES, position)) / math.log(rate))
-    return Found(kind.min_match + more, False)
+    return Found(kind.min_match + more, False, 0)
 
 
 @compiled
@@ -109,11 +112,10 @@ def is_false_match(request: Record, kind: Record, position: int) -> bool:
 @compiled
 def accepted_of_lookup(request: Record, kind: Record, ahead: int, drafts: int) -> int:
     """Accepted tokens of a draft that the look-up made after `ahead` further tokens of a request's output."""
-    position = request.emitted + ahead
-    if look_up(request, kind, ahead).repeats:
-        stretch = _stretch_at(request, kind, position)
-        return min(drafts, stretch.end - position) if stretch.repeating else 0
-    accepted = 0
+    found = look_up(request, kind, ahead)
+    if found.repeats:
+        return min(drafts, found.left)
+    accepted, position = 0, request.emitted + ahead
     while accepted < drafts and uniform(request.key + FALSE_TOKENS, position + accepted) < kind.false_acceptance:
         accepted += 1
     return accepted

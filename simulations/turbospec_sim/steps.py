@@ -16,7 +16,7 @@ from turbospec.runtime.kernels import compiled
 from turbospec_sim.appending import append
 from turbospec_sim.arrays import EngineArrays
 from turbospec_sim.drafter_memory import DRAFTER as DRAFTER_SOURCE
-from turbospec_sim.drafter_memory import allocate, reserve_drafts
+from turbospec_sim.drafter_memory import allocate_most, reserve_drafts
 from turbospec_sim.drafting import DrafterPasses, draft, first_pass_seconds, is_prefilling, keep_inputs
 from turbospec_sim.emission import emit
 from turbospec_sim.pace import DRAFTER, HOST, TARGET, begin_step, pace
@@ -247,9 +247,7 @@ def _reserved(engine: Records, requests: Records, slots: IntArray, lengths: IntA
             continue
         request = requests[slots[i]]
         known = request.prompt_tokens + request.emitted
-        drafting = sources[i] == DRAFTER_SOURCE
-        while lengths[i] > 0 and not allocate(engine, request, known + lengths[i], drafting):
-            lengths[i] -= 1
+        lengths[i] = allocate_most(engine, request, known, lengths[i], sources[i] == DRAFTER_SOURCE)
     return lengths
 
 

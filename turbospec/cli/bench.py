@@ -17,11 +17,10 @@ from turbospec.cli.bench_output import (
     conclude,
     say_unfinished,
     show_configuration,
-    show_targets,
     surroundings,
 )
 from turbospec.cli.bench_progress import BenchProgress
-from turbospec.cli.bench_targets import bench_targets
+from turbospec.cli.bench_targets import bench_targets, judge_file
 from turbospec.cli.bench_vllm import bench_vllm
 from turbospec.cli.console import progress, stderr, stdout, table
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype, Lookup
@@ -127,7 +126,6 @@ def bench(
     from turbospec_bench.matrix import NAMED_PAIRS, QUICK_MATRIX, select_configurations, variants_of
     from turbospec_bench.results import Results
     from turbospec_bench.rounds import MAX_REPEATS, DisturbanceCheck
-    from turbospec_bench.targets import judge
 
     if quick and (workload or drafter or concurrency or request_rate):
         raise UserError("--quick has configurations of its own; leave it out to select others")
@@ -201,8 +199,7 @@ def bench(
         say_unfinished(results, finished, len(plan))
         raise KeyboardInterrupt
     if check_targets:
-        # The file's figures are rounded, and `bench targets` judges those.
-        raise typer.Exit(show_targets(judge(Results.load(results.path).rows)))
+        raise typer.Exit(judge_file(results.path))
 
 
 @app.command("controller")

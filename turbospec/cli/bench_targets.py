@@ -17,10 +17,15 @@ def bench_targets(
 
     Exit status: 0, or 1 if a target is missed beyond noise. A target that the results do not cover is not judged.
     """
+    raise typer.Exit(judge_file(results))
+
+
+def judge_file(path: Path) -> int:
+    """Say how a results file meets the targets, by its rounded figures; the exit status."""
     from turbospec_bench import targets
     from turbospec_bench.results import Results
     from turbospec_bench.vllm import targets as vllm_targets
 
-    rows = Results.load(results).rows
+    rows = Results.load(path).rows
     in_vllm = all(row["emit"] is None for row in rows)
-    raise typer.Exit(show_targets((vllm_targets if in_vllm else targets).judge(rows)))
+    return show_targets((vllm_targets if in_vllm else targets).judge(rows))

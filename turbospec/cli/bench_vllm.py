@@ -21,10 +21,10 @@ from turbospec.cli.bench_output import (
     conclude,
     say_unfinished,
     show_configuration,
-    show_targets,
     surroundings,
 )
 from turbospec.cli.bench_progress import BenchProgress
+from turbospec.cli.bench_targets import judge_file
 from turbospec.cli.console import progress, stderr, stdout
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
 from turbospec.cli.vllm_runs import installed_vllm
@@ -88,7 +88,6 @@ def bench_vllm(
     from turbospec_bench.vllm.loads import LoadSource, load_tokenizer, shape_of
     from turbospec_bench.vllm.matrix import NAMED_PAIRS, PAIRS, is_turbospec, variants_of
     from turbospec_bench.vllm.session import VllmSession, runs_of
-    from turbospec_bench.vllm.targets import judge
 
     configurations = select_configurations(
         workload or (), drafter or (), concurrency or (), pairings=PAIRS, named=NAMED_PAIRS
@@ -136,8 +135,7 @@ def bench_vllm(
         say_unfinished(results, finished, len(configurations))
         raise stopped
     if check_targets:
-        # The file's figures are rounded, and `bench targets` judges those.
-        raise typer.Exit(show_targets(judge(Results.load(results.path).rows)))
+        raise typer.Exit(judge_file(results.path))
 
 
 def _play(

@@ -120,6 +120,7 @@ def terms_of(shared: SharedTerms, requests: FloatArray) -> Terms:
         requests: (capacity, `REQUEST_COLUMNS`) of each.
     """
     features = shared.features
+    # Slices throughout: numba has a type of its own for an array in a record.
     return Terms(
         shared.prior[:features],
         shared.level[:],

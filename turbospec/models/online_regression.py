@@ -21,7 +21,7 @@ from turbospec.interface import FloatArray
 from turbospec.runtime.kernels import compiled
 
 OUTLIER_SIGMAS = 4.0
-"""A single error is limited to this many standard deviations. A mean of errors beyond them is no noise."""
+"""Standard deviations to which a single error is limited, and beyond which a running mean of errors shows a change."""
 ROUNDING = 1e-9
 """A variance that a subtraction leaves below this share of itself is set to 0."""
 LEAST_NOISE = 1e-8

@@ -36,7 +36,7 @@ SIZE = CATCH_UP + 1
 """Places of the features; 0 is the constant, `TOKENS` the first segment, `DRAFT` the constant of drafting."""
 
 MEMORY_STEPS = 200.0
-"""Steps that measurements are remembered for: those of a direction that these steps excite."""
+"""Steps after which a measurement has lost most of its weight, in the directions that the steps excite."""
 FORGETTING = 1.0 - 1.0 / MEMORY_STEPS
 """Share of the information that is kept per step, in the direction that the step excites."""
 PROFILE_ERROR = 0.3

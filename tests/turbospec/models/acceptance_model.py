@@ -9,24 +9,13 @@ import numpy as np
 
 from turbospec.interface import FloatArray, IntArray
 from turbospec.models.acceptance import PRIOR, Memory
-from turbospec.models.logistic import REQUEST_COLUMNS, Terms, initial_terms
+from turbospec.models.logistic import REQUEST_COLUMNS, Terms, initial_terms, terms_of
 from turbospec.runtime.slots import RequestSlots
 
 
 def views(shared: Any, requests: FloatArray) -> Terms:
     """The terms of (1,) `SHARED_TERMS` and (capacity, `REQUEST_COLUMNS`) of requests; changes are written through."""
-    features, record = int(shared["features"][0]), {name: shared[name][0] for name in shared.dtype.names}
-    return Terms(
-        prior=record["prior"][:features],
-        level=record["level"],
-        offsets=record["offsets"][:, :features],
-        classes=record["classes"],
-        requests=requests,
-        between_request=record["between_request"],
-        slope=record["slope"],
-        covariate=record["covariate"][:, :features],
-        covariate_spread=record["covariate_spread"],
-    )
+    return terms_of.py_func(shared.view(np.recarray)[0], requests)
 
 
 USUAL_MEMORY = Memory(400.0, 48.0, float(np.exp(-1.0 / 100.0)))

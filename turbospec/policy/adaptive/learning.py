@@ -136,6 +136,7 @@ def learn(
 def _learn_budget(
     server: Server, measured: Measured, accepted_tokens: int, probe_share: float, constants: Constants
 ) -> None:
+    """Add the step's share to the budget of experiments, and take out what an experiment lost."""
     seconds = measured.step_seconds
     if seconds > 0.0 and measured.prefill_tokens == 0:
         limit = constants.budget_steps * seconds
@@ -153,6 +154,7 @@ def _learn_budget(
 
 @compiled
 def _learn_cost(cost: StepCost, measured: Measured, draft_rows: IntArray, constants: Constants) -> None:
+    """Learn the step's time, and the mean time of steps that reused the plan before it."""
     x = np.zeros(SIZE)
     context, requests = float(measured.context_tokens), float(measured.requests)
     if measured.reused_plan_steps:
