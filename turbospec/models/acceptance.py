@@ -34,7 +34,7 @@ from turbospec.models.logistic import (
     learn_covariate,
     posterior,
 )
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, inlined
 
 PRIOR = 0.6
 """Acceptance assumed before any observation, of each source."""
@@ -107,7 +107,7 @@ def confidence_covariate(confidence: float) -> float:
     return -np.log(max(1.0 - confidence, LEAST_DOUBT))
 
 
-@compiled
+@inlined
 def request_terms(terms: Terms, class_id: int, row: int, between_variance: float) -> tuple[float, float]:
     """Mean and variance of the sum of the terms that all tokens of a request share."""
     class_mean, class_variance = posterior(terms.classes, class_id % MAX_CLASSES, PRIOR_VARIANCE)
@@ -140,10 +140,12 @@ def fill_survival(
     """
     n, depth, between_variance = len(rows), survival.shape[1], between_request_variance(terms)
     of_covariate = covariate_variance(terms)
-    # The odds exp(κ·(position + rest)) factor into exp(κ·position)·exp(κ·rest). With κ rounded to a few levels, the
-    # first factor is shared between requests, which leaves one exponential per request instead of one per draft token.
+    # With x the odds of a rejection, 1 / S[i,j] = (1 + x[i,1])···(1 + x[i,j]): products, which take less time than
+    # divisions. x = exp(−κ·(position + rest)) factors into exp(−κ·position)·exp(−κ·rest). With κ rounded to a few
+    # levels, the first factor is shared between requests, which leaves one exponential per request.
     positions = len(terms.prior) // SCORE_BUCKETS if len(buckets) else len(terms.prior)
-    position_odds = np.zeros((SCORE_BUCKETS if len(buckets) else 1, LEVELS + 1, depth))
+    position_odds = np.empty((SCORE_BUCKETS if len(buckets) else 1, LEVELS + 1, depth))
+    position_odds[:, :, 0] = 0.0  # not known yet
     for i in range(n):
         shared, variance = request_terms(terms, int(class_ids[i]), int(rows[i]), between_variance)
         kappa = int(LEVELS / np.sqrt(1.0 + np.pi / 8.0 * (variance + of_covariate)) + 0.5)
@@ -152,23 +154,22 @@ def fill_survival(
         if odds_at[0] == 0.0:
             for j in range(depth):
                 feature = bucket * positions + min(j, positions - 1)
-                odds_at[j] = np.exp(kappa / LEVELS * (terms.prior[feature] + terms.offsets[0, feature]))
+                odds_at[j] = np.exp(-kappa / LEVELS * (terms.prior[feature] + terms.offsets[0, feature]))
         raised = 0.0
         if deviations > 0.0:
             raised = deviations * np.sqrt(terms.level[1] + (variance - terms.level[1]) / n)
-        rest_odds = np.exp(kappa / LEVELS * shared + raised)
-        product = 1.0
-        for j in range(depth):
-            if j >= limits[i] or product * LEVELS < 1.0:
-                survival[i, j:] = 0.0
-                break
-            odds = odds_at[j] * rest_odds
-            product *= odds / (1.0 + odds)
-            survival[i, j] = product
+        rest_odds, inverse, j = np.exp(-kappa / LEVELS * shared - raised), 1.0, 0
+        while j < min(limits[i], depth) and inverse <= LEVELS:
+            inverse *= 1.0 + odds_at[j] * rest_odds
+            survival[i, j] = 1.0 / inverse
+            j += 1
+        while j < depth:
+            survival[i, j] = 0.0
+            j += 1
         first[i] = survival[i, 0]
 
 
-@compiled
+@inlined
 def forget_gradually(terms: Terms, rows: IntArray, memory: Memory, steps: int) -> None:
     """Discount what is known about the requests of these rows, for so many steps without a draft."""
     kept = memory.idle_decay**steps
@@ -177,7 +178,7 @@ def forget_gradually(terms: Terms, rows: IntArray, memory: Memory, steps: int) -
         terms.requests[row, 1] *= kept
 
 
-@compiled
+@inlined
 def observe(terms: Terms, drafts: VerifiedDrafts, memory: Memory) -> None:
     """Learn from a step's verified draft tokens.
 

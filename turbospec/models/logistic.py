@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from turbospec.interface import MAX_DRAFT_LENGTH, FloatArray
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, inlined
 
 MAX_CLASSES = 16
 """Service classes that the models keep apart; class ids are taken modulo this."""
@@ -111,7 +111,7 @@ def initial_terms(prior: FloatArray) -> Any:
     return terms
 
 
-@compiled
+@inlined
 def terms_of(shared: SharedTerms, requests: FloatArray) -> Terms:
     """The state of a model.
 
@@ -134,7 +134,7 @@ def terms_of(shared: SharedTerms, requests: FloatArray) -> Terms:
     )
 
 
-@compiled
+@inlined
 def between_request_variance(terms: Terms) -> float:
     """Variance of the requests' terms, squared log-odds: how much requests differ in acceptance."""
     return terms.between_request[0] / terms.between_request[1]
@@ -146,7 +146,7 @@ def logistic(x: float) -> float:
     return 1.0 / (1.0 + np.exp(-min(max(x, -12.0), 12.0)))
 
 
-@compiled
+@inlined
 def posterior(natural: FloatArray, row: int, prior_variance: float) -> tuple[float, float]:
     """Mean and variance of a class's or a request's term.
 
@@ -165,13 +165,13 @@ def mackay(x: float, variance: float) -> float:
     return logistic(x / np.sqrt(1.0 + np.pi / 8.0 * variance))
 
 
-@compiled
+@inlined
 def usual_covariate(terms: Terms, row: int, feature: int) -> float:
     """z̄ of a request at a feature."""
     return terms.covariate[0, feature] + terms.requests[row, 2]
 
 
-@compiled
+@inlined
 def learn_covariate(terms: Terms, row: int, feature: int, value: float, memory: float, request_memory: float) -> float:
     """Take an observed covariate into the means.
 
@@ -196,13 +196,13 @@ def learn_covariate(terms: Terms, row: int, feature: int, value: float, memory: 
     return deviation
 
 
-@compiled
+@inlined
 def covariate_variance(terms: Terms) -> float:
     """Variance of the log-odds while the covariate is not known, squared log-odds."""
     return (terms.slope[0] * terms.slope[0] + terms.slope[1]) * terms.covariate_spread[0]
 
 
-@compiled
+@inlined
 def learn(
     terms: Terms,
     class_id: int,
@@ -257,17 +257,22 @@ def learn(
         slope[0] += shared_term_weight * slope_variance * deviation * step
         gained = shared_term_weight * slope_variance * slope_variance * deviation * deviation * w * shrink
         slope[1] = min((slope_variance - gained) * (1.0 + shared_term_weight / memory), PRIOR_VARIANCE)
-    for natural, index, mean, own_variance, weight, own_memory in (
-        (classes, class_id, class_mean, class_variance, shared_term_weight, memory),
-        (requests, row, request_mean, request_variance, 1.0, request_memory),
-    ):
-        gained = weight * w / (1.0 + w * (variance - own_variance))
-        precision = 1.0 / own_variance + gained
-        natural[index, 0] = (mean + weight * own_variance * step) * precision * (1.0 - weight / own_memory)
-        natural[index, 1] = (natural[index, 1] + gained) * (1.0 - weight / own_memory)
+    class_precision = shared_term_weight * w / (1.0 + w * (variance - class_variance))
+    class_mean += shared_term_weight * class_variance * step
+    _add_evidence(classes[class_id], class_mean, class_variance, class_precision, 1.0 - shared_term_weight / memory)
+    request_precision = w / (1.0 + w * (variance - request_variance))
+    request_mean += request_variance * step
+    _add_evidence(requests[row], request_mean, request_variance, request_precision, 1.0 - 1.0 / request_memory)
 
 
-@compiled
+@inlined
+def _add_evidence(natural: FloatArray, mean: float, variance: float, gained: float, kept: float) -> None:
+    """Update a term in natural parameters: to a new mean, with the precision that was gained, then discounted."""
+    natural[0] = mean * (1.0 / variance + gained) * kept
+    natural[1] = (natural[1] + gained) * kept
+
+
+@inlined
 def learn_between_request_variance(terms: Terms, row: int, between_variance: float, memory: float) -> None:
     """Update the between-request variance by one request (a step of expectation maximisation).
 

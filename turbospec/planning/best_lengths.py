@@ -26,7 +26,7 @@ from turbospec.planning.gain_histogram import (
 )
 from turbospec.planning.objective import catch_up_seconds, expected_gain, slope_at
 from turbospec.planning.offers import Offers, choose_sources, offer_lookups
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, inlined
 
 
 class Gains(NamedTuple):
@@ -51,7 +51,7 @@ class Gains(NamedTuple):
     """As in a view."""
 
 
-@compiled
+@inlined
 def empty_gains(
     offers: Offers,
     survival: FloatArray,
@@ -67,7 +67,7 @@ def empty_gains(
     return Gains(offers, survival, offered, net, counts, sums, columns, drafting, graph_lengths)
 
 
-@compiled
+@inlined
 def count(gains: Gains) -> None:
     """Fill the histogram, and the columns where there are graphs, with what is offered."""
     offers, offered = gains.offers, gains.offered
@@ -76,8 +76,12 @@ def count(gains: Gains) -> None:
     if not len(gains.graph_lengths):
         return
     gains.drafting[:] = 0
+    gains.column_gains[:] = 0.0
     for j in range(depth):
+        if not gains.counts[j + 1].any():
+            break
         gains.column_gains[j] = gains.sums[j + 1].sum()
+    for j in range(depth):
         for offer in range(n, len(offered)):
             if offered[offer, j] * BINS >= 1.0:
                 gains.column_gains[j] += offered[offer, j]
@@ -112,7 +116,7 @@ def _count_lookups(gains: Gains) -> None:
     count(gains)
 
 
-@compiled
+@inlined
 def _best_rate(gains: Gains, costs: LinearCosts, base_tokens: float) -> tuple[float, float]:
     n, depth = gains.offers.requests, gains.survival.shape[1]
     rate, plan = best_plan(gains.counts, gains.sums, depth, costs, -1.0, base_tokens, math.inf)
@@ -127,7 +131,7 @@ def _best_rate(gains: Gains, costs: LinearCosts, base_tokens: float) -> tuple[fl
     return rate, least
 
 
-@compiled
+@inlined
 def best_rate(gains: Gains, costs: LinearCosts, base_tokens: float, fixed_seconds: FloatArray) -> float:
     """Largest (base + gain) / seconds of a step, in tokens/s; to be called before `best_lengths`.
 
@@ -177,7 +181,7 @@ def best_lengths(
     return padded
 
 
-@compiled
+@inlined
 def _best_of_offered(
     gains: Gains, costs: LinearCosts, price: float, fixed_seconds: FloatArray, max_seconds: float, lengths: IntArray
 ) -> int:

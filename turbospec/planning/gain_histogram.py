@@ -30,7 +30,7 @@ import numpy as np
 from turbospec.interface import MIN_STEP_SECONDS, FloatArray, IntArray
 from turbospec.models.acceptance import LEVELS
 from turbospec.models.latency import VERIFY_KNOTS
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, inlined
 
 BINS = LEVELS
 """Bins of a gain between 0 and 1; the last one also has the larger gains that weights of tokens lead to. Tokens that
@@ -131,7 +131,7 @@ def plan_seconds(costs: LinearCosts, lengths: IntArray, requests: int, padded_le
     return seconds + costs.piecewise + curve_seconds(costs.slopes, costs.base_tokens + tokens)
 
 
-@compiled
+@inlined
 def count_gains(gains: FloatArray, requests: int, counts: IntArray, sums: FloatArray) -> None:
     """Fill a histogram.
 
@@ -139,11 +139,11 @@ def count_gains(gains: FloatArray, requests: int, counts: IntArray, sums: FloatA
         gains: (offers, K) not increasing along a row.
         requests: n; the first n offers are the drafter's.
         counts: (K + 1, BINS) tokens by bin; row 0 has those of the look-up, row d the d-th ones of the drafter.
-        sums: (K + 1, BINS) their summed gains.
+        sums: (K + 1, BINS) their summed gains. Rows after the drafter's first empty one are left as they are: gains do
+            not increase from one position to the next.
     """
-    depth = gains.shape[1]
-    counts[: depth + 1] = 0
-    sums[: depth + 1] = 0.0
+    depth, cleared = gains.shape[1], 1
+    counts[:2], sums[:2] = 0, 0.0
     for i in range(len(gains)):
         for j in range(depth):
             place = int(gains[i, j] * BINS)
@@ -151,6 +151,10 @@ def count_gains(gains: FloatArray, requests: int, counts: IntArray, sums: FloatA
                 break
             place = min(place, BINS - 1)
             row = j + 1 if i < requests else 0
+            if row == cleared and row < depth:
+                cleared += 1
+                for empty in range(BINS):
+                    counts[cleared, empty], sums[cleared, empty] = 0, 0.0
             counts[row, place] += 1
             sums[row, place] += gains[i, j]
 
@@ -191,9 +195,11 @@ def best_plan(
             top = BINS - 1
         while top > 0 and counts[d, top] == 0:
             top -= 1  # gains do not increase along a row
+        if top == 0:
+            if d == 0:
+                continue
+            break
         highest = max(highest, top)
-        if d == 0 and top == 0:
-            continue
         added = 0.0
         for place in range(1, top + 1):
             taken[place] += counts[d, place]

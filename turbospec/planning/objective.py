@@ -37,7 +37,7 @@ from turbospec.models.step_cost import (
     target_features,
 )
 from turbospec.planning.gain_histogram import LinearCosts, curve_seconds, drafter_work, segment_of
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, inlined
 
 FIRST_DECODE_PHASE = Phase.FIRST_DECODE.value
 
@@ -64,7 +64,7 @@ class StepShape(NamedTuple):
     """Whether full CUDA graphs matter: 0, no; 1, yes; 2, yes, and steps without drafts have none."""
 
 
-@compiled
+@inlined
 def sum_up(
     phase: IntArray,
     context_tokens: IntArray,
@@ -137,7 +137,7 @@ def slope_at(costs: LinearCosts) -> float:
     return costs.slopes[segment_of(costs.base_tokens, len(costs.slopes))]
 
 
-@compiled
+@inlined
 def with_start(costs: LinearCosts, seconds: float) -> LinearCosts:
     """The costs with so many seconds more in every step that drafts."""
     return LinearCosts(
@@ -193,7 +193,7 @@ def waiting_factor(
     return 1.0 + first_token_weight * part * waiting / shape.decoding
 
 
-@compiled
+@inlined
 def charge_catch_up(
     lag_tokens: IntArray,
     tokens_left: IntArray,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turbospec.interface import FloatArray, IntArray
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, inlined
 
 
 class Offers(NamedTuple):
@@ -36,7 +36,7 @@ class Offers(NamedTuple):
     """(m,) of the scores of what the look-up found."""
 
 
-@compiled
+@inlined
 def list_offers(limits: IntArray, lookup_lengths: IntArray, lookup_buckets: IntArray) -> Offers:
     """The offers of a step.
 
@@ -105,7 +105,7 @@ def offer_lookups(offers: Offers, survival: FloatArray, offered: FloatArray) -> 
     offered[offers.requests :] = survival[offers.requests :]
 
 
-@compiled
+@inlined
 def by_request(offers: Offers, lengths: IntArray) -> tuple[IntArray, IntArray]:
     """(n,) draft lengths and (n,) sources, from (offers,) draft lengths."""
     n = offers.requests

@@ -15,10 +15,10 @@ import numpy as np
 
 from turbospec.interface import PREFILL, FloatArray, IntArray
 from turbospec.planning.offers import Offers
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import inlined
 
 
-@compiled
+@inlined
 def token_weights(rows: IntArray, phase: IntArray, tokens_per_step: FloatArray) -> FloatArray:
     """(n,) w_i; 1 for requests in prefill, and those that have not emitted yet.
 
@@ -40,14 +40,16 @@ def token_weights(rows: IntArray, phase: IntArray, tokens_per_step: FloatArray) 
     return weights
 
 
-@compiled
+@inlined
 def weigh(survival: FloatArray, offers: Offers, weights: FloatArray) -> None:
     """Multiply the (offers, K) survival of each request's draft tokens by the request's weight."""
     for offer in range(len(survival)):
-        survival[offer] *= weights[offers.request[offer]]
+        weight = weights[offers.request[offer]]
+        for j in range(survival.shape[1]):
+            survival[offer, j] *= weight
 
 
-@compiled
+@inlined
 def accepted_tokens(survival: FloatArray, offers: Offers, weights: FloatArray, lengths: IntArray) -> FloatArray:
     """(n,) expected accepted tokens of each request, from (offers, K) weighted survival and (offers,) draft lengths."""
     accepted = np.zeros(offers.requests)
@@ -58,7 +60,7 @@ def accepted_tokens(survival: FloatArray, offers: Offers, weights: FloatArray, l
     return accepted
 
 
-@compiled
+@inlined
 def update_tokens_per_step(
     tokens_per_step: FloatArray, rows: IntArray, phase: IntArray, accepted: FloatArray, newest_weight: float
 ) -> None:

@@ -30,7 +30,7 @@ from turbospec.policy.adaptive.appending import append_limits
 from turbospec.policy.adaptive.confidence_gate import lengthen
 from turbospec.policy.adaptive.experiments import Models, PlannedStep, Requests, estimate, more_drafts, without_drafts
 from turbospec.policy.adaptive.state import TOKENS_PER_STEP, Shared, appended_terms, drafter_terms, lookup_terms
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, inlined
 
 LENGTHS, SOURCES, APPEND_LIMITS, GATE_LIMITS = range(4)
 """Rows of the array that `decide` returns."""
@@ -156,7 +156,7 @@ def decide(
     )
 
 
-@compiled
+@inlined
 def _choose(
     shared: Shared,
     request_state: FloatArray,

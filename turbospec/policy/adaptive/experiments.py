@@ -18,7 +18,7 @@ from turbospec.planning.objective import StepShape, catch_up_seconds, expected_g
 from turbospec.planning.offers import Offers
 from turbospec.planning.token_weights import weigh
 from turbospec.policy.adaptive.constants import Constants
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, inlined
 
 
 class Requests(NamedTuple):
@@ -80,7 +80,7 @@ class Experiment(NamedTuple):
     """In tokens; 0 where it costs more than it shows, -1 where better estimates would add no draft."""
 
 
-@compiled
+@inlined
 def estimate(
     models: Models, requests: Requests, offers: Offers, deviations: float, first: FloatArray, survival: FloatArray
 ) -> None:

@@ -27,7 +27,7 @@ from turbospec.models.step_cost import (
 from turbospec.policy.adaptive.appending import verified_appended
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.policy.adaptive.state import Server, Shared, appended_terms, drafter_terms, lookup_terms
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, inlined
 
 LOOKUP = Source.LOOKUP.value
 
@@ -58,7 +58,7 @@ class Measured(NamedTuple):
     """Tokens that the plan allowed the look-up to append."""
 
 
-@compiled
+@inlined
 def _learn_source(
     terms: Terms,
     drafts: VerifiedDrafts,
@@ -132,7 +132,7 @@ def learn(
     _learn_acceptance(shared, request_state, drafts, sources, appended, passes, measured, forgets)
 
 
-@compiled
+@inlined
 def _learn_budget(
     server: Server, measured: Measured, accepted_tokens: int, probe_share: float, constants: Constants
 ) -> None:
@@ -152,7 +152,7 @@ def _learn_budget(
     server.budget = min(max(server.budget, -server.budget_limit), server.budget_limit)
 
 
-@compiled
+@inlined
 def _learn_cost(cost: StepCost, measured: Measured, draft_rows: IntArray, constants: Constants) -> None:
     """Learn the step's time, and the mean time of steps that reused the plan before it."""
     x = np.zeros(SIZE)
@@ -172,7 +172,7 @@ def _learn_cost(cost: StepCost, measured: Measured, draft_rows: IntArray, consta
     learn_step(cost, x, measured.step_seconds, measured.draft_seconds, constants.drift, constants.surprise_weight)
 
 
-@compiled
+@inlined
 def _learn_acceptance(
     shared: Shared,
     request_state: FloatArray,

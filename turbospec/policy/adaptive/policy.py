@@ -122,18 +122,13 @@ class AdaptivePolicy:
             copied = 0 if view.lookup is None else int(lengths[planned[SOURCES] == LOOKUP].sum())
             lengths = planned[GATE_LIMITS]
             gate = PricedGate(state, rows, view, lengths, decoding + view.prefill_tokens + copied, price)
-        return StepPlan(
-            lengths,
-            tokens,
-            seconds,
-            f"{'experiment: ' if experiment else ''}drafts for {drafting} of {decoding} requests at {int(price)} tok/s",
-            gate=gate,
-            padded_length=padded,
-            probe=experiment,
-            valid_steps=valid_steps,
-            sources=None if view.lookup is None else planned[SOURCES],
-            append_limits=planned[APPEND_LIMITS] if allowed else None,
+        reason = (
+            f"{'experiment: ' if experiment else ''}drafts for {drafting} of {decoding} requests at {int(price)} tok/s"
         )
+        sources = None if view.lookup is None else planned[SOURCES]
+        added = planned[APPEND_LIMITS] if allowed else None
+        # Keyword arguments would take twice as long.
+        return StepPlan(lengths, tokens, seconds, reason, gate, padded, experiment, None, valid_steps, sources, added)
 
     def observe(self, outcome: StepOutcome) -> None:
         record = self._records.last(outcome.step)

@@ -16,7 +16,7 @@ from turbospec.models.latency import LatencyModel
 from turbospec.models.logistic import REQUEST_COLUMNS, SHARED_TERMS, SharedTerms, Terms, terms_of
 from turbospec.models.step_cost import STEP_COST, StepCost, initial_cost
 from turbospec.policy.adaptive.constants import Constants
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import inlined
 from turbospec.runtime.slots import RequestSlots
 
 TOKENS_PER_STEP = 0
@@ -119,19 +119,19 @@ class AdaptiveState:
         return rows, new
 
 
-@compiled
+@inlined
 def drafter_terms(shared: Shared, requests: FloatArray) -> Terms:
     """The drafter's acceptance model."""
     return terms_of(shared.drafter, requests[:, OF_DRAFTER:OF_LOOKUP])
 
 
-@compiled
+@inlined
 def lookup_terms(shared: Shared, requests: FloatArray) -> Terms:
     """The look-up's."""
     return terms_of(shared.lookup, requests[:, OF_LOOKUP:OF_APPENDED])
 
 
-@compiled
+@inlined
 def appended_terms(shared: Shared, requests: FloatArray) -> Terms:
     """That of tokens which the look-up appends."""
     return terms_of(shared.appended, requests[:, OF_APPENDED:])
