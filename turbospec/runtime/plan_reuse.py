@@ -16,8 +16,9 @@ There are two ways to reuse a plan:
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Set
+from collections.abc import Hashable, Iterable, Sequence, Set
 from dataclasses import replace
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -60,18 +61,22 @@ class RunningPlan(Generic[RequestId]):
 
     Args:
         plan: of the controller.
-        request_ids: the requests it was made for, in the plan's order; any hashable names.
+        request_ids: the requests it was made for, in the plan's order; any hashable names. They are kept.
     """
 
-    def __init__(self, plan: StepPlan, request_ids: Iterable[RequestId]) -> None:
-        self._planned = plan.draft_lengths
-        self._lengths = dict(zip(request_ids, plan.draft_lengths.tolist(), strict=True))
+    def __init__(self, plan: StepPlan, request_ids: Sequence[RequestId]) -> None:
+        self._planned, self._request_ids = plan.draft_lengths, request_ids
         self._usual: int | None = None
         """Median draft length, once a newly admitted request needs it."""
         self._joined = 0
-        self._least = 0.0 if self.drafts else (1.0 - MAX_CHANGED_SHARE) * len(self._lengths)
+        self._least = 0.0 if self.drafts else (1.0 - MAX_CHANGED_SHARE) * len(plan.draft_lengths)
         """Requests of a step without drafts below which too many have left."""
         self._steps_left = 1 if self.drafts else plan.valid_steps
+
+    @cached_property
+    def _lengths(self) -> dict[RequestId, int]:
+        """The draft length of each request. Most plans serve one step, which needs none of them."""
+        return dict(zip(self._request_ids, self._planned.tolist(), strict=True))
 
     def __contains__(self, request_id: object) -> bool:
         """Whether the plan was made for this request, or it has joined since."""
@@ -98,8 +103,10 @@ class RunningPlan(Generic[RequestId]):
         return self._joined + len(request_ids - self._lengths.keys()) <= MAX_CHANGED_SHARE * len(request_ids)
 
     def run(self, request_ids: Iterable[RequestId]) -> None:
-        """Count a step that runs on the plan. Its newly admitted requests become known, with the median length."""
+        """Count a step that runs on the plan. While more may, its newly admitted requests get the median length."""
         self._steps_left -= 1
+        if not self.valid:
+            return
         for request_id in request_ids:
             if request_id not in self._lengths:
                 self._lengths[request_id] = self._median()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 
@@ -16,15 +17,11 @@ READ = attrgetter(
     "num_computed_tokens",
     "num_tokens",
     "num_output_placeholders",
-    "num_prompt_tokens",
-    "max_tokens",
 )
-READ_COUNT = 5
-MOST_TOKENS = 2**31 - 1
-"""Bound on `max_tokens`, which a client may set to any integer; no model is as long."""
+READ_COUNT = 3
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(frozen=True)
 class ScheduledBatch:
     """One row per scheduled request, in vLLM's order."""
 
@@ -60,16 +57,15 @@ class ScheduledBatch:
             known: registers those that are new.
         """
         size = len(requests)
-        try:
-            values = np.fromiter(chain.from_iterable(map(READ, requests)), np.int64, size * READ_COUNT)
-        except OverflowError:
-            values = np.array([min(value, MOST_TOKENS) for request in requests for value in READ(request)], np.int64)
-        before, tokens, placeholders, prompt, max_tokens = values.reshape(size, READ_COUNT).T.copy()
+        values = np.fromiter(chain.from_iterable(map(READ, requests)), np.int64, size * READ_COUNT)
+        before, tokens, placeholders = values.reshape(size, READ_COUNT).T.copy()
         scheduled = np.fromiter(num_scheduled.values(), np.int64, size)
+        rows = known.rows(requests)
+        prompt = known.prompt[rows]
         return cls(
             requests=requests,
             names=list(num_scheduled),
-            rows=known.rows(requests),
+            rows=rows,
             scheduled=scheduled,
             before=before,
             computed=before + scheduled,
@@ -77,7 +73,7 @@ class ScheduledBatch:
             in_flight=placeholders > 0,
             output=tokens - prompt,
             prompt=prompt,
-            max_tokens=np.minimum(max_tokens, MOST_TOKENS),
+            max_tokens=known.max_tokens[rows],
         )
 
     @property
@@ -85,12 +81,12 @@ class ScheduledBatch:
         """Number of requests, n."""
         return len(self.rows)
 
-    @property
+    @cached_property
     def drafts(self) -> IntArray:
         """(n,) drafts that the step verifies."""
         return np.maximum(self.computed - self.tokens, 0)
 
-    @property
+    @cached_property
     def missing(self) -> IntArray:
         """(n,) prefill tokens left for later steps, also of requests that resume after a preemption."""
         return np.maximum(self.tokens - self.computed, 0)
@@ -100,7 +96,7 @@ class ScheduledBatch:
         """(n,) most tokens that are emitted until the step has ended, and are not known yet."""
         return self.computed + 1 - self.prompt - self.output
 
-    @property
+    @cached_property
     def prefill_tokens(self) -> int:
         """Prompt tokens that the step computes, also those that a preempted request computes again."""
         return int(self.scheduled[self.before < np.maximum(self.tokens - 1, self.prompt)].sum())

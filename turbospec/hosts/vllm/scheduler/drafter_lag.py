@@ -200,7 +200,7 @@ class DrafterLag:
         due_now = known.lacks_prompt[rows] & ~prompts & self.can_draft(rows)
         too_long = prompts & (known.lag_tokens[rows] + tokens + missing > self._max_lag)
         # A request of one token has no later step.
-        last = prompts & known.one_token[rows] & self._prefix_caching
+        last = prompts & (known.max_tokens[rows] <= 1) & self._prefix_caching
         return not (due_now | too_long | last).any()
 
     def _add_lag(self, rows: IntArray, tokens: IntArray) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -15,8 +17,22 @@ log = logging.getLogger("turbospec")
 
 MAX_DRAFT_ARG = "turbospec_max_draft"
 CLASS_ARG = "turbospec_class"
+MOST_TOKENS = 2**31 - 1
+"""Bound on `max_tokens`, which a client may set to any integer; no model is as long."""
+COLUMNS = (
+    "numbers",
+    "max_draft",
+    "class_ids",
+    "prompt",
+    "max_tokens",
+    "lag_tokens",
+    "lag_since",
+    "lacks_prompt",
+)
+"""Arrays of `KnownRequests`."""
 UNLIMITED = np.iinfo(np.int64).max
 """The draft length that a request allows which sets no limit."""
+NAME = attrgetter("request_id")
 LONGEST_SHOWN = 60
 """Characters of a client's value in a log line."""
 
@@ -67,8 +83,10 @@ class KnownRequests:
         self.max_draft = np.zeros(self.CAPACITY, np.int64)
         """Longest draft that the request allows."""
         self.class_ids = np.zeros(self.CAPACITY, np.int64)
-        self.one_token = np.zeros(self.CAPACITY, np.bool_)
-        """Whether the request asks for one token only."""
+        self.prompt = np.zeros(self.CAPACITY, np.int64)
+        """Prompt tokens."""
+        self.max_tokens = np.zeros(self.CAPACITY, np.int64)
+        """Most output tokens."""
         self.lag_tokens = np.zeros(self.CAPACITY, np.int64)
         """Drafter KV lag: consecutive tokens that the drafter's KV cache lacks. 0 in rows without a request."""
         self.lag_since = np.zeros(self.CAPACITY, np.int64)
@@ -84,8 +102,8 @@ class KnownRequests:
 
     def rows(self, requests: Sequence[VllmRequest]) -> IntArray:
         """(n,) rows of these requests; those not seen before get one."""
-        known = self._rows
-        rows = np.array([known.get(request.request_id, -1) for request in requests], np.int64)
+        # Without a Python loop: a batch may have a thousand requests.
+        rows = np.fromiter(map(self._rows.get, map(NAME, requests), repeat(-1)), np.int64, len(requests))
         for index in np.flatnonzero(rows < 0).tolist():
             rows[index] = self._register(requests[index])
         return rows
@@ -130,13 +148,13 @@ class KnownRequests:
         args = _arguments(request)
         self.max_draft[row] = self._max_draft(args)
         self.class_ids[row] = self._class_id(args)
-        self.one_token[row] = request.max_tokens <= 1
+        self.prompt[row], self.max_tokens[row] = request.num_prompt_tokens, min(request.max_tokens, MOST_TOKENS)
         self.lag_tokens[row], self.lag_since[row], self.lacks_prompt[row] = 0, 0, False
 
     def _grow(self) -> None:
         capacity = len(self.numbers)
         self._free = list(range(2 * capacity - 1, capacity - 1, -1))
-        for column in ("numbers", "max_draft", "class_ids", "one_token", "lag_tokens", "lag_since", "lacks_prompt"):
+        for column in COLUMNS:
             values = getattr(self, column)
             setattr(self, column, np.concatenate([values, np.zeros_like(values)]))
 

@@ -178,7 +178,7 @@ class _Adaptive(Scheduler):
         sampled: list[int] = []
         with self._measured():
             # Counted before vLLM cuts them where a request ends.
-            sampled = [len(tokens) for tokens in model_runner_output.sampled_token_ids]
+            sampled = list(map(len, model_runner_output.sampled_token_ids))
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         with self._measured():
             rows = model_runner_output.req_id_to_index

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -96,12 +96,12 @@ class Views:
         emitted = batch.output + batch.in_flight + running
         # A step in flight may end a request.
         left = np.maximum(batch.max_tokens - emitted - 1, 0)
-        prefilling = missing > 0
+        prefilling, prefill_tokens = missing > 0, min(int(missing.sum()), limits.max_batched_tokens)
         phase = np.where(prefilling, Phase.PREFILL, np.where(emitted > 0, Phase.DECODE, Phase.FIRST_DECODE))
         draft_limits = np.where(prefilling, 0, self.draft_limits(batch, left))
         if not self.drafts_fit(batch):
             draft_limits[:] = 0
-        view = StepView(
+        return StepView(
             step=step,
             now=time.monotonic(),
             request_ids=known.numbers[batch.rows],
@@ -116,20 +116,24 @@ class Views:
             waiting_requests=queue.requests,
             waiting_seconds=queue.waiting_seconds,
             admitted_requests=queue.admitted,
-            prefill_tokens=min(int(missing.sum()), limits.max_batched_tokens),
+            prefill_tokens=prefill_tokens,
             draft_before_emit=limits.first_tokens_wait,
             parallel_drafter=limits.parallel_drafter,
             batch_drafter=True,
             first_pass_every_step=self._lag is None and not limits.heads,
             drafter_always_prefills=self._lag is None or limits.prefix_caching,
             drafter_prefill_tokens=0 if self._lag is None else batch.prefill_tokens,
+            graph_lengths=() if prefill_tokens or queue.admitted else self._graph_lengths(batch),
             lookup=self._look_up(batch, prefilling, left),
         )
-        if limits.graphs and not view.prefill_pending:
-            paddable = self.paddable(batch)
-            lengths = tuple(length for length in limits.full_graphs(view.size) if length <= paddable)
-            view = replace(view, graph_lengths=lengths)
-        return view
+
+    def _graph_lengths(self, batch: ScheduledBatch) -> tuple[int, ...]:
+        """Draft lengths with a full CUDA graph for this batch, in a step without prefill."""
+        graphs = self._limits.full_graphs(batch.size)
+        if not graphs:
+            return ()
+        paddable = self.paddable(batch)
+        return tuple(length for length in graphs if length <= paddable)
 
     def drafts_fit(self, batch: ScheduledBatch) -> bool:
         """Whether vLLM drafts in this batch.

@@ -242,10 +242,10 @@ def test_what_vllm_gives_the_drafter_no_chance_to_see_is_missed() -> None:
 
 def test_a_prompt_that_others_may_share_goes_through_the_drafter_if_it_has_no_later_step() -> None:
     steps = Steps("ab", prefix_caching=True)
-    steps.known.one_token[steps.row("b")] = True
+    steps.known.max_tokens[steps.row("b")] = 1
     assert steps.step(prompts={"b": 20}) == DrafterOrders(0, 0)
     steps = Steps("ab")
-    steps.known.one_token[steps.row("b")] = True
+    steps.known.max_tokens[steps.row("b")] = 1
     assert steps.step(prompts={"b": 20}).skip
 
 
