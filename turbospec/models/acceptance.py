@@ -136,7 +136,7 @@ def fill_survival(
         limits: (n,) draft limits.
         deviations: standard deviations; the requests' own part of the variance is divided by n.
         first: (n,) a[i,1].
-        survival: (n, K) S[i,j]; 0 past a limit, and where it has fallen below 1 / `LEVELS`.
+        survival: (n, K) S[i,j], K at least 1; 0 past a limit, and where it has fallen below 1 / `LEVELS`.
     """
     n, depth, between_variance = len(rows), survival.shape[1], between_request_variance(terms)
     of_covariate = covariate_variance(terms)
