@@ -257,18 +257,34 @@ def learn(
         slope[0] += shared_term_weight * slope_variance * deviation * step
         gained = shared_term_weight * slope_variance * slope_variance * deviation * deviation * w * shrink
         slope[1] = min((slope_variance - gained) * (1.0 + shared_term_weight / memory), PRIOR_VARIANCE)
-    class_precision = shared_term_weight * w / (1.0 + w * (variance - class_variance))
-    class_mean += shared_term_weight * class_variance * step
-    _add_evidence(classes[class_id], class_mean, class_variance, class_precision, 1.0 - shared_term_weight / memory)
-    request_precision = w / (1.0 + w * (variance - request_variance))
-    request_mean += request_variance * step
-    _add_evidence(requests[row], request_mean, request_variance, request_precision, 1.0 - 1.0 / request_memory)
+    _learn_term(classes[class_id], class_mean, class_variance, w, variance, step, shared_term_weight, memory)
+    _learn_term(requests[row], request_mean, request_variance, w, variance, step, 1.0, request_memory)
 
 
 @inlined
-def _add_evidence(natural: FloatArray, mean: float, variance: float, gained: float, kept: float) -> None:
-    """Update a term in natural parameters: to a new mean, with the precision that was gained, then discounted."""
-    natural[0] = mean * (1.0 / variance + gained) * kept
+def _learn_term(
+    natural: FloatArray,
+    mean: float,
+    own_variance: float,
+    w: float,
+    variance: float,
+    step: float,
+    weight: float,
+    memory: float,
+) -> None:
+    """Update the term of a class or a request by one observation.
+
+    Args:
+        natural: (2 or more,) the term's natural parameters, updated in place.
+        mean, own_variance: of the term.
+        w, variance: p · (1 − p) and V of the observation.
+        step: (success − p) / (1 + w · V).
+        weight: of the observation.
+        memory: observations that the term remembers.
+    """
+    gained = weight * w / (1.0 + w * (variance - own_variance))
+    kept = 1.0 - weight / memory
+    natural[0] = (mean + weight * own_variance * step) * (1.0 / own_variance + gained) * kept
     natural[1] = (natural[1] + gained) * kept
 
 

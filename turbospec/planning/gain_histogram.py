@@ -198,7 +198,7 @@ def best_plan(
         if top == 0:
             if d == 0:
                 continue
-            break
+            break  # later rows are not filled
         highest = max(highest, top)
         added = 0.0
         for place in range(1, top + 1):

@@ -94,8 +94,8 @@ def compiled(function: Function) -> Function:
 def inlined(function: Function) -> Function:
     """Like `compiled`, and inlined into the compiled functions that call it.
 
-    For functions that take structs of arrays, and are small or have one caller. A call that is not inlined counts a
-    reference to each array, by an atomic operation: together a tenth of a decision.
+    For functions that take arrays, or structs of them, and are small or have few callers. A call that is not inlined
+    counts a reference to each array, by an atomic operation: together a tenth of a decision.
     """
     return _dispatcher(function, forceinline=True)
 

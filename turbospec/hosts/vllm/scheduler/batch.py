@@ -13,11 +13,7 @@ import numpy as np
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests, VllmRequest
 from turbospec.interface import BoolArray, IntArray
 
-READ = attrgetter(
-    "num_computed_tokens",
-    "num_tokens",
-    "num_output_placeholders",
-)
+READ = attrgetter("num_computed_tokens", "num_tokens", "num_output_placeholders")
 READ_COUNT = 3
 
 
@@ -81,7 +77,7 @@ class ScheduledBatch:
         """Number of requests, n."""
         return len(self.rows)
 
-    @cached_property
+    @property
     def drafts(self) -> IntArray:
         """(n,) drafts that the step verifies."""
         return np.maximum(self.computed - self.tokens, 0)

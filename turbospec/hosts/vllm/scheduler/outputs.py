@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
 
 from turbospec.hosts.vllm.scheduler.loop import Verified
-from turbospec.interface import IntArray
+from turbospec.hosts.vllm.scheduler.requests import NAME, values_by_name
 
-NAME, TOKENS = attrgetter("request_id"), attrgetter("new_token_ids")
+TOKENS = attrgetter("new_token_ids")
 
 
 class Scheduled(Protocol):
@@ -65,18 +64,13 @@ def verified(
     # Draft tokens that a grammar ruled out were not verified.
     for name, tokens in (scheduled.num_invalid_spec_tokens or {}).items():
         lengths[name] = lengths.get(name, 0) - tokens
-    indices = _values(rows, names, -1)
-    found = (indices >= 0) & (_values(scheduled.num_scheduled_tokens, names, -1) >= 0)
+    indices = values_by_name(rows, names, -1)
+    found = (indices >= 0) & (values_by_name(scheduled.num_scheduled_tokens, names, -1) >= 0)
     if not sampled:
         found[:] = False
     number = np.zeros(len(names), np.int64)
     number[found] = np.fromiter(sampled, np.int64, len(sampled))[indices[found]]
-    emitted, drafted = _values(sent, names, 0), _values(lengths, names, 0)
+    emitted, drafted = values_by_name(sent, names, 0), values_by_name(lengths, names, 0)
     found &= (number == 0) | (emitted > 0)
     accepted = np.minimum(np.maximum(number - 1, 0), drafted)
     return Verified(found, np.where(found, drafted, 0), np.where(found, accepted, 0), np.where(found, emitted, 0))
-
-
-def _values(by_name: Mapping[str, int], names: Sequence[str], missing: int) -> IntArray:
-    """(n,) a value for each name. Without a Python loop: a batch may have a thousand requests."""
-    return np.fromiter(map(by_name.get, names, repeat(missing)), np.int64, len(names))

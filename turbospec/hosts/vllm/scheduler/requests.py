@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, Protocol, cast
@@ -19,20 +19,10 @@ MAX_DRAFT_ARG = "turbospec_max_draft"
 CLASS_ARG = "turbospec_class"
 MOST_TOKENS = 2**31 - 1
 """Bound on `max_tokens`, which a client may set to any integer; no model is as long."""
-COLUMNS = (
-    "numbers",
-    "max_draft",
-    "class_ids",
-    "prompt",
-    "max_tokens",
-    "lag_tokens",
-    "lag_since",
-    "lacks_prompt",
-)
-"""Arrays of `KnownRequests`."""
 UNLIMITED = np.iinfo(np.int64).max
 """The draft length that a request allows which sets no limit."""
 NAME = attrgetter("request_id")
+"""Of a request, or of its `EngineCoreOutput`."""
 LONGEST_SHOWN = 60
 """Characters of a client's value in a log line."""
 
@@ -102,18 +92,15 @@ class KnownRequests:
 
     def rows(self, requests: Sequence[VllmRequest]) -> IntArray:
         """(n,) rows of these requests; those not seen before get one."""
-        # Without a Python loop: a batch may have a thousand requests.
-        rows = np.fromiter(map(self._rows.get, map(NAME, requests), repeat(-1)), np.int64, len(requests))
+        rows = values_by_name(self._rows, list(map(NAME, requests)), -1)
         for index in np.flatnonzero(rows < 0).tolist():
             rows[index] = self._register(requests[index])
         return rows
 
-    def rows_named(self, names: Iterable[str]) -> IntArray | None:
+    def rows_named(self, names: Collection[str]) -> IntArray | None:
         """(n,) rows of the requests of these names; None where one is not known, as after its id is used again."""
-        try:
-            return np.array([self._rows[name] for name in names], np.int64)
-        except KeyError:
-            return None
+        rows = values_by_name(self._rows, names, -1)
+        return None if (rows < 0).any() else rows
 
     def restart(self, request: VllmRequest) -> None:
         """Take note that a known request starts anew, after a preemption or with the next input of its session.
@@ -154,9 +141,10 @@ class KnownRequests:
     def _grow(self) -> None:
         capacity = len(self.numbers)
         self._free = list(range(2 * capacity - 1, capacity - 1, -1))
-        for column in COLUMNS:
-            values = getattr(self, column)
-            setattr(self, column, np.concatenate([values, np.zeros_like(values)]))
+        columns = [name for name, value in vars(self).items() if isinstance(value, np.ndarray)]
+        for name in columns:
+            values = getattr(self, name)
+            setattr(self, name, np.concatenate([values, np.zeros_like(values)]))
 
     def _max_draft(self, args: Mapping[str, Any]) -> int:
         value = args.get(MAX_DRAFT_ARG)
@@ -196,6 +184,11 @@ class KnownRequests:
         if argument not in self._complained:
             self._complained.add(argument)
             log.warning("%s: %s", argument, text)
+
+
+def values_by_name(values: Mapping[str, int], names: Collection[str], missing: int) -> IntArray:
+    """(n,) the value of each name, `missing` for one without. No Python loop: a batch may have a thousand requests."""
+    return np.fromiter(map(values.get, names, repeat(missing)), np.int64, len(names))
 
 
 def _arguments(request: VllmRequest) -> Mapping[str, Any]:
