@@ -25,23 +25,27 @@ def is_fixed(policy: str) -> bool:
     return fixed_length(policy) is not None
 
 
-def best_rival_of(rows: Sequence[Row], is_rival: Callable[[str], bool] = is_fixed) -> BestRival | None:
-    """Adaptive's tokens/s against the best rival in a configuration; None without rivals or without two rounds."""
-    own = row_of(rows, ADAPTIVE)
+def best_rival_of(
+    rows: Sequence[Row], is_rival: Callable[[str], bool] = is_fixed, policy: str = ADAPTIVE
+) -> BestRival | None:
+    """A policy's tokens/s against the best rival in a configuration; None without rivals or without two rounds."""
+    own = row_of(rows, policy)
     rivals = {row["policy"]: rounds_of(row) for row in rows if is_rival(row["policy"])}
     if own is None or not rivals or own["rounds"] < MIN_ROUNDS:
         return None
     return best_rival(rounds_of(own), rivals)
 
 
-def best_rival_line(rows: Sequence[Row], what: str, is_rival: Callable[[str], bool] = is_fixed) -> str | None:
-    """A configuration's best rival and how adaptive compares with it; None where there is nothing to compare."""
-    compared = best_rival_of([row for row in rows if row["emit"] != "after_draft"], is_rival)
+def best_rival_line(
+    rows: Sequence[Row], what: str, is_rival: Callable[[str], bool] = is_fixed, policy: str = ADAPTIVE
+) -> str | None:
+    """A configuration's best rival and how a policy compares with it; None where there is nothing to compare."""
+    compared = best_rival_of([row for row in rows if row["emit"] != "after_draft"], is_rival, policy)
     if compared is None:
         return None
     ratio = median_ratio(compared.ratios)
     names = " or ".join(dict.fromkeys(compared.rivals))
-    return f"adaptive: {ratio.value:.3f}× the tokens/s of {what}, {names} [{ratio.low:.3f}, {ratio.high:.3f}]"
+    return f"{policy}: {ratio.value:.3f}× the tokens/s of {what}, {names} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
 def never_matching(by_configuration: Rows) -> Rows:

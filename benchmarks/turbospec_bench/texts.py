@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -40,6 +40,12 @@ class Shape:
         # Where requests differ, the slowest run alone at the end; with more requests that is a smaller share.
         rounds = 3 if configuration.workload == "mixed" else 2
         return cls(max(4, rounds * busy), output_tokens)
+
+
+def answered_kinds(configurations: Iterable[Configuration]) -> list[str]:
+    """The workloads with answers among those of the configurations."""
+    workloads = {configuration.workload for configuration in configurations}
+    return [kind for kind in ANSWERED_KINDS if kind in workloads]
 
 
 def read_texts(path: Path) -> Sequence[str]:

@@ -12,6 +12,7 @@ from turbospec.errors import UserError
 Emit = Literal["before_draft", "after_draft"]
 
 AFTER_DRAFT_SUFFIX = ":after_draft"
+LOOKUP_SUFFIX = "+ngram"
 TRANSFORMERS_PREFIX = "transformers-"
 
 
@@ -23,6 +24,8 @@ class Variant:
     """Stem or path of a policy file, or a name that begins with `transformers-`."""
     emit: Emit | None = "before_draft"
     """Whether the embedded engine emits a step's tokens before or after drafting; None for other engines."""
+    lookup: bool = False
+    """Whether vLLM offers a look-up beside the drafter."""
 
     @classmethod
     def parse(cls, text: str) -> Variant:
@@ -33,8 +36,8 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """What result rows call the policy: its file's name without folder and ending."""
-        return Path(self.policy).stem
+        """What result rows call the policy: its file's name without folder and ending, `+ngram` with a look-up."""
+        return Path(self.policy).stem + (LOOKUP_SUFFIX if self.lookup else "")
 
     @property
     def is_transformers(self) -> bool:

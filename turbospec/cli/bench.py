@@ -37,7 +37,7 @@ from turbospec_bench.other_processes import (
     other_cores_now,
     threads_from_environment,
 )
-from turbospec_bench.texts import ANSWERED_KINDS, TEXT_KINDS, Shape
+from turbospec_bench.texts import TEXT_KINDS, Shape, answered_kinds
 from turbospec_bench.trace_folder import TraceFolder
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def bench(
     rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
     given = None if profile is None else Profile.load(profile)
     resumed = None if resume is None else Results.load(resume)
-    answered = [kind for kind in ANSWERED_KINDS if any(kind == each.workload for each in configurations)]
+    answered = answered_kinds(configurations)
     texts = [workloads / f"{kind}.jsonl" for kind in (*TEXT_KINDS, *answered)]
     outputs = Outputs.check(json, report, pictures, traces, resumed, (profile, *policies, *texts))
     folder = None if traces is None else TraceFolder(traces)

@@ -33,7 +33,7 @@ from turbospec.files.writing import check_folder
 from turbospec.policy import find_policy
 from turbospec_bench.configuration import Configuration
 from turbospec_bench.matrix import MAX_ROUNDS
-from turbospec_bench.texts import TEXT_KINDS
+from turbospec_bench.texts import TEXT_KINDS, answered_kinds
 
 if TYPE_CHECKING:
     from turbospec_bench.results import Results
@@ -46,7 +46,9 @@ TABLES = "vllm_tables"
 
 
 def bench_vllm(
-    workload: Annotated[list[str] | None, typer.Option(help="text or random; repeat for several.")] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="text, edit, records or random; repeat for several.")
+    ] = None,
     drafter: Annotated[
         list[str] | None,
         typer.Option(help="good, weak, mismatched, eagle3, eagle3-untrained, peagle, dflash or n-gram."),
@@ -54,7 +56,10 @@ def bench_vllm(
     concurrency: Annotated[list[int] | None, typer.Option(help="Requests in flight.")] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="vLLM's own static-K and vllm-table, or name or file of a policy of TurboSpec."),
+        typer.Option(
+            help="vLLM's own static-K, ngram-K (its look-up) and vllm-table, or name or file of a policy of TurboSpec; "
+            "NAME+ngram offers it a look-up beside the drafter."
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, max=MAX_ROUNDS, help="Counted rounds of a configuration.")] = ROUNDS,
     seed: Seed = 0,
@@ -86,18 +91,20 @@ def bench_vllm(
     from turbospec_bench.vllm.fleet import Fleet
     from turbospec_bench.vllm.launch import Launches
     from turbospec_bench.vllm.loads import LoadSource, load_tokenizer, shape_of
-    from turbospec_bench.vllm.matrix import NAMED_PAIRS, PAIRS, is_turbospec, variants_of
+    from turbospec_bench.vllm.matrix import NAMED_PAIRS, PAIRS, check_lookups, is_turbospec, variants_of
     from turbospec_bench.vllm.session import VllmSession, runs_of
 
     configurations = select_configurations(
         workload or (), drafter or (), concurrency or (), pairings=PAIRS, named=NAMED_PAIRS
     )
     variants = variants_of(policy or ())
+    check_lookups(configurations, variants)
     command = _command(vllm)
     launches = Launches(models, dtype, max(configuration.concurrency or 1 for configuration in configurations))
     meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": installed_vllm()} | surroundings()
     resumed = None if resume is None else Results.load(resume)
-    texts = [workloads / f"{kind}.jsonl" for kind in TEXT_KINDS]
+    answered = answered_kinds(configurations)
+    texts = [workloads / f"{kind}.jsonl" for kind in (*TEXT_KINDS, *answered)]
     policies = [find_policy(variant.policy) for variant in variants if is_turbospec(variant)]
     outputs = Outputs.check(json, report, pictures, None, resumed, (*policies, *texts))
     logs = outputs.results.parent / f"{outputs.results.stem}-logs"
@@ -112,7 +119,7 @@ def bench_vllm(
         if (remark := shared_machine(other_cores_now())) is not None:
             shown.remark(remark)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="turbospec-bench-")))
-        source = LoadSource(workloads, tokenizer, scratch, seed)
+        source = LoadSource(workloads, tokenizer, scratch, seed, answered)
         fleet = stack.enter_context(Fleet(command, logs))
         # Ends before the servers do: they wait for requests that are still open.
         client = stack.enter_context(BenchClient(logs / "client.log"))
@@ -147,9 +154,8 @@ def _play(
     shown: BenchProgress,
 ) -> None:
     """Play the configurations that the results lack, drafter by drafter."""
-    from turbospec_bench.comparisons import best_rival_line
     from turbospec_bench.vllm.session import runs_of
-    from turbospec_bench.vllm.targets import is_other
+    from turbospec_bench.vllm.targets import best_other_lines
 
     drafters = [configuration.drafter for configuration in configurations]
     missing = {
@@ -171,7 +177,7 @@ def _play(
         for configuration in own:
             numbers = missing[configuration]
             results.collect(configuration, variants, session.play(configuration, variants, numbers, shown.on_run))
-            show_configuration(results, configuration, lambda rows: best_rival_line(rows, "the best other", is_other))
+            show_configuration(results, configuration, best_other_lines)
 
 
 def _command(words: str) -> list[str]:

@@ -18,8 +18,8 @@ from turbospec_bench.vllm.matrix import is_turbospec
 from turbospec_bench.vllm.server import Server
 
 IDLE_SECONDS = 1.2
-"""Wait before a run: vLLM's workers busy-wait for a second after their last work (`SpinCondition`), and on CPUs the
-workers of all servers are bound to the same core."""
+"""Wait after a run: vLLM's workers busy-wait for a second after their last work (`SpinCondition`), and on CPUs the
+workers of all servers are bound to the same core. TurboSpec's metrics then cover the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Bench:
     """Folder for the result files of `vllm bench serve`."""
 
     def serve(self, server: Server, load: VllmLoad) -> dict[str, Any]:
-        """Wait until all servers are idle, run `vllm bench serve`, and return its result file.
+        """Run `vllm bench serve`, wait until all servers are idle, and return its result file.
 
         Raises:
             UserError: the server ended, the run failed, its result is broken, or not all of its requests were served.
@@ -43,8 +43,8 @@ class Bench:
         path.unlink(missing_ok=True)
         arguments = ("--backend", "vllm", "--base-url", server.url, "--model", self.model, "--disable-tqdm")
         where = ("--result-dir", str(self.scratch), "--result-filename", path.name)
-        time.sleep(IDLE_SECONDS)
         self.client.run((*arguments, *load.arguments, *OPTIONS, *where), server.check)
+        time.sleep(IDLE_SECONDS)
         document = read_result(path)
         if document["completed"] != load.requests:
             server.check()

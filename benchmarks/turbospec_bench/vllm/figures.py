@@ -84,12 +84,13 @@ def bench_figures(document: Mapping[str, Any]) -> dict[str, float]:
 def host_share(before: str, after: str) -> dict[str, float]:
     """TurboSpec's share of the steps' duration between two readings of a server's `/metrics`; empty without TurboSpec.
 
-    Each reading is a consistent snapshot, up to a second old.
+    Each reading is a consistent snapshot, up to a second old. The share is not a number where both are the same one.
     """
     then, now = _host_seconds(before), _host_seconds(after)
-    if now["engine"] <= then["engine"]:
+    if not now["engine"]:
         return {}
-    return {"controller_time_share": (now["host"] - then["host"]) / (now["engine"] - then["engine"])}
+    seconds = now["engine"] - then["engine"]
+    return {"controller_time_share": (now["host"] - then["host"]) / seconds if seconds > 0 else math.nan}
 
 
 def _host_seconds(metrics: str) -> dict[str, float]:

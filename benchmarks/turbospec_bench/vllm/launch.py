@@ -10,8 +10,8 @@ from pathlib import Path
 from turbospec_bench.matrix import TARGET
 from turbospec_bench.policy_names import OFF, fixed_length
 from turbospec_bench.variant import Variant
-from turbospec_bench.vllm.matrix import BATCH_TABLE
-from turbospec_bench.vllm.speculation import MAX_DRAFT, Lengths, speculative_config
+from turbospec_bench.vllm.matrix import BATCH_TABLE, own_lookup_length
+from turbospec_bench.vllm.speculation import MAX_DRAFT, NGRAM, Lengths, speculative_config
 
 MAX_MODEL_LEN = 512
 KV_CACHE_BYTES_A_REQUEST = 12 * 2**20
@@ -65,7 +65,11 @@ class Launches:
             config = speculative_config(drafter, self.models, longest, lengths)
         elif length := fixed_length(variant.policy):
             config = speculative_config(drafter, self.models, length)
+        elif length := own_lookup_length(variant.policy):
+            config = speculative_config(NGRAM, self.models, length)
         else:
             config = speculative_config(drafter, self.models, MAX_DRAFT)
             environment["TURBOSPEC_POLICY"] = variant.policy
+            if variant.lookup:
+                environment["TURBOSPEC_LOOKUP"] = "ngram"
         return Launch(name, (*common, "--speculative-config", json.dumps(config)), environment)

@@ -3,14 +3,16 @@
 Requests are greedy, so that all variants generate the same text. They ignore the end-of-text token; each has its own
 number of output tokens.
 
-`text`    beginnings of held-out code and prose, half and half, in shuffled order.
-`random`  vLLM's own random tokens.
+`text`             beginnings of held-out code and prose, half and half, in shuffled order.
+`edit`, `records`  held-out records' whole prompts. Their answers are the target's own: vLLM forces no answer.
+`random`           vLLM's own random tokens.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,8 +22,8 @@ from transformers import AutoTokenizer
 
 from turbospec.errors import UserError
 from turbospec_bench.configuration import Configuration
-from turbospec_bench.texts import PROMPT_TOKENS, TEXT_KINDS, Shape, read_texts
-from turbospec_bench.vllm.matrix import TEXT
+from turbospec_bench.texts import ANSWERED_PROMPT_TOKENS, PROMPT_TOKENS, TEXT_KINDS, Shape, read_answered, read_texts
+from turbospec_bench.vllm.matrix import RANDOM, TEXT
 
 LENGTH_VARIATION = 0.25
 """Largest relative deviation of output lengths from their mean; of random prompts too."""
@@ -64,13 +66,19 @@ class VllmLoad:
 class LoadSource:
     """Draws loads; those of text come from `code.jsonl` and `prose.jsonl`.
 
+    Args:
+        scratch: a folder for datasets.
+        answered: stems of the files with answers that are drawn from too; no other is read.
+
     Raises:
         UserError: a file is missing or is not what it should be.
     """
 
-    def __init__(self, workloads: Path, tokenizer: Tokenizer, scratch: Path, seed: int) -> None:
-        """`scratch` is a folder for datasets."""
-        self._texts = [read_texts(workloads / f"{kind}.jsonl") for kind in TEXT_KINDS]
+    def __init__(
+        self, workloads: Path, tokenizer: Tokenizer, scratch: Path, seed: int, answered: Collection[str] = ()
+    ) -> None:
+        self._texts = {kind: read_texts(workloads / f"{kind}.jsonl") for kind in TEXT_KINDS}
+        self._texts |= {kind: [text for text, _ in read_answered(workloads / f"{kind}.jsonl")] for kind in answered}
         self._tokenizer = tokenizer
         self._scratch = scratch
         self._seed = seed
@@ -79,7 +87,8 @@ class LoadSource:
         """The load of a configuration's round; 0 is the first uncounted round. The same for every variant."""
         rng = np.random.default_rng((self._seed, zlib.crc32(configuration.name.encode()), number))
         shape = shape_of(configuration)
-        dataset = self._text(shape, rng) if configuration.workload == TEXT else _random(shape, int(rng.integers(2**31)))
+        workload = configuration.workload
+        dataset = _random(shape, int(rng.integers(2**31))) if workload == RANDOM else self._text(workload, shape, rng)
         return VllmLoad(
             shape.requests,
             (
@@ -91,13 +100,16 @@ class LoadSource:
             ),
         )
 
-    def _text(self, shape: Shape, rng: np.random.Generator) -> tuple[str, ...]:
+    def _text(self, workload: str, shape: Shape, rng: np.random.Generator) -> tuple[str, ...]:
         least, most = (round(shape.output_tokens * (1 + sign * LENGTH_VARIATION)) for sign in (-1, 1))
+        kinds = TEXT_KINDS if workload == TEXT else (workload,)
         lines: list[str] = []
-        for kind in rng.permutation(np.arange(shape.requests) % len(self._texts)):
-            texts = self._texts[kind]
+        for kind in rng.permutation(np.arange(shape.requests) % len(kinds)):
+            texts = self._texts[kinds[kind]]
             tokens = self._tokenizer.encode(texts[int(rng.integers(len(texts)))], add_special_tokens=False)
-            prompt = self._tokenizer.decode(tokens[: int(rng.integers(PROMPT_TOKENS[0], PROMPT_TOKENS[1] + 1))])
+            if workload == TEXT:
+                tokens = tokens[: int(rng.integers(PROMPT_TOKENS[0], PROMPT_TOKENS[1] + 1))]
+            prompt = self._tokenizer.decode(tokens[-ANSWERED_PROMPT_TOKENS:])
             lines.append(json.dumps({"prompt": prompt, "output_tokens": int(rng.integers(least, most + 1))}) + "\n")
         path = self._scratch / "requests.jsonl"
         path.write_text("".join(lines), encoding="utf-8")

@@ -9,6 +9,7 @@ from typing import Any
 MAX_DRAFT = 15
 """Longest draft under TurboSpec."""
 
+NGRAM = "n-gram"
 DRAFTERS = {
     "good": ("draft_model", "drafter"),
     "weak": ("draft_model", "drafter-weak"),
@@ -17,7 +18,7 @@ DRAFTERS = {
     "eagle3-untrained": ("eagle3", "eagle3-untrained"),
     "peagle": ("eagle3", "peagle"),
     "dflash": ("dflash", "dflash"),
-    "n-gram": ("ngram", None),
+    NGRAM: ("ngram", None),
 }
 """Method and folder of each drafter."""
 ONE_PASS = ("peagle", "dflash")

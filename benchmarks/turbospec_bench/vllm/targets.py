@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turbospec_bench.comparisons import NEVER_MATCHING, Rows, never_matching, overall, ratios_to
+from turbospec_bench.comparisons import NEVER_MATCHING, Rows, best_rival_line, never_matching, overall, ratios_to
 from turbospec_bench.configuration import Row, by_configuration
 from turbospec_bench.policy_names import ADAPTIVE, OFF
 from turbospec_bench.targets import Verdict, above_1, at_least, at_least_best_rival, at_most, controller_share
+from turbospec_bench.variant import LOOKUP_SUFFIX
+
+OUR_OWN = (ADAPTIVE, ADAPTIVE + LOOKUP_SUFFIX)
 
 OFF_NEVER_MATCHING = 0.97
 FIRST_TOKEN_LIMIT = 1.10
@@ -30,7 +33,13 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
 
 
 def is_other(policy: str) -> bool:
-    return policy != ADAPTIVE
+    return policy not in OUR_OWN
+
+
+def best_other_lines(rows: Sequence[Row]) -> str | None:
+    """How `adaptive` compares with the best other, without and with a look-up; None where nothing can be compared."""
+    lines = (best_rival_line(rows, "the best other", is_other, policy) for policy in OUR_OWN)
+    return "\n".join(line for line in lines if line is not None) or None
 
 
 def _every_other_overall(configurations: Rows) -> Verdict:

@@ -138,7 +138,7 @@ def test_requests_that_fail_end_the_run(arguments: list[str], monkeypatch: pytes
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        (["--workload", "code"], "no workload 'code'; there are text, random"),
+        (["--workload", "code"], "no workload 'code'; there are text, random, edit, records"),
         (["--drafter", "best"], "no drafter 'best'; there are good, weak, mismatched, eagle3"),
         (["--policy", "adaptiv"], "did you mean `adaptive`"),
         (["--vllm", "absent serve"], "--vllm absent serve: there is no such command"),

@@ -51,6 +51,27 @@ def test_a_table_goes_up_to_its_longest_draft(lengths: list[tuple[int, int, int]
     assert made["num_speculative_tokens_per_batch_size"] == [[*line] for line in lengths]
 
 
+def test_vllms_own_lookup_takes_the_drafters_place() -> None:
+    launch = LAUNCHES.of("eagle3", Variant("ngram-5", None))
+
+    assert config(launch) == {
+        "method": "ngram",
+        "num_speculative_tokens": 5,
+        "prompt_lookup_min": 2,
+        "prompt_lookup_max": 4,
+    }
+    assert launch.environment == {}
+    assert launch.name == "eagle3-ngram-5"
+
+
+def test_a_lookup_beside_the_drafter_is_a_setting_of_turbospec() -> None:
+    alone, beside = (LAUNCHES.of("eagle3", Variant("adaptive", None, lookup=lookup)) for lookup in (False, True))
+
+    assert beside.environment == {**alone.environment, "TURBOSPEC_LOOKUP": "ngram"}
+    assert beside.arguments == alone.arguments
+    assert (alone.name, beside.name) == ("eagle3-adaptive", "eagle3-adaptive+ngram")
+
+
 def test_a_policy_is_named_in_the_environment(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("version: 1\npolicy: adaptive\n")
     launch = LAUNCHES.of("weak", Variant(str(tmp_path / "mine.yaml"), None))

@@ -7,6 +7,7 @@ import pytest
 
 from turbospec import UserError
 from turbospec_bench.configuration import Configuration
+from turbospec_bench.texts import ANSWERED_PROMPT_TOKENS
 from turbospec_bench.vllm.loads import LoadSource, VllmLoad, load_tokenizer, shape_of
 
 CONFIGURATION = Configuration("text", "good", 8)
@@ -52,6 +53,21 @@ def test_a_round_is_always_the_same_and_no_two_are(source: LoadSource) -> None:
     assert first == again
     assert first != second
     assert first[:5] != other[:5]
+
+
+def test_answered_prompts_are_whole_and_keep_their_end(tiny: Path, tmp_path: Path) -> None:
+    short, long = "a = 1 " * 3, "b = 2 " * 100
+    for kind in ("code", "prose", "edit"):
+        lines = [json.dumps({"text": text, "answer": "an answer"}) for text in (short, long)]
+        (tmp_path / f"{kind}.jsonl").write_text("\n".join(lines))
+    tokenizer = load_tokenizer(str(tiny / "models" / "target"))
+    source = LoadSource(tmp_path, tokenizer, tmp_path, seed=3, answered=["edit"])
+
+    drawn = requests(source.draw(Configuration("edit", "eagle3", 8), 0))
+
+    expected = {tokenizer.decode(tokenizer.encode(text)[-ANSWERED_PROMPT_TOKENS:]) for text in (short, long)}
+    assert {request["prompt"] for request in drawn} == expected
+    assert len(drawn) == shape_of(CONFIGURATION).requests
 
 
 def test_random_requests_are_vllms_own(source: LoadSource) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from turbospec import UserError
+from turbospec_bench.configuration import Configuration
 from turbospec_bench.matrix import select_configurations
-from turbospec_bench.vllm.matrix import PAIRS, is_turbospec, variants_of, with_tuning
+from turbospec_bench.vllm.matrix import NAMED_PAIRS, PAIRS, check_lookups, is_turbospec, variants_of, with_tuning
 
 
 def names(policies: list[str]) -> list[str]:
@@ -36,12 +37,42 @@ def test_a_table_needs_the_fixed_lengths_to_be_tuned_from() -> None:
     assert with_tuning(variants_of(["adaptive"])) == variants_of(["adaptive"])
 
 
+def test_repeating_text_is_measured_only_where_it_is_named() -> None:
+    chosen = select_configurations(["records"], (), [1], pairings=PAIRS, named=NAMED_PAIRS)
+
+    assert [configuration.drafter for configuration in chosen] == ["eagle3", "n-gram"]
+    assert select_configurations((), ["eagle3"], [1], pairings=PAIRS, named=NAMED_PAIRS) == (
+        Configuration("text", "eagle3", 1),
+    )
+
+
+def test_a_policy_competes_with_a_lookup_beside_the_drafter_and_without(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("version: 1\npolicy: adaptive\n")
+
+    variants = variants_of(["adaptive", "adaptive+ngram", str(mine), f"{mine}+ngram", "ngram-5"])
+
+    assert [variant.name for variant in variants] == [
+        *("off", "adaptive", "adaptive+ngram", "mine", "mine+ngram", "ngram-5")
+    ]
+    assert [variant.lookup for variant in variants] == [False, False, True, False, True, False]
+    assert [variant.name for variant in variants if not is_turbospec(variant)] == ["off", "ngram-5"]
+    check_lookups([Configuration("text", "eagle3", 1)], variants)
+    with pytest.raises(UserError, match=r"'adaptive\+ngram' needs a drafter beside the look-up; .* --drafter"):
+        check_lookups([Configuration("text", name, 1) for name in ("eagle3", "n-gram")], variants)
+
+
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
         ("adaptiv", "did you mean `adaptive`"),
         ("absent.yaml", "no such policy file"),
         ("static-0", "that is `off`"),
+        ("ngram-0", "that is `off`"),
+        ("ngram-three", "no policy is called"),
+        ("static-3+ngram", "only policies of TurboSpec"),
+        ("vllm-table+ngram", "only policies of TurboSpec"),
+        ("adaptive+suffix", "no policy is called"),
         ("adaptive:after_draft", "no policy is called"),
     ],
 )

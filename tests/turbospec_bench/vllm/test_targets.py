@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from turbospec_bench.comparisons import best_rival_line
 from turbospec_bench.configuration import Configuration
 from turbospec_bench.contender import Run
 from turbospec_bench.results import RATIOS, Results
 from turbospec_bench.targets import Verdict
 from turbospec_bench.variant import Variant
-from turbospec_bench.vllm.targets import is_other, judge
+from turbospec_bench.vllm.targets import best_other_lines, judge
 
 TENS = dict.fromkeys(RATIOS, 10.0)
 ALONE, BUSY = Configuration("text", "good", 1), Configuration("text", "good", 32)
@@ -62,7 +61,7 @@ def test_the_best_of_the_others_may_be_any_of_them() -> None:
     assert judged["best other"].met is False
     assert "text/good/c32" in judged["best other"].figures
     assert judged["overall"].met is True
-    line = best_rival_line(rows((BUSY, tokens(adaptive=11))).rows, "the best other", is_other)
+    line = best_other_lines(rows((BUSY, tokens(adaptive=11))).rows)
     assert line == "adaptive: 0.917× the tokens/s of the best other, vllm-table [0.917, 0.917]"
 
 
@@ -92,4 +91,16 @@ def test_the_controller_takes_a_hundredth_at_most() -> None:
 def test_what_was_not_measured_is_not_judged() -> None:
     assert all(verdict.met is None for verdict in verdicts((ALONE, tokens())).values())
     assert verdicts((ALONE, tokens(adaptive=12)), rounds=1)["best other"].met is None
-    assert best_rival_line(rows((ALONE, tokens())).rows, "the best other", is_other) is None
+    assert best_other_lines(rows((ALONE, tokens())).rows) is None
+
+
+def test_with_a_lookup_and_without_it_is_no_rival_of_itself() -> None:
+    both = tokens(adaptive=11) | {"adaptive+ngram": {"output_throughput": 15.0}}
+
+    lines = best_other_lines(rows((BUSY, both)).rows)
+
+    assert lines is not None
+    assert [line.split(" [")[0] for line in lines.split("\n")] == [
+        "adaptive: 0.917× the tokens/s of the best other, vllm-table",
+        "adaptive+ngram: 1.250× the tokens/s of the best other, vllm-table",
+    ]
