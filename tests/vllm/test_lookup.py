@@ -18,12 +18,14 @@ from tests.vllm.test_generate import (
     EAGLE3,
     MAX_DRAFT,
     MODELS,
+    PEAGLE,
     PROMPTS,
     Generated,
     generate,
 )
 
 NUM_PROMPTS, PROMPT_TOKENS, NEW_TOKENS = -(-PROMPTS // 2), 140, 64
+DFLASH = EAGLE3 | {"method": "dflash", "model": str(MODELS / "dflash")}
 SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 1, MAX_DRAFT]]}
 ENGINES = [
     pytest.param({}, False, id="V1, sync"),
@@ -36,6 +38,9 @@ ASYNC = [engine for engine in ENGINES if engine.values[1]]
 RANDOM_SOURCES = [
     *(pytest.param(DRAFT_MODEL, *engine.values, id=f"draft model, {engine.id}") for engine in ENGINES),
     *(pytest.param(EAGLE3, *engine.values, id=f"EAGLE-3, {engine.id}") for engine in ASYNC),
+    pytest.param(PEAGLE, {}, True, id="P-EAGLE, V1, async"),
+    pytest.param(DFLASH, {}, False, id="DFlash, V1, sync"),
+    pytest.param(DFLASH, V2, True, id="DFlash, V2, async"),
 ]
 
 
