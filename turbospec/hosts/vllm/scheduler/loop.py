@@ -12,7 +12,7 @@ the output of step t + 1. Under async scheduling step t + 1 is scheduled before 
 While a sync scheduler decides, its workers are idle. The loop therefore reports outcomes and makes the next plan
 while the workers run a step (`settle`, `plan_ahead`), and the plan is fitted to the step when that is scheduled. Steps
 without drafts may reuse a plan and then have no view, plan or outcome of their own (`turbospec.runtime.plan_reuse`).
-With a look-up neither is done: what it finds depends on the last tokens.
+With a look-up they may not: it may find something in any step.
 
 A step's time starts when the step before returned its tokens, or when the engine turned to it after a pause, and ends
 when it returns its own. While requests run that is the time from output to output: what a step adds to the run, whether
@@ -90,6 +90,25 @@ class _Plan:
     """(n,) of a `StepPlan`."""
     padded_length: int
     reuse: RunningPlan[str]
+
+    def looked_up(self, names: Sequence[str]) -> IntArray:
+        """(m,) draft lengths of the look-up for m requests, here or not, in any order; 0 for those that are not."""
+        if not self.lookup_lengths.any():
+            return np.zeros(len(names), np.int64)
+        known = dict(zip(self.names, self.lookup_lengths.tolist(), strict=True))
+        return np.array([known.get(name, 0) for name in names], np.int64)
+
+    def lengths_of(self, names: Sequence[str]) -> IntArray:
+        """(m,) draft lengths of the drafter for m requests, here or not, in any order; without padding.
+
+        A request that is not here gets the median of all, and none where a look-up drafts: whether it would find
+        something for that request is not known.
+        """
+        lengths = np.array(self.reuse.lengths(names), np.int64)
+        if self.lookup_lengths.any():
+            known = np.fromiter(map(self.reuse.__contains__, names), np.bool_, len(names))
+            lengths[~known | (self.looked_up(names) > 0)] = 0
+        return lengths
 
 
 @dataclass(slots=True)
@@ -238,9 +257,8 @@ class VllmLoop:
         elif orders is not None and self.limits.late_drafts and drafts:
             step.late = orders.late = bool(batch.brings_first_token.any())
         self._steps[step.number] = step
-        if plan is None or self.lookups is None:
-            return Planned(lengths, np.zeros(batch.size, np.int64), orders)
-        return Planned(lengths, plan.lookup_lengths, orders)
+        looked_up = np.zeros(batch.size, np.int64) if plan is None else plan.looked_up(batch.names)
+        return Planned(lengths, looked_up, orders)
 
     def plan_ahead(self, requests: Sequence[VllmRequest], queue: Queue) -> None:
         """Plan the step after the one that runs, from what is known while it runs.
@@ -251,11 +269,17 @@ class VllmLoop:
             requests: of the step that runs, with its tokens counted as computed.
             queue: waiting requests.
         """
-        if self.lookups is not None or (self._running is not None and self._running.valid):
+        if self._running is not None and self._running.valid:
             return
         if not requests or any(request.num_computed_tokens < request.num_prompt_tokens for request in requests):
             return
-        tokens = dict.fromkeys((request.request_id for request in requests), 1)
+        names = [request.request_id for request in requests]
+        step = self._steps.get(self.newest)
+        tokens = dict.fromkeys(names, 1)
+        if step is not None and step.plan is not None:
+            # The step verifies what the one that runs drafts.
+            drafts = np.maximum(step.plan.reuse.lengths(names), step.plan.padded_length)
+            tokens = dict(zip(names, (1 + drafts).tolist(), strict=True))
         batch = ScheduledBatch.of(requests, tokens, self.known)
         self._ahead, _ = self._ask(self._views.of_step(self._next_step, batch, queue, running=1), batch.names)
 
@@ -357,7 +381,7 @@ class VllmLoop:
     def _unpadded(self, plan: _Plan, batch: ScheduledBatch) -> IntArray:
         """Draft lengths of a plan in a step that replays no full CUDA graph."""
         limits = self._views.draft_limits(batch, batch.max_tokens - batch.output - 1)
-        return np.minimum(np.array(plan.reuse.lengths(batch.names), np.int64), limits)
+        return np.minimum(plan.lengths_of(batch.names), limits)
 
     def _may_catch_up(self, lag: DrafterLag) -> bool:
         """Whether requests may catch up that do not draft yet."""

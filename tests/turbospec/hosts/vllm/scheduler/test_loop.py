@@ -777,12 +777,43 @@ def test_drafts_of_a_look_up_are_not_the_drafters() -> None:
     assert len(outcome.draft_rows) == 0, "no pass of the drafter"
 
 
-def test_with_a_look_up_every_step_is_planned_when_it_is_scheduled() -> None:
+def test_with_a_look_up_no_step_reuses_a_plan() -> None:
     controller = Recorder(idle_steps=8)
     engine, a = FakeEngine(controller, lookups=Lookups()), Request("a")
     for number in range(1, 5):
         engine.step([a], ahead=True)
-        assert len(controller.views) == number
+        assert len(controller.views) == 1 + number, "the first step is planned when it is scheduled, the others ahead"
+
+
+def test_a_plan_made_ahead_counts_the_drafts_that_its_step_verifies() -> None:
+    """26 tokens are known, of which the last 8 were there before; 8 more follow before the text changes."""
+    text = [*range(10, 18), 1, 2, 3, 4, 5, 6, 7, 8, 90, 91, 1, 2, 3, 4, 5, 6, 7, 8, *range(200, 400)]
+    found: list[int] = []
+    for length in (0, 2, 4):
+        controller = Recorder(lengths=[length])
+        engine, a = FakeEngine(controller, lookups=Lookups()), Request("a", num_prompt_tokens=26, text=text)
+        engine.step([a], ahead=True)
+        lookup = controller.views[1].lookup
+        assert lookup is not None
+        found.append(int(lookup.lengths[0]))
+    # What followed are 10 tokens; this step emits one, the next its drafts and one.
+    assert LIMITS.max_draft == 5
+    assert found == [5, 5, 4]
+
+
+def test_drafts_of_a_look_up_that_were_planned_ahead_stay_their_requests() -> None:
+    controller = Recorder(sources=Source.LOOKUP)
+    engine = FakeEngine(controller, replace(LIMITS, tokens_first=True), lookups=Lookups())
+    a, b = Request("a", num_prompt_tokens=16, text=REPEATED), Request("b", num_prompt_tokens=16)
+    c, d, e = (Request(name, num_prompt_tokens=16, text=REPEATED) for name in "cde")
+    engine.step([a, b, c, d], ahead=True)
+    assert len(controller.views) == 2
+    scheduled = dict.fromkeys("dcbea", 1)
+    scheduled["e"] = 16
+    planned = engine.loop.plan([d, c, b, e, a], scheduled, (), Queue(), 0.0)
+    assert len(controller.views) == 2
+    assert planned.lookup_lengths.tolist() == [5, 5, 0, 0, 5], "what is found for the new request is not known"
+    assert planned.lengths.tolist() == [0] * 5
 
 
 def test_a_request_that_starts_anew_is_indexed_anew() -> None:
