@@ -274,12 +274,12 @@ class VllmLoop:
         if not requests or any(request.num_computed_tokens < request.num_prompt_tokens for request in requests):
             return
         names = [request.request_id for request in requests]
-        step = self._steps.get(self.newest)
-        tokens = dict.fromkeys(names, 1)
-        if step is not None and step.plan is not None:
-            # The step verifies what the one that runs drafts.
-            drafts = np.maximum(step.plan.reuse.lengths(names), step.plan.padded_length)
-            tokens = dict(zip(names, (1 + drafts).tolist(), strict=True))
+        drafts = np.zeros(len(names), np.int64)
+        running = self._steps.get(self.newest)
+        if running is not None and running.plan is not None:
+            # What the step that runs drafts is verified by the one that is planned.
+            drafts = np.maximum(running.plan.reuse.lengths(names), running.plan.padded_length)
+        tokens = dict(zip(names, (1 + drafts).tolist(), strict=True))
         batch = ScheduledBatch.of(requests, tokens, self.known)
         self._ahead, _ = self._ask(self._views.of_step(self._next_step, batch, queue, running=1), batch.names)
 
