@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from turbospec_bench.configuration import Row
@@ -54,4 +55,4 @@ def disturbance(rows: Sequence[Row]) -> str:
 
 
 def _optional(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
+    return "–" if value is None or math.isnan(value) else format(value, form)

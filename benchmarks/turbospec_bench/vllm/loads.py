@@ -109,7 +109,9 @@ class LoadSource:
             tokens = self._tokenizer.encode(texts[int(rng.integers(len(texts)))], add_special_tokens=False)
             if workload == TEXT:
                 tokens = tokens[: int(rng.integers(PROMPT_TOKENS[0], PROMPT_TOKENS[1] + 1))]
-            prompt = self._tokenizer.decode(tokens[-ANSWERED_PROMPT_TOKENS:])
+            else:
+                tokens = tokens[-ANSWERED_PROMPT_TOKENS:]
+            prompt = self._tokenizer.decode(tokens)
             lines.append(json.dumps({"prompt": prompt, "output_tokens": int(rng.integers(least, most + 1))}) + "\n")
         path = self._scratch / "requests.jsonl"
         path.write_text("".join(lines), encoding="utf-8")

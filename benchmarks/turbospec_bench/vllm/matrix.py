@@ -55,14 +55,16 @@ def _variant(name: str) -> Variant:
 
 
 def check_lookups(configurations: Sequence[Configuration], variants: Sequence[Variant]) -> None:
-    """Refuse a look-up beside a look-up.
+    """Refuse a look-up beside a look-up, or in place of one.
 
     Raises:
         UserError: there is one.
     """
-    beside = [variant.name for variant in variants if variant.lookup]
-    if beside and any(configuration.drafter == NGRAM for configuration in configurations):
-        raise UserError(f"{beside[0]!r} needs a drafter beside the look-up; choose others than {NGRAM} with --drafter")
+    if all(configuration.drafter != NGRAM for configuration in configurations):
+        return
+    for variant in variants:
+        if variant.lookup or own_lookup_length(variant.policy) is not None:
+            raise UserError(f"{variant.name!r} is for drafters other than {NGRAM}; choose them with --drafter")
 
 
 def is_turbospec(variant: Variant) -> bool:

@@ -1,4 +1,4 @@
-"""The project's development targets in vLLM."""
+"""The project's development targets in vLLM. They are for `adaptive` without a look-up beside the drafter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from turbospec_bench.targets import Verdict, above_1, at_least, at_least_best_ri
 from turbospec_bench.variant import LOOKUP_SUFFIX
 
 OUR_OWN = (ADAPTIVE, ADAPTIVE + LOOKUP_SUFFIX)
-
 OFF_NEVER_MATCHING = 0.97
 FIRST_TOKEN_LIMIT = 1.10
 LATE = "static-15"

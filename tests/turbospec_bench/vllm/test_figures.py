@@ -10,7 +10,7 @@ from tests.turbospec_bench.vllm.fake_vllm import result
 from turbospec import UserError
 from turbospec_bench.metrics import RequestRecord, summarise
 from turbospec_bench.recorder import StepTotals
-from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record, read_result
+from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record, host_share, read_result
 
 DRAFTED = {
     "spec_decode_num_drafts": 40,
@@ -36,6 +36,15 @@ def test_draft_lengths_count_the_steps_without_a_draft() -> None:
     assert figures["mean_draft_length"] == pytest.approx(120 / 40)
     assert bench_figures(result(4, 50.0, **DRAFTED))["mean_draft_length"] == pytest.approx(120 / 140)
     assert bench_record(result(2, 50.0, **DRAFTED)) == {"acceptance_by_position": [0.9, 0.4, 0.2]}
+
+
+def test_the_share_of_turbospec_is_of_the_steps_between_two_readings() -> None:
+    def reading(engine: float, host: float) -> str:
+        return f"turbospec_engine_seconds_total {engine}\nturbospec_host_seconds_total {host}\n"
+
+    assert host_share(reading(10, 1), reading(20, 1.5)) == {"controller_time_share": pytest.approx(0.05)}
+    assert math.isnan(host_share(reading(10, 1), reading(10, 1))["controller_time_share"])
+    assert host_share("vllm_steps_total 3\n", "vllm_steps_total 9\n") == {}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -58,8 +59,11 @@ def test_a_policy_competes_with_a_lookup_beside_the_drafter_and_without(tmp_path
     assert [variant.lookup for variant in variants] == [False, False, True, False, True, False]
     assert [variant.name for variant in variants if not is_turbospec(variant)] == ["off", "ngram-5"]
     check_lookups([Configuration("text", "eagle3", 1)], variants)
-    with pytest.raises(UserError, match=r"'adaptive\+ngram' needs a drafter beside the look-up; .* --drafter"):
-        check_lookups([Configuration("text", name, 1) for name in ("eagle3", "n-gram")], variants)
+    both = [Configuration("text", name, 1) for name in ("eagle3", "n-gram")]
+    check_lookups(both, variants_of(["adaptive"]))
+    for name in ("adaptive+ngram", "ngram-5"):
+        with pytest.raises(UserError, match=rf"'{re.escape(name)}' is for drafters other than n-gram; .* --drafter"):
+            check_lookups(both, variants_of([name]))
 
 
 @pytest.mark.parametrize(

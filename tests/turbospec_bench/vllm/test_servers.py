@@ -103,6 +103,7 @@ def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: py
 
 def test_turbospec_is_in_no_server_but_those_that_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURBOSPEC_POLICY", "mine.yaml")
+    monkeypatch.setenv("TURBOSPEC_LOOKUP", "ngram")
     show = [sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
     for launch in (Launch("off", ()), Launch("adaptive", (), {"TURBOSPEC_POLICY": "adaptive"})):
         with Fleet(show, tmp_path) as fleet, pytest.raises(UserError, match="ended with status 0"):
@@ -111,4 +112,5 @@ def test_turbospec_is_in_no_server_but_those_that_ask(tmp_path: Path, monkeypatc
     off, adaptive = (json.loads((tmp_path / f"{name}.log").read_text()) for name in ("off", "adaptive"))
     assert "TURBOSPEC_POLICY" not in off
     assert adaptive["TURBOSPEC_POLICY"] == "adaptive"
+    assert "TURBOSPEC_LOOKUP" not in off | adaptive
     assert off["HF_HUB_OFFLINE"] == os.environ.get("HF_HUB_OFFLINE", "1")

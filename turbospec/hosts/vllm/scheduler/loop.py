@@ -12,7 +12,7 @@ the output of step t + 1. Under async scheduling step t + 1 is scheduled before 
 While a sync scheduler decides, its workers are idle. The loop therefore reports outcomes and makes the next plan
 while the workers run a step (`settle`, `plan_ahead`), and the plan is fitted to the step when that is scheduled. Steps
 without drafts may reuse a plan and then have no view, plan or outcome of their own (`turbospec.runtime.plan_reuse`).
-With a look-up they may not: it may find something in any step.
+With a look-up none of them does: it may find something in any step.
 
 A step's time starts when the step before returned its tokens, or when the engine turned to it after a pause, and ends
 when it returns its own. While requests run that is the time from output to output: what a step adds to the run, whether
@@ -44,6 +44,8 @@ CATCH_UP_SHARE = 0.02
 """Largest share of time for passes that catch up requests that do not draft yet. vLLM's own way, a first pass in every
 step, takes 4 to 11 %. Where a large batch would need more, its requests draft no more until they end."""
 LOOKUP = Source.LOOKUP.value
+UNPLANNED = -1
+"""In place of a draft length, of a request that a plan was not made for."""
 ABSENT = ""
 """In place of a request's name; no request has it."""
 
@@ -91,24 +93,18 @@ class _Plan:
     padded_length: int
     reuse: RunningPlan[str]
 
-    def looked_up(self, names: Sequence[str]) -> IntArray:
-        """(m,) draft lengths of the look-up for m requests, here or not, in any order; 0 for those that are not."""
-        if not self.lookup_lengths.any():
-            return np.zeros(len(names), np.int64)
-        known = dict(zip(self.names, self.lookup_lengths.tolist(), strict=True))
-        return np.array([known.get(name, 0) for name in names], np.int64)
+    def drafts_of(self, names: Sequence[str]) -> tuple[IntArray, IntArray]:
+        """(m,) draft lengths of the drafter, without padding, and of the look-up, for m requests in any order.
 
-    def lengths_of(self, names: Sequence[str]) -> IntArray:
-        """(m,) draft lengths of the drafter for m requests, here or not, in any order; without padding.
-
-        A request that is not here gets the median of all, and none where a look-up drafts: whether it would find
-        something for that request is not known.
+        A request that the plan was not made for gets the drafter's median length; nothing where a look-up drafts for
+        others, because what it would find for that request is not known.
         """
         lengths = np.array(self.reuse.lengths(names), np.int64)
-        if self.lookup_lengths.any():
-            known = np.fromiter(map(self.reuse.__contains__, names), np.bool_, len(names))
-            lengths[~known | (self.looked_up(names) > 0)] = 0
-        return lengths
+        if not self.lookup_lengths.any():
+            return lengths, np.zeros_like(lengths)
+        of_lookup = dict(zip(self.names, self.lookup_lengths.tolist(), strict=True))
+        looked_up = np.array([of_lookup.get(name, UNPLANNED) for name in names], np.int64)
+        return np.where(looked_up == 0, lengths, 0), np.maximum(looked_up, 0)
 
 
 @dataclass(slots=True)
@@ -123,6 +119,8 @@ class _Step:
     """Whether the drafter drafts in the step."""
     target: TargetPass
     passes: DrafterPasses
+    planned: IntArray | None = None
+    """(n,) longest drafts of its requests, of both sources, that the next step verifies; None for none."""
     late: bool = False
     """Whether its passes run after its tokens were sent, in the time of the next step."""
     follows: bool = False
@@ -224,7 +222,7 @@ class VllmLoop:
             if self.lookups is not None:
                 self.lookups.forget(restarted)
         batch = ScheduledBatch.of(requests, num_scheduled, self.known)
-        plan, lengths = self._choose(batch, num_scheduled.keys(), restarted, queue)
+        plan, lengths, looked_up = self._choose(batch, num_scheduled.keys(), restarted, queue)
         self._next_step += 1
         orders = None
         if self._lag is not None:
@@ -241,7 +239,7 @@ class VllmLoop:
             )
             if plan is not None and plan.padded_length and (lengths < plan.padded_length).any():
                 # One that cannot catch up drafts nothing, so that the step replays no graph.
-                lengths = np.minimum(lengths, self._unpadded(plan, batch))
+                lengths = np.minimum(lengths, self._unpadded(plan, batch)[0])
             if early and orders.catch_up and not lengths.any():
                 caught_up = sum(lag.tokens for lag in orders.catch_up.values())
                 self._catch_up_budget -= self._split.catch_up_seconds(caught_up)
@@ -251,13 +249,12 @@ class VllmLoop:
         drafts = bool(lengths.any())
         piecewise = self._is_piecewise(num_scheduled, prefill_tokens)
         target = TargetPass(tokens, self._context_tokens, prefill_tokens, piecewise)
-        step = _Step(self.newest, began, plan, drafts, target, passes)
+        step = _Step(self.newest, began, plan, drafts, target, passes, lengths + looked_up)
         if self.limits.tokens_first:
             step.late = passes.number > 0
         elif orders is not None and self.limits.late_drafts and drafts:
             step.late = orders.late = bool(batch.brings_first_token.any())
         self._steps[step.number] = step
-        looked_up = np.zeros(batch.size, np.int64) if plan is None else plan.looked_up(batch.names)
         return Planned(lengths, looked_up, orders)
 
     def plan_ahead(self, requests: Sequence[VllmRequest], queue: Queue) -> None:
@@ -266,22 +263,20 @@ class VllmLoop:
         Not where that step may reuse the last plan, nor where it has a prefill chunk.
 
         Args:
-            requests: of the step that runs, with its tokens counted as computed.
+            requests: of the step that runs, in its order, with its tokens counted as computed.
             queue: waiting requests.
         """
         if self._running is not None and self._running.valid:
             return
         if not requests or any(request.num_computed_tokens < request.num_prompt_tokens for request in requests):
             return
-        names = [request.request_id for request in requests]
-        drafts = np.zeros(len(names), np.int64)
-        running = self._steps.get(self.newest)
-        if running is not None and running.plan is not None:
-            # What the step that runs drafts is verified by the one that is planned.
-            drafts = np.maximum(running.plan.reuse.lengths(names), running.plan.padded_length)
-        tokens = dict(zip(names, (1 + drafts).tolist(), strict=True))
+        tokens = dict.fromkeys((request.request_id for request in requests), 1)
         batch = ScheduledBatch.of(requests, tokens, self.known)
-        self._ahead, _ = self._ask(self._views.of_step(self._next_step, batch, queue, running=1), batch.names)
+        running = self._steps.get(self.newest)
+        view = self._views.of_step(
+            self._next_step, batch, queue, running=1, drafts=None if running is None else running.planned
+        )
+        self._ahead, _ = self._ask(view, batch.names)
 
     def finish(self, number: int, verify_result: VerifyResultFn) -> float:
         """Record the duration of a step that has returned its output. Older steps are dropped: they return none.
@@ -331,21 +326,23 @@ class VllmLoop:
 
     def _choose(
         self, batch: ScheduledBatch, names: Set[str], restarted: Collection[str], queue: Queue
-    ) -> tuple[_Plan | None, IntArray]:
-        """The plan of a step, None where it reuses one, with its draft lengths."""
+    ) -> tuple[_Plan | None, IntArray, IntArray]:
+        """The plan of a step, None where it reuses one, with draft lengths of the drafter and of the look-up."""
         if self._running is not None and self._running.admits(names):
             self._running.run(names)
-            return None, np.zeros(batch.size, np.int64)
+            return None, *np.zeros((2, batch.size), np.int64)
         plan = self._ahead
-        lengths = None if plan is None else self._fit(plan, batch, names, restarted)
-        if plan is not None and lengths is not None:
+        fitted = None if plan is None else self._fit(plan, batch, names, restarted)
+        if plan is not None and fitted is not None:
+            lengths, looked_up = fitted
             # One that waits for room in a step keeps the drafts of an earlier plan.
             plan = replace(plan, names=[name if name in names else ABSENT for name in plan.names])
         else:
             plan, lengths = self._ask(self._views.of_step(self._next_step, batch, queue), batch.names)
+            looked_up = plan.lookup_lengths
         self._running = plan.reuse if self.lookups is None else None
         plan.reuse.run(names)
-        return plan, lengths
+        return plan, lengths, looked_up
 
     def _ask(self, view: StepView, names: Sequence[str]) -> tuple[_Plan, IntArray]:
         """Have the controller plan a view of the requests of these names; the drafter's lengths with padding."""
@@ -359,8 +356,10 @@ class VllmLoop:
         plan = _Plan(view, names, lengths, lookup_lengths, asked.sources, padded_length, RunningPlan(asked, names))
         return plan, np.full(view.size, padded_length) if padded_length else lengths - lookup_lengths
 
-    def _fit(self, plan: _Plan, batch: ScheduledBatch, names: Set[str], restarted: Collection[str]) -> IntArray | None:
-        """Draft lengths of a step that was planned ahead; None where the plan cannot be used.
+    def _fit(
+        self, plan: _Plan, batch: ScheduledBatch, names: Set[str], restarted: Collection[str]
+    ) -> tuple[IntArray, IntArray] | None:
+        """Draft lengths of a step that was planned ahead, as `_unpadded`; None where the plan cannot be used.
 
         It can be used with a few newly admitted requests, unless drafting would delay their first tokens or part of
         their prompts is left for later steps.
@@ -375,13 +374,14 @@ class VllmLoop:
         if plan.reuse.drafts and not self._views.drafts_fit(batch):
             return None
         if plan.padded_length and not new and plan.padded_length <= self._views.paddable(batch):
-            return np.full(batch.size, plan.padded_length)
+            return np.full(batch.size, plan.padded_length), np.zeros(batch.size, np.int64)
         return self._unpadded(plan, batch)
 
-    def _unpadded(self, plan: _Plan, batch: ScheduledBatch) -> IntArray:
-        """Draft lengths of a plan in a step that replays no full CUDA graph."""
+    def _unpadded(self, plan: _Plan, batch: ScheduledBatch) -> tuple[IntArray, IntArray]:
+        """(n,) draft lengths of a plan, of drafter and look-up, in a step that replays no full CUDA graph."""
+        lengths, looked_up = plan.drafts_of(batch.names)
         limits = self._views.draft_limits(batch, batch.max_tokens - batch.output - 1)
-        return np.minimum(plan.lengths_of(batch.names), limits)
+        return np.minimum(lengths, limits), looked_up
 
     def _may_catch_up(self, lag: DrafterLag) -> bool:
         """Whether requests may catch up that do not draft yet."""

@@ -81,7 +81,9 @@ class Views:
         self._lag = lag
         self._lookups = lookups
 
-    def of_step(self, step: int, batch: ScheduledBatch, queue: Queue, running: int = 0) -> StepView:
+    def of_step(
+        self, step: int, batch: ScheduledBatch, queue: Queue, running: int = 0, drafts: IntArray | None = None
+    ) -> StepView:
         """The batch as it will be when this step's tokens are sampled.
 
         Args:
@@ -89,6 +91,7 @@ class Views:
             batch: the n scheduled requests.
             queue: waiting requests.
             running: steps in flight that vLLM does not count itself (`num_output_placeholders`).
+            drafts: (n,) that the step verifies and that are not in the batch yet; None for none.
         """
         limits, known = self._limits, self._known
         missing = batch.missing
@@ -124,7 +127,7 @@ class Views:
             drafter_always_prefills=self._lag is None or limits.prefix_caching,
             drafter_prefill_tokens=0 if self._lag is None else batch.prefill_tokens,
             graph_lengths=() if prefill_tokens or queue.admitted else self._graph_lengths(batch),
-            lookup=self._look_up(batch, prefilling, left),
+            lookup=self._look_up(batch, prefilling, left, 0 if drafts is None else drafts),
         )
 
     def _graph_lengths(self, batch: ScheduledBatch) -> tuple[int, ...]:
@@ -155,15 +158,17 @@ class Views:
         """The length to which all drafts may be padded: past a request's last token, and past no other limit."""
         return int(self._allowed(batch).min(initial=self._limits.max_draft))
 
-    def _look_up(self, batch: ScheduledBatch, prefilling: BoolArray, left: IntArray) -> LookupView | None:
+    def _look_up(
+        self, batch: ScheduledBatch, prefilling: BoolArray, left: IntArray, drafts: IntArray | int
+    ) -> LookupView | None:
         """What the look-up finds for the drafts that follow this step; None without one."""
         if self._lookups is None:
             return None
-        limits = np.where(prefilling, 0, np.clip(self._longest(batch), 0, np.maximum(left - 1, 0)))
+        limits = np.where(prefilling, 0, np.clip(self._longest(batch, drafts), 0, np.maximum(left - 1, 0)))
         # A grammar checks the drafts that the drafter has made for all requests of such a step, not the look-up's.
         if self._limits.async_scheduling and any(request.use_structured_output for request in batch.requests):
             limits[:] = 0
-        return self._lookups.view(batch.requests, limits, batch.ahead)
+        return self._lookups.view(batch.requests, limits, batch.ahead + drafts)
 
     def _allowed(self, batch: ScheduledBatch) -> IntArray:
         """(n,) longest draft of the drafter, however few tokens are left to emit; negative where it is too long."""
@@ -172,8 +177,13 @@ class Views:
             return longest
         return np.where(self._lag.can_draft(batch.rows), longest, np.minimum(longest, 0))
 
-    def _longest(self, batch: ScheduledBatch) -> IntArray:
-        """(n,) longest draft of any source, however few tokens are left to emit; negative where it is too long."""
+    def _longest(self, batch: ScheduledBatch, drafts: IntArray | int = 0) -> IntArray:
+        """(n,) longest draft of any source, however few tokens are left to emit; negative where it is too long.
+
+        Args:
+            batch: the n scheduled requests.
+            drafts: (n,) that the step verifies and that are not in the batch.
+        """
         limits = self._limits
         longest = np.minimum(self._known.max_draft[batch.rows], limits.max_draft)
-        return np.minimum(longest, limits.max_model_len - batch.computed - 2)
+        return np.minimum(longest, limits.max_model_len - batch.computed - drafts - 2)

@@ -785,23 +785,23 @@ def test_with_a_look_up_no_step_reuses_a_plan() -> None:
         assert len(controller.views) == 1 + number, "the first step is planned when it is scheduled, the others ahead"
 
 
-def test_a_plan_made_ahead_counts_the_drafts_that_its_step_verifies() -> None:
-    """26 tokens are known, of which the last 8 were there before; 8 more follow before the text changes."""
+def test_a_plan_made_ahead_looks_past_the_drafts_that_its_step_verifies() -> None:
+    """The last 8 of 26 tokens occurred before, and 10 tokens followed them."""
     text = [*range(10, 18), 1, 2, 3, 4, 5, 6, 7, 8, 90, 91, 1, 2, 3, 4, 5, 6, 7, 8, *range(200, 400)]
     found: list[int] = []
-    for length in (0, 2, 4):
+    for length in (0, 3, 4, 5):
         controller = Recorder(lengths=[length])
         engine, a = FakeEngine(controller, lookups=Lookups()), Request("a", num_prompt_tokens=26, text=text)
         engine.step([a], ahead=True)
         lookup = controller.views[1].lookup
         assert lookup is not None
         found.append(int(lookup.lengths[0]))
-    # What followed are 10 tokens; this step emits one, the next its drafts and one.
+    # The step that runs emits one of the 10, the next one its drafts and one more.
     assert LIMITS.max_draft == 5
-    assert found == [5, 5, 4]
+    assert found == [5, 5, 4, 3]
 
 
-def test_drafts_of_a_look_up_that_were_planned_ahead_stay_their_requests() -> None:
+def test_drafts_of_a_look_up_that_were_planned_ahead_belong_to_the_same_requests() -> None:
     controller = Recorder(sources=Source.LOOKUP)
     engine = FakeEngine(controller, replace(LIMITS, tokens_first=True), lookups=Lookups())
     a, b = Request("a", num_prompt_tokens=16, text=REPEATED), Request("b", num_prompt_tokens=16)
