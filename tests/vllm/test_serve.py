@@ -120,7 +120,7 @@ def test_a_policy_file_that_breaks_and_is_mended(server: Server) -> None:
     assert drafted(None) > 0
     assert server.log.read_text().count("policy not reloaded, the previous one stays") == 1
     assert drafted("off") == 0
-    assert drafted("adaptive") > 0
+    assert drafted("static-1") > 0
     log = server.log.read_text()
     assert log.count("policy reloaded from") == 3
     assert "Traceback" not in log
