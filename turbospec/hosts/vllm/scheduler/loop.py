@@ -330,7 +330,7 @@ class VllmLoop:
         """The plan of a step, None where it reuses one, with draft lengths of the drafter and of the look-up."""
         if self._running is not None and self._running.admits(names):
             self._running.run(names)
-            return None, *np.zeros((2, batch.size), np.int64)
+            return None, np.zeros(batch.size, np.int64), np.zeros(batch.size, np.int64)
         plan = self._ahead
         fitted = None if plan is None else self._fit(plan, batch, names, restarted)
         if plan is not None and fitted is not None:
