@@ -1,4 +1,4 @@
-"""Paired comparisons of a policy, mostly the adaptive one, with others, from the rows of a results file."""
+"""Paired comparisons of policies, from the rows of a results file."""
 
 from __future__ import annotations
 

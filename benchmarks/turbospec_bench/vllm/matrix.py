@@ -39,7 +39,7 @@ def variants_of(policies: Sequence[str]) -> tuple[Variant, ...]:
     """
     variants = tuple(_variant(name) for name in dict.fromkeys((OFF, *(policies or POLICIES))))
     for variant in variants:
-        if 0 in (fixed_length(variant.policy), own_lookup_length(variant.policy)) and variant.policy != OFF:
+        if own_length(variant.policy) == 0 and variant.policy != OFF:
             raise UserError(f"{variant.policy!r} drafts nothing; that is `off`, which is always compared")
         if is_turbospec(variant):
             read_policy(find_policy(variant.policy))
@@ -68,8 +68,13 @@ def check_lookups(configurations: Sequence[Configuration], variants: Sequence[Va
 
 
 def is_turbospec(variant: Variant) -> bool:
-    own = (fixed_length(variant.policy), own_lookup_length(variant.policy))
-    return variant.policy != BATCH_TABLE and own == (None, None)
+    return variant.policy != BATCH_TABLE and own_length(variant.policy) is None
+
+
+def own_length(policy: str) -> int | None:
+    """K of vLLM's own `static-K` or `ngram-K`, 0 of `off`; None of any other name."""
+    length = fixed_length(policy)
+    return own_lookup_length(policy) if length is None else length
 
 
 def own_lookup_length(policy: str) -> int | None:

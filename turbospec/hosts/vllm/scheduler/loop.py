@@ -33,7 +33,7 @@ from turbospec.hosts.common import ReusedSteps
 from turbospec.hosts.vllm.scheduler.batch import ScheduledBatch
 from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
-from turbospec.hosts.vllm.scheduler.requests import KnownRequests, VllmRequest
+from turbospec.hosts.vllm.scheduler.requests import KnownRequests, VllmRequest, values_by_name
 from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, StepSplit, TargetPass
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue, Views
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
@@ -103,7 +103,7 @@ class _Plan:
         if not self.lookup_lengths.any():
             return lengths, np.zeros_like(lengths)
         of_lookup = dict(zip(self.names, self.lookup_lengths.tolist(), strict=True))
-        looked_up = np.array([of_lookup.get(name, UNPLANNED) for name in names], np.int64)
+        looked_up = values_by_name(of_lookup, names, UNPLANNED)
         return np.where(looked_up == 0, lengths, 0), np.maximum(looked_up, 0)
 
 
@@ -119,8 +119,8 @@ class _Step:
     """Whether the drafter drafts in the step."""
     target: TargetPass
     passes: DrafterPasses
-    planned: IntArray | None = None
-    """(n,) longest drafts of its requests, of both sources, that the next step verifies; None for none."""
+    planned: IntArray | int = 0
+    """(n,) longest drafts of its requests, of both sources, that the next step verifies; 0 for none."""
     late: bool = False
     """Whether its passes run after its tokens were sent, in the time of the next step."""
     follows: bool = False
@@ -273,9 +273,8 @@ class VllmLoop:
         tokens = dict.fromkeys((request.request_id for request in requests), 1)
         batch = ScheduledBatch.of(requests, tokens, self.known)
         running = self._steps.get(self.newest)
-        view = self._views.of_step(
-            self._next_step, batch, queue, running=1, drafts=None if running is None else running.planned
-        )
+        drafts = 0 if running is None else running.planned
+        view = self._views.of_step(self._next_step, batch, queue, running=1, drafts=drafts)
         self._ahead, _ = self._ask(view, batch.names)
 
     def finish(self, number: int, verify_result: VerifyResultFn) -> float:

@@ -82,7 +82,7 @@ class Views:
         self._lookups = lookups
 
     def of_step(
-        self, step: int, batch: ScheduledBatch, queue: Queue, running: int = 0, drafts: IntArray | None = None
+        self, step: int, batch: ScheduledBatch, queue: Queue, running: int = 0, drafts: IntArray | int = 0
     ) -> StepView:
         """The batch as it will be when this step's tokens are sampled.
 
@@ -91,7 +91,7 @@ class Views:
             batch: the n scheduled requests.
             queue: waiting requests.
             running: steps in flight that vLLM does not count itself (`num_output_placeholders`).
-            drafts: (n,) that the step verifies and that are not in the batch yet; None for none.
+            drafts: (n,) that the step verifies and that are not in the batch yet; 0 for none.
         """
         limits, known = self._limits, self._known
         missing = batch.missing
@@ -127,7 +127,7 @@ class Views:
             drafter_always_prefills=self._lag is None or limits.prefix_caching,
             drafter_prefill_tokens=0 if self._lag is None else batch.prefill_tokens,
             graph_lengths=() if prefill_tokens or queue.admitted else self._graph_lengths(batch),
-            lookup=self._look_up(batch, prefilling, left, 0 if drafts is None else drafts),
+            lookup=self._look_up(batch, prefilling, left, drafts),
         )
 
     def _graph_lengths(self, batch: ScheduledBatch) -> tuple[int, ...]:
