@@ -240,7 +240,8 @@ def _choose(
     expected, no_experiment = (base + gain, seconds, price, decoding), (0.0, 0.0, longest)
     best = Choice(each, sources, added, padded, False, *expected, drafting, *no_experiment)
     refused = facts.step < server.considered_at + constants.pause_steps
-    if waiting or server.budget <= 0.0 or refused:
+    in_debt = server.budget <= 0.0
+    if waiting or refused or (in_debt and drafting > 0):
         return best
 
     step = PlannedStep(
@@ -265,7 +266,7 @@ def _choose(
     )
     if more.worth > tried.worth:
         tried = more
-    if not tried.worth > 0.0:
+    if in_debt or not tried.worth > 0.0:
         server.considered_at = facts.step
         if drafting == 0 and more.worth < 0.0:
             return Choice(each, sources, added, padded, True, *expected, drafting, *no_experiment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,13 +16,24 @@ LOST = -1
 """In place of a kept step: the request's lag can no longer be caught up."""
 
 
+class Allowance(NamedTuple):
+    """Passes that no draft of their step needs, so that requests can draft later."""
+
+    in_use: bool
+    """Whether the drafter has drafted lately. Otherwise requests are left to lag until they end."""
+    tokens: int
+    """Tokens that such passes may compute now. While the drafter is in use they bound no prompts; otherwise, only
+    prompts are computed that are too long to be caught up later, so that some of these requests can draft."""
+
+
 class DrafterLag:
     """Decides, step by step, whether the drafter's first pass is skipped and which requests catch up.
 
     A pass is skipped where nothing is to be drafted and no drafts are verified: then the lag of each request is known
     without waiting for the device. The step after a draft always runs the drafter, and a request whose drafts are a
     look-up's catches up there. Before the worker can keep no more, one pass catches up as many requests as have room,
-    those that lag longest first, if `early` allows it: with 256 requests and 8,192 kept tokens, one pass in 16 steps.
+    those that lag longest first, if the `Allowance` is enough: with 256 requests and 8,192 kept tokens, one pass in 16
+    steps.
 
     Args:
         known: the requests, whose lag is kept there.
@@ -91,14 +103,14 @@ class DrafterLag:
         """Tokens that the worker keeps."""
         return self._sum
 
-    def idle(self, rows: IntArray, *, early: bool) -> DrafterOrders | None:
+    def idle(self, rows: IntArray, allowed: Allowance) -> DrafterOrders | None:
         """Orders for a step of one token for each of these requests, without drafts; None where one must catch up.
 
         The requests' lag is updated as if the step had run.
         """
-        if (self._known.lacks_prompt[rows] & self.can_draft(rows)).any():
+        if self._prefix_caching and (self._known.lacks_prompt[rows] & self.can_draft(rows)).any():
             return None
-        if early and self._catch_up_is_due(rows, len(rows)):
+        if self._may_catch_up(allowed) and self._catch_up_is_due(rows, len(rows)):
             return None
         orders = DrafterOrders(self._next, self._first, skip=True)
         self._add_lag(rows, np.ones(len(rows), np.int64))
@@ -113,9 +125,9 @@ class DrafterLag:
         drafts: IntArray,
         lengths: IntArray,
         missing: IntArray,
+        allowed: Allowance,
         *,
         drafter_fits: bool,
-        early: bool,
     ) -> DrafterOrders:
         """Orders for one step. The requests' lag is updated as if the step had run.
 
@@ -126,15 +138,16 @@ class DrafterLag:
             drafts: (n,) drafts among these.
             lengths: (n,) draft lengths; set to 0 for requests that cannot catch up in this step.
             missing: (n,) prefill tokens that are left for later steps.
+            allowed: of passes that no draft needs.
             drafter_fits: whether vLLM calls the drafter at all in this step.
-            early: whether requests may catch up that do not draft yet.
         """
         known, total = self._known, int(tokens.sum())
         lag, can_draft = known.lag_tokens[rows], self.can_draft(rows)
         room = self._max_batched_tokens - total - self._slots * len(names)
-        due = early and self._catch_up_is_due(rows, total) and bool(((lag > 0) & (lag <= room) & can_draft).any())
+        due = self._may_catch_up(allowed) and self._catch_up_is_due(rows, total)
+        due = due and bool(((lag > 0) & (lag <= room) & can_draft).any())
         idle = not drafts.any() and not lengths.any()
-        if idle and (not drafter_fits or (not due and self._all_may_lag(rows, tokens, missing))):
+        if idle and (not drafter_fits or (not due and self._all_may_lag(rows, tokens, missing, allowed))):
             orders = DrafterOrders(self._next, self._first, skip=True)
             self._add_lag(rows, tokens)
             self._keep(total)
@@ -189,19 +202,37 @@ class DrafterLag:
             self._sum -= self._kept.popleft()
             self._first += 1
 
-    def _all_may_lag(self, rows: IntArray, tokens: IntArray, missing: IntArray) -> bool:
-        """Whether all of the requests can catch up on this step's tokens, and on the rest of their prompts, later."""
+    def _all_may_lag(self, rows: IntArray, tokens: IntArray, missing: IntArray, allowed: Allowance) -> bool:
+        """Whether all of the requests can catch up on this step's tokens, and on the rest of their prompts, later.
+
+        Or will not, because the drafter is out of use.
+        """
+        known, prompts, total = self._known, tokens > 1, int(tokens.sum())
         # Prompts of more than half of the kept tokens would evict one another. Where a prompt continues in the next
         # step, that step is full of prompts too and has no room for catching up.
-        total = int(tokens.sum())
-        if 2 * total > self._kept_tokens or (missing.any() and self._half_are_kept(total)):
+        evicted = 2 * total > self._kept_tokens or (bool(missing.any()) and self._half_are_kept(total))
+        if allowed.in_use and evicted:
             return False
-        known, prompts = self._known, tokens > 1
-        due_now = known.lacks_prompt[rows] & ~prompts & self.can_draft(rows)
-        too_long = prompts & (known.lag_tokens[rows] + tokens + missing > self._max_lag)
-        # A request of one token has no later step.
-        last = prompts & (known.max_tokens[rows] <= 1) & self._prefix_caching
-        return not (due_now | too_long | last).any()
+        if self._prefix_caching:
+            # A request of one token has no later step.
+            due_now = known.lacks_prompt[rows] & ~prompts & self.can_draft(rows)
+            if (due_now | (prompts & (known.max_tokens[rows] <= 1))).any():
+                return False
+        lag, left = known.lag_tokens[rows], tokens + missing
+        too_long = prompts & (lag + left > self._max_lag)
+        if allowed.in_use or not too_long.any():
+            return not too_long.any()
+        # A prompt is computed to its end or not at all.
+        begins = too_long & (known.prompt[rows] <= left)
+        goes_on = too_long & ~begins & (lag == 0)
+        return not goes_on.any() and (not begins.any() or int(left[begins].sum()) > allowed.tokens)
+
+    def _may_catch_up(self, allowed: Allowance) -> bool:
+        """Whether requests may catch up that do not draft yet."""
+        if not allowed.in_use:
+            return False
+        self.drop_unneeded()  # otherwise it would count as tokens to be caught up
+        return self._sum <= allowed.tokens
 
     def _add_lag(self, rows: IntArray, tokens: IntArray) -> None:
         known = self._known

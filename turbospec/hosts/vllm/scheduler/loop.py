@@ -31,7 +31,7 @@ import numpy as np
 
 from turbospec.hosts.common import ReusedSteps
 from turbospec.hosts.vllm.scheduler.batch import ScheduledBatch
-from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
+from turbospec.hosts.vllm.scheduler.drafter_lag import Allowance, DrafterLag
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests, VllmRequest, values_by_name
 from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, StepSplit, TargetPass
@@ -41,8 +41,8 @@ from turbospec.interface import BoolArray, IntArray, Policy, Source, StepOutcome
 from turbospec.runtime.plan_reuse import RunningPlan
 
 CATCH_UP_SHARE = 0.02
-"""Largest share of time for passes that catch up requests that do not draft yet. vLLM's own way, a first pass in every
-step, takes 4 to 11 %. Where a large batch would need more, its requests draft no more until they end."""
+"""Largest share of time for passes that no draft needs yet (`drafter_lag.Allowance`). vLLM's own way, a first pass in
+every step, takes 4 to 11 %. Where a large batch would need more, its requests draft no more until they end."""
 LOOKUP = Source.LOOKUP.value
 UNPLANNED = -1
 """In place of a draft length, of a request that a plan was not made for."""
@@ -91,6 +91,8 @@ class _Plan:
     sources: IntArray | None
     """(n,) of a `StepPlan`."""
     padded_length: int
+    probes: bool
+    """Whether some of the drafts are an experiment."""
     reuse: RunningPlan[str]
 
     def drafts_of(self, names: Sequence[str]) -> tuple[IntArray, IntArray]:
@@ -172,7 +174,9 @@ class VllmLoop:
         """Steps that have ended and are not yet reported, oldest first."""
         self._reused = ReusedSteps()
         self._catch_up_budget = 0.0
-        """Seconds that passes may take to catch up requests that do not draft yet."""
+        """Seconds that passes may take that no draft needs yet."""
+        self._undrafted_tokens = 0
+        """Tokens of decoding requests since the drafter last drafted, experiments left out."""
 
     def idle(self, num_scheduled: Mapping[str, int], began: float) -> tuple[bool, DrafterOrders | None]:
         """Whether a step of one token for each request reuses a plan without drafts, and the orders to the worker.
@@ -186,10 +190,11 @@ class VllmLoop:
         orders = None
         if self._lag is not None:
             rows = self.known.rows_named(num_scheduled)
-            orders = None if rows is None else self._lag.idle(rows, early=self._may_catch_up(self._lag))
+            orders = None if rows is None else self._lag.idle(rows, self._allowance())
             if orders is None:
                 return False, None
         running.run(())
+        self._undrafted_tokens += tokens
         self._context_tokens += tokens
         self._next_step += 1
         target = TargetPass(tokens, self._context_tokens, piecewise=self._is_piecewise(num_scheduled, 0))
@@ -226,7 +231,7 @@ class VllmLoop:
         self._next_step += 1
         orders = None
         if self._lag is not None:
-            early = self._may_catch_up(self._lag)
+            allowed = self._allowance()
             orders = self._lag.orders(
                 batch.names,
                 batch.rows,
@@ -234,19 +239,24 @@ class VllmLoop:
                 batch.drafts,
                 lengths,
                 batch.missing,
+                allowed,
                 drafter_fits=self._views.drafts_fit(batch),
-                early=early,
             )
             if plan is not None and plan.padded_length and (lengths < plan.padded_length).any():
                 # One that cannot catch up drafts nothing, so that the step replays no graph.
                 lengths = np.minimum(lengths, self._unpadded(plan, batch)[0])
-            if early and orders.catch_up and not lengths.any():
-                caught_up = sum(lag.tokens for lag in orders.catch_up.values())
-                self._catch_up_budget -= self._split.catch_up_seconds(caught_up)
+            if not orders.skip and not lengths.any() and not batch.drafts.any():
+                computed = sum(lag.tokens for lag in orders.catch_up.values())
+                computed += 0 if allowed.in_use else int(batch.scheduled.sum())
+                self._catch_up_budget -= self._split.catch_up_seconds(computed) if computed else 0.0
         tokens, self._context_tokens = int(batch.scheduled.sum()), int(batch.computed.sum())
         prefill_tokens = batch.prefill_tokens
         passes = self._passes(lengths, tokens, prefill_tokens, orders)
         drafts = bool(lengths.any())
+        if not drafts:
+            self._undrafted_tokens += batch.size
+        elif plan is None or not plan.probes:
+            self._undrafted_tokens = 0
         piecewise = self._is_piecewise(num_scheduled, prefill_tokens)
         target = TargetPass(tokens, self._context_tokens, prefill_tokens, piecewise)
         step = _Step(self.newest, began, plan, drafts, target, passes, lengths + looked_up)
@@ -295,7 +305,7 @@ class VllmLoop:
         step.follows = step.began <= self._last_output
         step.seconds = now - max(step.began, self._last_output)
         self._last_output = now
-        most = self._split.catch_up_seconds(self.limits.kept_tokens)
+        most = self._split.catch_up_seconds(max(self.limits.kept_tokens, self.limits.max_model_len))
         self._catch_up_budget = min(self._catch_up_budget + CATCH_UP_SHARE * step.seconds, most)
         self._ended.append((step, verify_result))
         return step.seconds
@@ -352,7 +362,8 @@ class VllmLoop:
             lookup_lengths = np.where(asked.sources == LOOKUP, lengths, 0)
         if lookup_lengths.any():
             padded_length = 0  # the look-up may find fewer tokens, so that the batch is not surely uniform
-        plan = _Plan(view, names, lengths, lookup_lengths, asked.sources, padded_length, RunningPlan(asked, names))
+        reuse = RunningPlan(asked, names)
+        plan = _Plan(view, names, lengths, lookup_lengths, asked.sources, padded_length, asked.probe, reuse)
         return plan, np.full(view.size, padded_length) if padded_length else lengths - lookup_lengths
 
     def _fit(
@@ -382,10 +393,11 @@ class VllmLoop:
         limits = self._views.draft_limits(batch, batch.max_tokens - batch.output - 1)
         return np.minimum(lengths, limits), looked_up
 
-    def _may_catch_up(self, lag: DrafterLag) -> bool:
-        """Whether requests may catch up that do not draft yet."""
-        lag.drop_unneeded()  # otherwise it would count as tokens to be caught up
-        return self._catch_up_budget >= self._split.catch_up_seconds(lag.kept)
+    def _allowance(self) -> Allowance:
+        """For passes of this step that no draft needs. The drafter is out of use once the batch has computed as many
+        tokens without drafts, experiments left out, as the worker keeps."""
+        in_use = self._undrafted_tokens <= self.limits.kept_tokens
+        return Allowance(in_use, self._split.catch_up_tokens(self._catch_up_budget))
 
     def _is_piecewise(self, num_scheduled: Mapping[str, int], prefill_tokens: int) -> bool:
         """Whether the step being scheduled misses a full CUDA graph because of its draft lengths."""

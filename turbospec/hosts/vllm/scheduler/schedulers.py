@@ -287,10 +287,11 @@ class _Adaptive(Scheduler):
             self.requests[name].spec_token_ids = tokens
 
     def _send_looked_up(self, scheduler_output) -> None:
-        """Give the step's drafts of the look-up to the workers, and drop those for which the step has no room."""
+        """Give the step's drafts of the look-up to the workers, and drop those that the step does not verify: it has no
+        room for them, or computes the request's tokens again after a preemption."""
         looked_up, self._looked_up = self._looked_up, {}
         drafted = scheduler_output.scheduled_spec_decode_tokens
-        for name in looked_up.keys() - scheduler_output.num_scheduled_tokens.keys():
+        for name in looked_up.keys() - drafted.keys():
             if (request := self.requests.get(name)) is not None:
                 request.spec_token_ids = []
         if sent := {name: draft for name, draft in looked_up.items() if name in drafted}:

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from tests.turbospec.hosts.vllm.scheduler.test_requests import Request
-from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
+from turbospec.hosts.vllm.scheduler.drafter_lag import Allowance, DrafterLag
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
+
+MANY = 2**31
 
 
 class Steps:
@@ -37,7 +39,8 @@ class Steps:
         *,
         missing: dict[str, int] | None = None,
         drafter_fits: bool = True,
-        early: bool = True,
+        in_use: bool = True,
+        tokens: int = MANY,
         **lengths: int,
     ) -> DrafterOrders:
         """One in which `drafted` are verified, `prompts` computed but for `missing`, and `lengths` wanted."""
@@ -52,12 +55,12 @@ class Steps:
             np.array([drafted.get(name, 0) for name in self.names]),
             self.lengths,
             np.array([missing.get(name, 0) for name in self.names]),
+            Allowance(in_use, tokens),
             drafter_fits=drafter_fits,
-            early=early,
         )
 
-    def idle(self, *, early: bool = True) -> DrafterOrders | None:
-        return self.cache.idle(self.rows, early=early)
+    def idle(self, *, in_use: bool = True, tokens: int = MANY) -> DrafterOrders | None:
+        return self.cache.idle(self.rows, Allowance(in_use, tokens))
 
     def row(self, name: str) -> int:
         return int(self.rows[self.names.index(name)])
@@ -119,11 +122,11 @@ def test_a_prompt_in_chunks_is_caught_up_later_like_a_whole_one(prefix_caching: 
         assert steps.step(b=1) == DrafterOrders(2, 0, keep={"a"}, catch_up={"b": KvLag(30, since=0)})
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_chunks_of_prompts_do_not_push_earlier_tokens_out(early: bool) -> None:
+@pytest.mark.parametrize("tokens", [0, MANY])
+def test_chunks_of_prompts_do_not_push_earlier_tokens_out(tokens: int) -> None:
     steps = Steps("abcdef", kept_tokens=200)
     for first, second in itertools.pairwise("abcdef"):
-        steps.step(prompts={first: 30, second: 20}, missing={second: 30}, early=early)
+        steps.step(prompts={first: 30, second: 20}, missing={second: 30}, tokens=tokens)
         assert steps.cache.kept <= 100
     assert all(map(steps.can_draft, "abcdef"))
 
@@ -131,17 +134,17 @@ def test_chunks_of_prompts_do_not_push_earlier_tokens_out(early: bool) -> None:
 def test_a_chunk_catches_up_on_those_before_it_where_the_drafter_runs() -> None:
     steps = Steps("ab", kept_tokens=100)
     assert steps.step(prompts={"a": 20}, missing={"a": 30}).skip
-    orders = steps.step(prompts={"a": 30}, missing={"a": 1}, early=False)
+    orders = steps.step(prompts={"a": 30}, missing={"a": 1}, tokens=0)
     assert orders == DrafterOrders(1, 0, keep={"b"}, catch_up={"a": KvLag(20, since=0)})
     assert steps.missed == [0, 2]
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_steps_that_only_finished_requests_lacked_are_dropped(early: bool) -> None:
+@pytest.mark.parametrize("tokens", [0, MANY])
+def test_steps_that_only_finished_requests_lacked_are_dropped(tokens: int) -> None:
     steps = Steps("ab", kept_tokens=200)
     assert steps.step(prompts={"a": 30, "b": 60}).skip
     for _ in range(8):
-        assert steps.idle(early=False) is not None
+        assert steps.idle(tokens=0) is not None
     steps.cache.drop_unneeded()
     assert steps.cache.kept == 106
     steps.known.forget(["a", "b"])
@@ -149,15 +152,15 @@ def test_steps_that_only_finished_requests_lacked_are_dropped(early: bool) -> No
     steps.cache.drop_unneeded()
     assert steps.cache.kept == 0
     # Nothing is due, and prompts in chunks need no drafter.
-    assert steps.step(prompts={"a": 20}, missing={"a": 5}, early=early).skip
-    assert steps.idle(early=early) is not None
+    assert steps.step(prompts={"a": 20}, missing={"a": 5}, tokens=tokens).skip
+    assert steps.idle(tokens=tokens) is not None
 
 
 def test_steps_that_a_request_outside_the_batch_lacks_are_kept() -> None:
     steps = Steps("ab", kept_tokens=100)
     assert steps.step(prompts={"a": 30, "b": 15}).skip
     steps.names, steps.rows = ["a"], steps.rows[:1]
-    assert steps.step(prompts={"a": 10}, early=False).skip
+    assert steps.step(prompts={"a": 10}, tokens=0).skip
     steps.cache.drop_unneeded()
     assert steps.cache.kept == 55
     steps.known.preempt("b")  # it will lack nothing of this when it starts anew
@@ -197,7 +200,7 @@ def test_nobody_lags_by_more_than_can_be_caught_up() -> None:
 
 def test_where_catching_up_early_is_too_dear_requests_lag_until_they_end() -> None:
     steps = Steps("ab", kept_tokens=1000, max_batched_tokens=16)
-    assert all(steps.step(early=False).skip for _ in range(9))
+    assert all(steps.step(tokens=0).skip for _ in range(9))
     assert not steps.can_draft("a")
 
 
@@ -300,7 +303,7 @@ def test_who_lacks_what_is_no_longer_kept_cannot_draft() -> None:
     assert not steps.can_draft("a")
     orders = steps.step(a=1)
     assert orders.catch_up == {}
-    assert orders.oldest == 1
+    assert orders.oldest == 3, "nobody needs what is kept"
     assert steps.lengths.tolist() == [0, 0]
     steps.step(restarted="a", prompts={"a": 9})
     assert steps.missed[0] == 0
@@ -331,9 +334,43 @@ def test_a_request_that_cannot_catch_up_where_it_verifies_drafts_no_more() -> No
     """Which of the drafts are accepted is not known when its lag would be caught up."""
     steps = Steps("ab", max_batched_tokens=16)
     for _ in range(5):
-        steps.step(early=False)
-    steps.step(prompts={"a": 7}, drafted={"b": 2}, early=False)
+        steps.step(tokens=0)
+    steps.step(prompts={"a": 7}, drafted={"b": 2}, tokens=0)
     assert steps.missed[1] == 6
     assert not steps.can_draft("b")
     steps.step(b=3)
     assert steps.lengths.tolist() == [0, 0]
+
+
+def test_while_the_drafter_is_out_of_use_nobody_catches_up_early() -> None:
+    steps = Steps("ab", kept_tokens=1000, max_batched_tokens=16)
+    assert all(steps.idle(in_use=False) is not None for _ in range(9))
+    assert not steps.can_draft("a")
+    assert steps.step(prompts={"a": 12, "b": 4}, in_use=False, tokens=0).skip
+
+
+def test_while_the_drafter_is_out_of_use_prompts_may_push_one_another_out() -> None:
+    steps = Steps("abc")
+    assert steps.step(prompts={"a": 40, "b": 40}, in_use=False).skip
+    assert steps.step(prompts={"c": 40}, missing={"c": 20}, in_use=False).skip
+
+
+def test_a_prompt_that_others_may_share_is_caught_up_although_the_drafter_is_out_of_use() -> None:
+    steps = Steps("ab", prefix_caching=True)
+    assert steps.step(prompts={"b": 20}, in_use=False).skip
+    assert steps.idle(in_use=False) is None
+    assert steps.step(in_use=False) == DrafterOrders(1, 0, keep={"a"}, catch_up={"b": KvLag(20, since=0)})
+
+
+def test_while_the_drafter_is_out_of_use_a_prompt_that_is_too_long_is_computed_whole_or_not_at_all() -> None:
+    steps = Steps("ab")
+    steps.known.prompt[steps.row("b")] = 90
+    for tokens, skipped in ((89, True), (90, False)):
+        first = steps.step(prompts={"b": 20}, missing={"b": 70}, restarted="b", in_use=False, tokens=tokens)
+        steps.known.prompt[steps.row("b")] = 90
+        assert steps.can_draft("b")
+        # Whatever is allowed now, it goes on as it began.
+        second = steps.step(prompts={"b": 60}, missing={"b": 10}, in_use=False, tokens=90 - tokens)
+        assert (first.skip, second.skip) == (skipped, skipped)
+        steps.step(prompts={"b": 10}, in_use=False, tokens=0)
+        assert steps.can_draft("b") is not skipped

@@ -54,13 +54,15 @@ class Recorder:
     """Steps that may reuse a plan without drafts, its own included."""
     sources: Source | None = None
     """Of all drafts, whose lengths are then within those of the look-up."""
+    probe: bool = False
+    """Whether all drafts are experiments."""
     views: list[StepView] = field(default_factory=list)
     outcomes: list[StepOutcome] = field(default_factory=list)
 
     def plan(self, view: StepView) -> StepPlan:
         self.views.append(view)
         plan = StepPlan.same_length(view, self.lengths.pop(0) if self.lengths else 0, "")
-        plan.valid_steps = self.idle_steps
+        plan.valid_steps, plan.probe = self.idle_steps, self.probe
         if self.sources is not None:
             assert view.lookup is not None
             plan.draft_lengths, plan.sources = view.lookup.lengths, np.full(view.size, self.sources)
@@ -492,6 +494,17 @@ def test_a_drafter_on_demand_is_seen_with_what_it_lacks() -> None:
     assert after.draft_rows.tolist() == plain.draft_rows.tolist() == []
     assert after.draft_seconds == 0.0
     assert (caught_up.draft_rows.tolist(), caught_up.catch_up_tokens) == ([1], 2)
+
+
+@pytest.mark.parametrize("probe", [False, True])
+def test_a_drafter_that_made_only_experiments_for_long_computes_no_prompt(probe: bool) -> None:
+    controller = Recorder(lengths=[0] * 9 + [2, 0, 0], probe=probe)
+    engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
+    for _ in range(11):
+        engine.step([a])
+    engine.step([a, Request("b", num_prompt_tokens=30)])  # longer than what can be caught up
+    assert engine.orders is not None
+    assert engine.orders.skip == probe
 
 
 @pytest.mark.parametrize(("limits", "read"), [(ON_DEMAND, [4, 0]), (LIMITS, [0, 0])])
