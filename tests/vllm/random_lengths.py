@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from turbospec.hosts.vllm.scheduler import loop as loop_module
+from turbospec.hosts.vllm.scheduler.drafter_lag import Allowance
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec_bench.vllm.selftest.random_lengths import RandomAsyncScheduler, RandomLengths, RandomScheduler
 
@@ -33,5 +33,11 @@ class RandomSmallScheduler(RandomScheduler):
     def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
         loop = super()._build_loop(vllm_config)
         assert loop is not None
-        loop_module.CATCH_UP_SHARE = 100.0  # steps are short here, and it catches up in every third
-        return VllmLoop(loop.controller, replace(loop.limits, kept_tokens=6))
+        return _AlwaysInUse(loop.controller, replace(loop.limits, kept_tokens=6))
+
+
+class _AlwaysInUse(VllmLoop):
+    """Catches up in every third step, however long nothing is drafted."""
+
+    def _allowance(self) -> Allowance:
+        return Allowance(in_use=True, tokens=1000)

@@ -8,6 +8,9 @@ from turbospec.interface import StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
 from turbospec.policy.config import DraftLength, PolicyConfig
 
+OFF_STEPS = 100
+"""Steps on one plan without drafts: a second or two, so that metrics and a changed policy file wait no longer."""
+
 
 class OffConfig(PolicyConfig):
     """K = 0 always: no speculation."""
@@ -37,7 +40,10 @@ class StaticPolicy:
         self._reason = f"static: K = {draft_length}" if draft_length else "off"
 
     def plan(self, view: StepView) -> StepPlan:
-        return StepPlan.same_length(view, self.draft_length, self._reason)
+        plan = StepPlan.same_length(view, self.draft_length, self._reason)
+        if self.draft_length == 0:
+            plan.valid_steps = OFF_STEPS
+        return plan
 
     def observe(self, outcome: StepOutcome) -> None:
         """Nothing to learn."""

@@ -15,6 +15,11 @@ TABLE = [
 def test_off_drafts_nothing():
     plan = OffConfig(version=1, policy="off").build(None, 0).plan(make_view(3))
     assert plan.draft_lengths.tolist() == [0, 0, 0]
+    assert plan.valid_steps > 1
+
+
+def test_static_plans_every_step_in_which_it_drafts():
+    assert StaticConfig(version=1, policy="static", draft_length=3).build(None, 0).plan(make_view(3)).valid_steps == 1
 
 
 def test_static_drafts_its_length_within_each_requests_limit():

@@ -176,7 +176,7 @@ class VllmLoop:
         self._catch_up_budget = 0.0
         """Seconds that passes may take that no draft needs yet."""
         self._undrafted_tokens = 0
-        """Tokens of decoding requests since the drafter last drafted, experiments left out."""
+        """Tokens sampled since the drafter last drafted, experiments left out."""
 
     def idle(self, num_scheduled: Mapping[str, int], began: float) -> tuple[bool, DrafterOrders | None]:
         """Whether a step of one token for each request reuses a plan without drafts, and the orders to the worker.
@@ -254,7 +254,7 @@ class VllmLoop:
         passes = self._passes(lengths, tokens, prefill_tokens, orders)
         drafts = bool(lengths.any())
         if not drafts:
-            self._undrafted_tokens += batch.size
+            self._undrafted_tokens += int(np.count_nonzero(batch.missing == 0))
         elif plan is None or not plan.probes:
             self._undrafted_tokens = 0
         piecewise = self._is_piecewise(num_scheduled, prefill_tokens)
@@ -262,7 +262,7 @@ class VllmLoop:
         step = _Step(self.newest, began, plan, drafts, target, passes, lengths + looked_up)
         if self.limits.tokens_first:
             step.late = passes.number > 0
-        elif orders is not None and self.limits.late_drafts and drafts:
+        elif orders is not None and self.limits.late_drafts and not orders.skip:
             step.late = orders.late = bool(batch.brings_first_token.any())
         self._steps[step.number] = step
         return Planned(lengths, looked_up, orders)
@@ -394,8 +394,8 @@ class VllmLoop:
         return np.minimum(lengths, limits), looked_up
 
     def _allowance(self) -> Allowance:
-        """For passes of this step that no draft needs. The drafter is out of use once the batch has computed as many
-        tokens without drafts, experiments left out, as the worker keeps."""
+        """For passes of this step that no draft needs. The drafter is out of use once as many tokens were sampled without
+        drafts, experiments left out, as the worker keeps."""
         in_use = self._undrafted_tokens <= self.limits.kept_tokens
         return Allowance(in_use, self._split.catch_up_tokens(self._catch_up_budget))
 

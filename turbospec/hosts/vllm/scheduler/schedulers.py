@@ -73,7 +73,8 @@ class _Adaptive(Scheduler):
         self._looked_up: dict[str, LookupDraft] = {}
         """Drafts of the look-up for the step that is being scheduled."""
         self.drafts_are_due = True
-        """Whether the last scheduled step makes drafts that its output does not carry."""
+        """Whether the last scheduled step has drafter passes for which the engine core must ask, or drafts that its output
+        does not carry."""
         # The server has loaded its model by now. A file that was there when it started may be gone.
         try:
             self._loop = self._build_loop(vllm_config)
@@ -251,7 +252,7 @@ class _Adaptive(Scheduler):
         if lengths:
             setattr(scheduler_output, DRAFTS_DUE_ATTRIBUTE, True)
         scheduler_output.num_spec_tokens_to_schedule = max(lengths.values(), default=0)
-        self.drafts_are_due, self._lengths = bool(lengths), lengths
+        self.drafts_are_due, self._lengths = bool(lengths) or (orders is not None and orders.late), lengths
         self._lookup_lengths = {name: length for name, length in lookup_lengths.items() if length}
 
     def _look_up(self, loop: VllmLoop) -> None:

@@ -39,7 +39,7 @@ class DrafterOrders:
     catch_up: dict[str, KvLag] = field(default_factory=dict[str, KvLag])
     """The lag that the step's pass computes as well, by request."""
     late: bool = False
-    """Draft only when the engine core asks for the drafts, which is after the step's tokens were sent."""
+    """Run the drafter only when the engine core asks for drafts, which is after the step's tokens were sent."""
 
 
 def orders_of(scheduler_output: object) -> DrafterOrders | None:

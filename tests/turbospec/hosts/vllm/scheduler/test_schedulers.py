@@ -117,6 +117,20 @@ def test_an_error_of_turbospec_stays_in_its_boundary(
     assert warnings == ["TurboSpec failed in a step; the step runs with vLLM's own draft length"]
 
 
+def test_a_pass_without_drafts_is_asked_for_where_first_tokens_go_first(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    engine.add("a")
+    engine.plan(2, 2)
+    engine.step()
+    engine.step()
+    engine.add("b")
+    output = engine.schedule()
+    assert (output.num_spec_tokens_to_schedule, orders_of(output).late) == (0, True)
+    assert engine.scheduler.drafts_are_due
+    engine.finish(output)
+    assert not any(request.spec_token_ids for request in engine.scheduler.requests.values())
+
+
 def test_a_step_that_cannot_be_planned_is_vllms_own(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     engine.add("a")
