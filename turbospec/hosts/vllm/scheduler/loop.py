@@ -394,8 +394,11 @@ class VllmLoop:
         return np.minimum(lengths, limits), looked_up
 
     def _allowance(self) -> Allowance:
-        """For passes of this step that no draft needs. The drafter is out of use once as many tokens were sampled without
-        drafts, experiments left out, as the worker keeps."""
+        """For passes of this step that no draft needs.
+
+        The drafter is out of use once as many tokens were sampled without drafts, experiments left out, as the worker
+        keeps.
+        """
         in_use = self._undrafted_tokens <= self.limits.kept_tokens
         return Allowance(in_use, self._split.catch_up_tokens(self._catch_up_budget))
 
