@@ -229,7 +229,7 @@ class VllmLoop:
         batch = ScheduledBatch.of(requests, num_scheduled, self.known)
         plan, lengths, looked_up = self._choose(batch, num_scheduled.keys(), restarted, queue)
         self._next_step += 1
-        orders = None
+        orders, fits = None, self._views.drafts_fit(batch)
         if self._lag is not None:
             allowed = self._allowance()
             orders = self._lag.orders(
@@ -240,7 +240,7 @@ class VllmLoop:
                 lengths,
                 batch.missing,
                 allowed,
-                drafter_fits=self._views.drafts_fit(batch),
+                drafter_fits=fits,
             )
             if plan is not None and plan.padded_length and (lengths < plan.padded_length).any():
                 # One that cannot catch up drafts nothing, so that the step replays no graph.
@@ -262,7 +262,7 @@ class VllmLoop:
         step = _Step(self.newest, began, plan, drafts, target, passes, lengths + looked_up)
         if self.limits.tokens_first:
             step.late = passes.number > 0
-        elif orders is not None and self.limits.late_drafts and not orders.skip:
+        elif orders is not None and self.limits.late_drafts and fits and not orders.skip:
             step.late = orders.late = bool(batch.brings_first_token.any())
         self._steps[step.number] = step
         return Planned(lengths, looked_up, orders)

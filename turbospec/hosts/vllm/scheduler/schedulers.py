@@ -73,8 +73,8 @@ class _Adaptive(Scheduler):
         self._looked_up: dict[str, LookupDraft] = {}
         """Drafts of the look-up for the step that is being scheduled."""
         self.drafts_are_due = True
-        """Whether the engine core must ask for the drafts of the last scheduled step: its output does not carry them, or
-        its drafter passes run only then."""
+        """Whether the engine core must ask for the drafts of the last scheduled step: its output does not carry them,
+        or its drafter passes run only then."""
         # The server has loaded its model by now. A file that was there when it started may be gone.
         try:
             self._loop = self._build_loop(vllm_config)

@@ -16,7 +16,6 @@ from turbospec.models.latency import LatencyModel, step_features
 from turbospec.models.online_regression import OnlineRegression, Regression, learn_online
 from turbospec.runtime.kernels import compiled
 
-MOST_TOKENS = 2**31 - 1
 MOST_DRAFTING = 0.95
 """Largest share of a step's time that counts as drafting: the target's pass is never free."""
 
@@ -88,10 +87,10 @@ class StepSplit:
         return max(per_pass, 0.0) + max(per_token, 0.0) * tokens
 
     def catch_up_tokens(self, seconds: float) -> int:
-        """Tokens of KV lag that a drafter pass of this predicted duration computes, 0 to `MOST_TOKENS`."""
+        """Tokens of KV lag that a drafter pass of this predicted duration computes, 0 or more."""
         per_pass, _, per_token = self._model.weights[self._verify_size :].tolist()
         left = seconds - max(per_pass, 0.0)
-        return 0 if left <= 0.0 else int(min(left / max(per_token, 1e-12), MOST_TOKENS))
+        return int(max(left, 0.0) / max(per_token, 1e-12))
 
 
 @compiled

@@ -666,6 +666,16 @@ def test_the_drafter_waits_for_first_tokens_and_for_nothing_else() -> None:
     assert not any(view.draft_before_emit for view in controller.views)
 
 
+def test_vllm_is_not_asked_for_a_pass_that_it_does_not_run() -> None:
+    """It would answer with drafts of zeros."""
+    engine, a = FakeEngine(Recorder(lengths=[0, 2, 0]), LATE), Request("a", num_prompt_tokens=93)
+    for requests in ([a], [a], [a, Request("b")]):
+        _, verified = engine.schedule(requests)
+        engine.finish([a], verified, {})
+    assert engine.orders is not None
+    assert (engine.orders.skip, engine.orders.late) == (False, False)
+
+
 def test_late_drafts_are_in_the_time_of_the_step_that_verifies_them(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([1.0, 3.0, 3.5, 6.0])
     monkeypatch.setattr("turbospec.hosts.vllm.scheduler.loop.time.perf_counter", lambda: next(clock))
