@@ -240,6 +240,7 @@ def _choose(
     expected, no_experiment = (base + gain, seconds, price, decoding), (0.0, 0.0, longest)
     best = Choice(each, sources, added, padded, False, *expected, drafting, *no_experiment)
     refused = facts.step < server.considered_at + constants.pause_steps
+    # Without a budget no experiment runs. Whether one would be wanted decides whether a plan without drafts is reused.
     in_debt = server.budget <= 0.0
     if waiting or refused or (in_debt and drafting > 0):
         return best

@@ -17,13 +17,13 @@ LOST = -1
 
 
 class Allowance(NamedTuple):
-    """Passes that no draft of their step needs, so that requests can draft later."""
+    """What the drafter may compute in a step without drafts, made or verified, so that requests can draft later."""
 
     in_use: bool
     """Whether the drafter has drafted lately. Otherwise requests are left to lag until they end."""
     tokens: int
-    """Tokens that such passes may compute now. While the drafter is in use they bound no prompts; otherwise, only
-    prompts are computed that are too long to be caught up later, so that some of these requests can draft."""
+    """Most tokens in one pass. While the drafter is in use, this bounds the KV lag that is caught up, not prompts.
+    Otherwise only prompts that are too long to be caught up later are computed, within this bound."""
 
 
 class DrafterLag:
@@ -138,7 +138,7 @@ class DrafterLag:
             drafts: (n,) drafts among these.
             lengths: (n,) draft lengths; set to 0 for requests that cannot catch up in this step.
             missing: (n,) prefill tokens that are left for later steps.
-            allowed: of passes that no draft needs.
+            allowed: for the step, should it neither draft nor verify drafts.
             drafter_fits: whether vLLM calls the drafter at all in this step.
         """
         known, total = self._known, int(tokens.sum())
@@ -203,9 +203,9 @@ class DrafterLag:
             self._first += 1
 
     def _all_may_lag(self, rows: IntArray, tokens: IntArray, missing: IntArray, allowed: Allowance) -> bool:
-        """Whether all of the requests can catch up on this step's tokens, and on the rest of their prompts, later.
+        """Whether the drafter may skip this step's tokens.
 
-        Or will not, because the drafter is out of use.
+        While it is in use: if all requests can catch up on them later, and on the rest of their prompts.
         """
         known, prompts, total = self._known, tokens > 1, int(tokens.sum())
         # Prompts of more than half of the kept tokens would evict one another. Where a prompt continues in the next
@@ -220,8 +220,10 @@ class DrafterLag:
                 return False
         lag, left = known.lag_tokens[rows], tokens + missing
         too_long = prompts & (lag + left > self._max_lag)
-        if allowed.in_use or not too_long.any():
-            return not too_long.any()
+        if not too_long.any():
+            return True
+        if allowed.in_use:
+            return False
         # A prompt is computed to its end or not at all.
         begins = too_long & (known.prompt[rows] <= left)
         goes_on = too_long & ~begins & (lag == 0)

@@ -41,8 +41,9 @@ from turbospec.interface import BoolArray, IntArray, Policy, Source, StepOutcome
 from turbospec.runtime.plan_reuse import RunningPlan
 
 CATCH_UP_SHARE = 0.02
-"""Largest share of time for passes that no draft needs yet (`drafter_lag.Allowance`). vLLM's own way, a first pass in
-every step, takes 4 to 11 %. Where a large batch would need more, its requests draft no more until they end."""
+"""Largest share of time for drafter passes in steps that neither draft nor verify drafts (`drafter_lag.Allowance`).
+vLLM's own way, a first pass in every step, takes 4 to 11 %. Where a large batch would need more, its requests draft no
+more until they end."""
 LOOKUP = Source.LOOKUP.value
 UNPLANNED = -1
 """In place of a draft length, of a request that a plan was not made for."""
@@ -91,8 +92,8 @@ class _Plan:
     sources: IntArray | None
     """(n,) of a `StepPlan`."""
     padded_length: int
-    probes: bool
-    """Whether some of the drafts are an experiment."""
+    probe: bool
+    """Of a `StepPlan`."""
     reuse: RunningPlan[str]
 
     def drafts_of(self, names: Sequence[str]) -> tuple[IntArray, IntArray]:
@@ -174,9 +175,9 @@ class VllmLoop:
         """Steps that have ended and are not yet reported, oldest first."""
         self._reused = ReusedSteps()
         self._catch_up_budget = 0.0
-        """Seconds that passes may take that no draft needs yet."""
+        """Seconds that drafter passes may take in steps that neither draft nor verify drafts."""
         self._undrafted_tokens = 0
-        """Tokens sampled since the drafter last drafted, experiments left out."""
+        """Tokens sampled since the drafter last drafted, experiments not counted."""
 
     def idle(self, num_scheduled: Mapping[str, int], began: float) -> tuple[bool, DrafterOrders | None]:
         """Whether a step of one token for each request reuses a plan without drafts, and the orders to the worker.
@@ -229,9 +230,9 @@ class VllmLoop:
         batch = ScheduledBatch.of(requests, num_scheduled, self.known)
         plan, lengths, looked_up = self._choose(batch, num_scheduled.keys(), restarted, queue)
         self._next_step += 1
-        orders, fits = None, self._views.drafts_fit(batch)
+        orders, fits = None, False
         if self._lag is not None:
-            allowed = self._allowance()
+            fits, allowed = self._views.drafts_fit(batch), self._allowance()
             orders = self._lag.orders(
                 batch.names,
                 batch.rows,
@@ -247,15 +248,17 @@ class VllmLoop:
                 lengths = np.minimum(lengths, self._unpadded(plan, batch)[0])
             if not orders.skip and not lengths.any() and not batch.drafts.any():
                 computed = sum(lag.tokens for lag in orders.catch_up.values())
-                computed += 0 if allowed.in_use else int(batch.scheduled.sum())
-                self._catch_up_budget -= self._split.catch_up_seconds(computed) if computed else 0.0
+                if not allowed.in_use:
+                    computed += int(batch.scheduled.sum())
+                if computed:
+                    self._catch_up_budget -= self._split.catch_up_seconds(computed)
         tokens, self._context_tokens = int(batch.scheduled.sum()), int(batch.computed.sum())
         prefill_tokens = batch.prefill_tokens
         passes = self._passes(lengths, tokens, prefill_tokens, orders)
         drafts = bool(lengths.any())
         if not drafts:
             self._undrafted_tokens += int(np.count_nonzero(batch.missing == 0))
-        elif plan is None or not plan.probes:
+        elif plan is None or not plan.probe:
             self._undrafted_tokens = 0
         piecewise = self._is_piecewise(num_scheduled, prefill_tokens)
         target = TargetPass(tokens, self._context_tokens, prefill_tokens, piecewise)
@@ -394,10 +397,10 @@ class VllmLoop:
         return np.minimum(lengths, limits), looked_up
 
     def _allowance(self) -> Allowance:
-        """For passes of this step that no draft needs.
+        """For this step.
 
-        The drafter is out of use once as many tokens were sampled without drafts, experiments left out, as the worker
-        keeps.
+        The drafter is out of use once as many tokens as the worker keeps were sampled since it last drafted, experiments
+        not counted.
         """
         in_use = self._undrafted_tokens <= self.limits.kept_tokens
         return Allowance(in_use, self._split.catch_up_tokens(self._catch_up_budget))

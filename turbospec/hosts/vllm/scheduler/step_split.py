@@ -83,14 +83,18 @@ class StepSplit:
 
     def catch_up_seconds(self, tokens: int) -> float:
         """Predicted duration of a drafter pass over this many tokens of KV lag."""
-        per_pass, _, per_token = self._model.weights[self._verify_size :].tolist()
-        return max(per_pass, 0.0) + max(per_token, 0.0) * tokens
+        per_pass, per_token = self._catch_up_costs()
+        return per_pass + per_token * tokens
 
     def catch_up_tokens(self, seconds: float) -> int:
         """Tokens of KV lag that a drafter pass of this predicted duration computes, 0 or more."""
+        per_pass, per_token = self._catch_up_costs()
+        return int(max(seconds - per_pass, 0.0) / max(per_token, 1e-12))
+
+    def _catch_up_costs(self) -> tuple[float, float]:
+        """Seconds of a drafter pass, and of each token of KV lag in it; 0 or more."""
         per_pass, _, per_token = self._model.weights[self._verify_size :].tolist()
-        left = seconds - max(per_pass, 0.0)
-        return int(max(left, 0.0) / max(per_token, 1e-12))
+        return max(per_pass, 0.0), max(per_token, 0.0)
 
 
 @compiled

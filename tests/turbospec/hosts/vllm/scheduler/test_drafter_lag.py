@@ -364,7 +364,6 @@ def test_a_prompt_that_others_may_share_is_caught_up_although_the_drafter_is_out
 
 def test_while_the_drafter_is_out_of_use_a_prompt_that_is_too_long_is_computed_whole_or_not_at_all() -> None:
     steps = Steps("ab")
-    steps.known.prompt[steps.row("b")] = 90
     for tokens, skipped in ((89, True), (90, False)):
         first = steps.step(prompts={"b": 20}, missing={"b": 70}, restarted="b", in_use=False, tokens=tokens)
         steps.known.prompt[steps.row("b")] = 90
