@@ -399,8 +399,8 @@ class VllmLoop:
     def _allowance(self) -> Allowance:
         """For this step.
 
-        The drafter is out of use once as many tokens as the worker keeps were sampled since it last drafted, experiments
-        not counted.
+        The drafter is out of use once as many tokens as the worker keeps were sampled since it last drafted,
+        experiments not counted.
         """
         in_use = self._undrafted_tokens <= self.limits.kept_tokens
         return Allowance(in_use, self._split.catch_up_tokens(self._catch_up_budget))
