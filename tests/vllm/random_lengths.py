@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from turbospec.hosts.vllm.scheduler.drafter_lag import Allowance
+from turbospec.hosts.vllm.scheduler.drafter_use import Allowance, DrafterUse
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
+from turbospec.hosts.vllm.scheduler.step_split import StepSplit
 from turbospec_bench.vllm.selftest.random_lengths import RandomAsyncScheduler, RandomLengths, RandomScheduler
 
 __all__ = [
@@ -33,11 +34,14 @@ class RandomSmallScheduler(RandomScheduler):
     def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
         loop = super()._build_loop(vllm_config)
         assert loop is not None
-        return _AlwaysInUse(loop.controller, replace(loop.limits, kept_tokens=6))
+        loop = VllmLoop(loop.controller, replace(loop.limits, kept_tokens=6))
+        loop._use = _AlwaysInUse(6, 6, StepSplit())
+        return loop
 
 
-class _AlwaysInUse(VllmLoop):
-    """Catches up in every third step, however long nothing is drafted."""
+class _AlwaysInUse(DrafterUse):
+    """Lets requests catch up in every third step, however long nothing is drafted."""
 
-    def _allowance(self) -> Allowance:
+    @property
+    def allowance(self) -> Allowance:
         return Allowance(in_use=True, tokens=1000)

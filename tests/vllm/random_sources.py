@@ -1,4 +1,7 @@
-"""Schedulers whose controller picks every request's source and draft length at random, every step."""
+"""Schedulers whose controller picks every request's source and draft length at random, every step.
+
+Nearly all drafts of the drafter count as experiments, so that it is in use in some steps and out of use in others.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from turbospec.hosts.vllm.scheduler.drafter_use import DrafterUse
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.schedulers import TurboSpecAsyncScheduler, TurboSpecScheduler
+from turbospec.hosts.vllm.scheduler.step_split import StepSplit
 from turbospec.interface import Source, StepOutcome, StepPlan, StepView
+
+IN_USE_TOKENS = 20
+"""Tokens without drafts of the drafter, experiments not counted, after which it is out of use: a step or two."""
 
 
 class RandomSources:
@@ -23,7 +31,8 @@ class RandomSources:
         copied = (view.lookup.lengths > 0) & (rng.random(view.size) < 2 / 3)
         limits = np.where(copied, view.lookup.lengths, view.draft_limits if rng.random() < 2 / 3 else 0)
         lengths = rng.integers(0, limits, endpoint=True) if rng.random() < 0.9 else np.zeros_like(limits)
-        return StepPlan(lengths, sources=np.where(copied, Source.LOOKUP, Source.DRAFTER))
+        sources = np.where(copied, Source.LOOKUP, Source.DRAFTER)
+        return StepPlan(lengths, sources=sources, probe=bool(rng.random() < 0.9))
 
     def observe(self, outcome: StepOutcome) -> None:
         assert outcome.sources is not None
@@ -47,5 +56,5 @@ class RandomSourcesAsyncScheduler(TurboSpecAsyncScheduler):
 
 def _at_random(loop: VllmLoop | None) -> VllmLoop:
     assert loop is not None
-    loop.controller = RandomSources()
+    loop.controller, loop._use = RandomSources(), DrafterUse(IN_USE_TOKENS, 1, StepSplit())
     return loop

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from turbospec.hosts.vllm.scheduler.drafter_use import Allowance
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 from turbospec.interface import BoolArray, IntArray
@@ -16,24 +16,14 @@ LOST = -1
 """In place of a kept step: the request's lag can no longer be caught up."""
 
 
-class Allowance(NamedTuple):
-    """What the drafter may compute in a step without drafts, made or verified, so that requests can draft later."""
-
-    in_use: bool
-    """Whether the drafter has drafted lately. Otherwise requests are left to lag until they end."""
-    tokens: int
-    """Most tokens in one pass. While the drafter is in use, this bounds the KV lag that is caught up, not prompts.
-    Otherwise only prompts that are too long to be caught up later are computed, within this bound."""
-
-
 class DrafterLag:
     """Decides, step by step, whether the drafter's first pass is skipped and which requests catch up.
 
     A pass is skipped where nothing is to be drafted and no drafts are verified: then the lag of each request is known
-    without waiting for the device. The step after a draft always runs the drafter, and a request whose drafts are a
-    look-up's catches up there. Before the worker can keep no more, one pass catches up as many requests as have room,
-    those that lag longest first, if the `Allowance` is enough: with 256 requests and 8,192 kept tokens, one pass in 16
-    steps.
+    without waiting for the device. A step that verifies drafts runs the drafter, and a request whose drafts are a
+    look-up's catches up there; only where the `Allowance` leaves such requests out is that pass skipped too. Before the
+    worker can keep no more, one pass catches up as many requests as have room, those that lag longest first, if the
+    `Allowance` is enough: with 256 requests and 8,192 kept tokens, one pass in 16 steps.
 
     Args:
         known: the requests, whose lag is kept there.
@@ -138,7 +128,7 @@ class DrafterLag:
             drafts: (n,) drafts among these.
             lengths: (n,) draft lengths; set to 0 for requests that cannot catch up in this step.
             missing: (n,) prefill tokens that are left for later steps.
-            allowed: for the step, should it neither draft nor verify drafts.
+            allowed: for the step, should the drafter not draft in it.
             drafter_fits: whether vLLM calls the drafter at all in this step.
         """
         known, total = self._known, int(tokens.sum())
@@ -146,10 +136,11 @@ class DrafterLag:
         room = self._max_batched_tokens - total - self._slots * len(names)
         due = self._may_catch_up(allowed) and self._catch_up_is_due(rows, total)
         due = due and bool(((lag > 0) & (lag <= room) & can_draft).any())
-        idle = not drafts.any() and not lengths.any()
-        if idle and (not drafter_fits or (not due and self._all_may_lag(rows, tokens, missing, allowed))):
+        idle, computed = not lengths.any() and (allowed.leaves_verified or not drafts.any()), tokens - drafts
+        if idle and (not drafter_fits or (not due and self._all_may_lag(rows, computed, missing, allowed))):
             orders = DrafterOrders(self._next, self._first, skip=True)
-            self._add_lag(rows, tokens)
+            self._add_lag(rows, computed)
+            known.lag_since[rows[drafts > 0]] = LOST
             self._keep(total)
             return orders
         orders = DrafterOrders(self._next, self._first)
@@ -170,7 +161,7 @@ class DrafterLag:
         caught_up, left = rows[lagging[~stays[lagging]]], lagging[stays[lagging]]
         known.lag_tokens[caught_up], known.lacks_prompt[caught_up] = 0, False
         lengths[left] = 0
-        self._add_lag(rows[left], (tokens - drafts)[left])
+        self._add_lag(rows[left], computed[left])
         # Which of the drafts are accepted is not known when the lag is caught up.
         known.lag_since[rows[left[drafts[left] > 0]]] = LOST
         orders.keep.update(names[row] for row in map(int, left))

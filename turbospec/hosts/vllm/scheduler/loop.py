@@ -23,115 +23,25 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import replace
 
 import numpy as np
 
 from turbospec.hosts.common import ReusedSteps
 from turbospec.hosts.vllm.scheduler.batch import ScheduledBatch
-from turbospec.hosts.vllm.scheduler.drafter_lag import Allowance, DrafterLag
+from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
+from turbospec.hosts.vllm.scheduler.drafter_use import DrafterUse
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
-from turbospec.hosts.vllm.scheduler.requests import KnownRequests, VllmRequest, values_by_name
+from turbospec.hosts.vllm.scheduler.requests import KnownRequests, VllmRequest
 from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, StepSplit, TargetPass
+from turbospec.hosts.vllm.scheduler.steps import ABSENT, AskedPlan, OpenStep, Planned, Verified, VerifyResultFn
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue, Views
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
-from turbospec.interface import BoolArray, IntArray, Policy, Source, StepOutcome, StepView
+from turbospec.interface import IntArray, Policy, Source, StepOutcome, StepView
 from turbospec.runtime.plan_reuse import RunningPlan
 
-CATCH_UP_SHARE = 0.02
-"""Largest share of time for drafter passes in steps that neither draft nor verify drafts (`drafter_lag.Allowance`).
-vLLM's own way, a first pass in every step, takes 4 to 11 %. Where a large batch would need more, its requests draft no
-more until they end."""
 LOOKUP = Source.LOOKUP.value
-UNPLANNED = -1
-"""In place of a draft length, of a request that a plan was not made for."""
-ABSENT = ""
-"""In place of a request's name; no request has it."""
-
-
-@dataclass(slots=True, frozen=True)
-class Verified:
-    """The verification of a plan's drafts in one step; one row per request of the plan."""
-
-    sampled: BoolArray
-    """(n,) whether the step sampled for the request; not for one that was aborted. Elsewhere the others are 0."""
-    drafted: IntArray
-    accepted: IntArray
-    emitted: IntArray
-
-
-class Planned(NamedTuple):
-    """What a step is to draft at its end, for each of its n requests."""
-
-    lengths: IntArray
-    """(n,) draft lengths of the drafter, padding included. It drafts the longest for the whole batch; the others are to
-    be cut."""
-    lookup_lengths: IntArray
-    """(n,) longest draft of the look-up; 0 where it drafts nothing."""
-    orders: DrafterOrders | None
-    """To the worker's drafter; None where the drafter runs in every step."""
-
-
-VerifyResultFn = Callable[[Sequence[str]], Verified]
-"""Returns what a step did with the drafts of these n requests."""
-
-
-@dataclass(slots=True, frozen=True)
-class _Plan:
-    """A plan of the controller and the view it was made for."""
-
-    view: StepView
-    names: Sequence[str]
-    """Of the view's requests; `ABSENT` for those that the plan's step did not schedule."""
-    lengths: IntArray
-    """(n,) draft lengths without padding."""
-    lookup_lengths: IntArray
-    """(n,) those that are of the look-up."""
-    sources: IntArray | None
-    """(n,) of a `StepPlan`."""
-    padded_length: int
-    probe: bool
-    """Of a `StepPlan`."""
-    reuse: RunningPlan[str]
-
-    def drafts_of(self, names: Sequence[str]) -> tuple[IntArray, IntArray]:
-        """(m,) draft lengths of the drafter, without padding, and of the look-up, for m requests in any order.
-
-        A request that the plan was not made for gets the drafter's median length; nothing where a look-up drafts for
-        others, because what it would find for that request is not known.
-        """
-        lengths = np.array(self.reuse.lengths(names), np.int64)
-        if not self.lookup_lengths.any():
-            return lengths, np.zeros_like(lengths)
-        of_lookup = dict(zip(self.names, self.lookup_lengths.tolist(), strict=True))
-        looked_up = values_by_name(of_lookup, names, UNPLANNED)
-        return np.where(looked_up == 0, lengths, 0), np.maximum(looked_up, 0)
-
-
-@dataclass(slots=True)
-class _Step:
-    """A step of vLLM, from its scheduling until the drafts of its plan are verified."""
-
-    number: int
-    began: float
-    plan: _Plan | None
-    """None where the step reuses an earlier plan."""
-    drafts: bool
-    """Whether the drafter drafts in the step."""
-    target: TargetPass
-    passes: DrafterPasses
-    planned: IntArray | int = 0
-    """(n,) longest drafts of its requests, of both sources, that the next step verifies; 0 for none."""
-    late: bool = False
-    """Whether its passes run after its tokens were sent, in the time of the next step."""
-    follows: bool = False
-    """Whether its time began when the step before returned its tokens."""
-    seconds: float = 0.0
-    """Its duration, once it has ended; without all drafting, once that is known."""
-    draft_seconds: float = 0.0
-    """Duration of its passes, whenever they ran; known when the next step has ended."""
 
 
 class VllmLoop:
@@ -159,9 +69,10 @@ class VllmLoop:
             )
         self._views = Views(limits, self.known, self._lag, lookups)
         self._split = StepSplit()
-        self._steps: dict[int, _Step] = {}
+        self._use = DrafterUse(limits.kept_tokens, max(limits.kept_tokens, limits.max_model_len), self._split)
+        self._steps: dict[int, OpenStep] = {}
         """Scheduled and not yet finished, by number, oldest first."""
-        self._last: _Step | None = None
+        self._last: OpenStep | None = None
         """The step that finished last, whose drafts the next one verifies."""
         self._last_output = 0.0
         self._next_step = 0
@@ -169,15 +80,11 @@ class VllmLoop:
         """The last step's plan, which the next one may reuse; None with a look-up."""
         self._context_tokens = 0
         """KV tokens that the last step's target pass attends to."""
-        self._ahead: _Plan | None = None
+        self._ahead: AskedPlan | None = None
         """A plan made before its step was scheduled."""
-        self._ended: deque[tuple[_Step, VerifyResultFn]] = deque()
+        self._ended: deque[tuple[OpenStep, VerifyResultFn]] = deque()
         """Steps that have ended and are not yet reported, oldest first."""
         self._reused = ReusedSteps()
-        self._catch_up_budget = 0.0
-        """Seconds that drafter passes may take in steps that neither draft nor verify drafts."""
-        self._undrafted_tokens = 0
-        """Tokens sampled since the drafter last drafted, experiments not counted."""
 
     def idle(self, num_scheduled: Mapping[str, int], began: float) -> tuple[bool, DrafterOrders | None]:
         """Whether a step of one token for each request reuses a plan without drafts, and the orders to the worker.
@@ -191,15 +98,15 @@ class VllmLoop:
         orders = None
         if self._lag is not None:
             rows = self.known.rows_named(num_scheduled)
-            orders = None if rows is None else self._lag.idle(rows, self._allowance())
+            orders = None if rows is None else self._lag.idle(rows, self._use.allowance)
             if orders is None:
                 return False, None
         running.run(())
-        self._undrafted_tokens += tokens
+        self._use.undrafted(tokens)
         self._context_tokens += tokens
         self._next_step += 1
         target = TargetPass(tokens, self._context_tokens, piecewise=self._is_piecewise(num_scheduled, 0))
-        self._steps[self.newest] = _Step(self.newest, began, None, False, target, NO_PASSES)
+        self._steps[self.newest] = OpenStep(self.newest, began, None, False, target, NO_PASSES)
         return True, orders
 
     def plan(
@@ -232,7 +139,7 @@ class VllmLoop:
         self._next_step += 1
         orders, fits = None, False
         if self._lag is not None:
-            fits, allowed = self._views.drafts_fit(batch), self._allowance()
+            fits, allowed = self._views.drafts_fit(batch), self._use.allowance
             orders = self._lag.orders(
                 batch.names,
                 batch.rows,
@@ -250,19 +157,18 @@ class VllmLoop:
                 computed = sum(lag.tokens for lag in orders.catch_up.values())
                 if not allowed.in_use:
                     computed += int(batch.scheduled.sum())
-                if computed:
-                    self._catch_up_budget -= self._split.catch_up_seconds(computed)
+                self._use.spent(computed)
         tokens, self._context_tokens = int(batch.scheduled.sum()), int(batch.computed.sum())
         prefill_tokens = batch.prefill_tokens
         passes = self._passes(lengths, tokens, prefill_tokens, orders)
         drafts = bool(lengths.any())
-        if not drafts:
-            self._undrafted_tokens += int(np.count_nonzero(batch.missing == 0))
-        elif plan is None or not plan.probe:
-            self._undrafted_tokens = 0
+        if drafts:
+            self._use.drafted(experiment=plan is not None and plan.probe)
+        else:
+            self._use.undrafted(int(np.count_nonzero(batch.missing == 0)) + int(batch.drafts.sum()))
         piecewise = self._is_piecewise(num_scheduled, prefill_tokens)
         target = TargetPass(tokens, self._context_tokens, prefill_tokens, piecewise)
-        step = _Step(self.newest, began, plan, drafts, target, passes, lengths + looked_up)
+        step = OpenStep(self.newest, began, plan, drafts, target, passes, lengths + looked_up)
         if self.limits.tokens_first:
             step.late = passes.number > 0
         elif orders is not None and self.limits.late_drafts and fits and not orders.skip:
@@ -308,8 +214,7 @@ class VllmLoop:
         step.follows = step.began <= self._last_output
         step.seconds = now - max(step.began, self._last_output)
         self._last_output = now
-        most = self._split.catch_up_seconds(max(self.limits.kept_tokens, self.limits.max_model_len))
-        self._catch_up_budget = min(self._catch_up_budget + CATCH_UP_SHARE * step.seconds, most)
+        self._use.add_time(step.seconds)
         self._ended.append((step, verify_result))
         return step.seconds
 
@@ -338,7 +243,7 @@ class VllmLoop:
 
     def _choose(
         self, batch: ScheduledBatch, names: Set[str], restarted: Collection[str], queue: Queue
-    ) -> tuple[_Plan | None, IntArray, IntArray]:
+    ) -> tuple[AskedPlan | None, IntArray, IntArray]:
         """The plan of a step, None where it reuses one, with draft lengths of the drafter and of the look-up."""
         if self._running is not None and self._running.admits(names):
             self._running.run(names)
@@ -356,7 +261,7 @@ class VllmLoop:
         plan.reuse.run(names)
         return plan, lengths, looked_up
 
-    def _ask(self, view: StepView, names: Sequence[str]) -> tuple[_Plan, IntArray]:
+    def _ask(self, view: StepView, names: Sequence[str]) -> tuple[AskedPlan, IntArray]:
         """Have the controller plan a view of the requests of these names; the drafter's lengths with padding."""
         asked = self.controller.plan(view)
         lengths, padded_length = asked.draft_lengths, asked.padded_length if asked.draft_lengths.any() else 0
@@ -366,11 +271,11 @@ class VllmLoop:
         if lookup_lengths.any():
             padded_length = 0  # the look-up may find fewer tokens, so that the batch is not surely uniform
         reuse = RunningPlan(asked, names)
-        plan = _Plan(view, names, lengths, lookup_lengths, asked.sources, padded_length, asked.probe, reuse)
+        plan = AskedPlan(view, names, lengths, lookup_lengths, asked.sources, padded_length, asked.probe, reuse)
         return plan, np.full(view.size, padded_length) if padded_length else lengths - lookup_lengths
 
     def _fit(
-        self, plan: _Plan, batch: ScheduledBatch, names: Set[str], restarted: Collection[str]
+        self, plan: AskedPlan, batch: ScheduledBatch, names: Set[str], restarted: Collection[str]
     ) -> tuple[IntArray, IntArray] | None:
         """Draft lengths of a step that was planned ahead, as `_unpadded`; None where the plan cannot be used.
 
@@ -390,20 +295,11 @@ class VllmLoop:
             return np.full(batch.size, plan.padded_length), np.zeros(batch.size, np.int64)
         return self._unpadded(plan, batch)
 
-    def _unpadded(self, plan: _Plan, batch: ScheduledBatch) -> tuple[IntArray, IntArray]:
+    def _unpadded(self, plan: AskedPlan, batch: ScheduledBatch) -> tuple[IntArray, IntArray]:
         """(n,) draft lengths of a plan, of drafter and look-up, in a step that replays no full CUDA graph."""
         lengths, looked_up = plan.drafts_of(batch.names)
         limits = self._views.draft_limits(batch, batch.max_tokens - batch.output - 1)
         return np.minimum(lengths, limits), looked_up
-
-    def _allowance(self) -> Allowance:
-        """For this step.
-
-        The drafter is out of use once as many tokens as the worker keeps were sampled since it last drafted,
-        experiments not counted.
-        """
-        in_use = self._undrafted_tokens <= self.limits.kept_tokens
-        return Allowance(in_use, self._split.catch_up_tokens(self._catch_up_budget))
 
     def _is_piecewise(self, num_scheduled: Mapping[str, int], prefill_tokens: int) -> bool:
         """Whether the step being scheduled misses a full CUDA graph because of its draft lengths."""
@@ -427,7 +323,7 @@ class VllmLoop:
         passes, catch_up = max(number, 1), sum(lag.tokens for lag in orders.catch_up.values())
         return DrafterPasses(passes, passes * size, tokens - size + catch_up, catch_up + prefill_tokens)
 
-    def _settle(self, step: _Step, verify_result: VerifyResultFn, queue: Queue) -> None:
+    def _settle(self, step: OpenStep, verify_result: VerifyResultFn, queue: Queue) -> None:
         closing, self._last = self._last, step
         if closing is not None and closing.number != step.number - 1:
             closing = None
@@ -450,9 +346,9 @@ class VllmLoop:
 
     def _close(
         self,
-        drafted_in: _Step,
-        plan: _Plan,
-        step: _Step,
+        drafted_in: OpenStep,
+        plan: AskedPlan,
+        step: OpenStep,
         verified: Verified,
         queue: Queue,
     ) -> None:

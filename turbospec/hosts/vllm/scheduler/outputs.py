@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from turbospec.hosts.vllm.scheduler.loop import Verified
+from turbospec.hosts.vllm.scheduler.steps import Verified
 from turbospec.hosts.vllm.scheduler.requests import NAME, values_by_name
 
 TOKENS = attrgetter("new_token_ids")

@@ -81,14 +81,14 @@ def _skip_speculative_path(model_runner) -> None:
             return prepare(scheduler_output, *others)
 
     def execute_model(scheduler_output, *others, **named):
-        if not _skips_drafter(scheduler_output):
+        if not _has_no_drafts(scheduler_output):
             return execute(scheduler_output, *others, **named)
         with not_speculating():
             return execute(scheduler_output, *others, **named)
 
     def sample_tokens(*given, **named):
         state = model_runner.execute_model_state
-        if state is None or not _skips_drafter(state.scheduler_output):
+        if state is None or not _has_no_drafts(state.scheduler_output):
             return sample(*given, **named)
         with not_speculating():
             return sample(*given, **named)
@@ -97,9 +97,10 @@ def _skip_speculative_path(model_runner) -> None:
     model_runner.execute_model, model_runner.sample_tokens = execute_model, sample_tokens
 
 
-def _skips_drafter(scheduler_output) -> bool:
+def _has_no_drafts(scheduler_output) -> bool:
+    """Whether a step neither verifies nor makes drafts, and its drafter runs no pass."""
     orders = orders_of(scheduler_output)
-    return orders is not None and orders.skip
+    return orders is not None and orders.skip and not scheduler_output.scheduled_spec_decode_tokens
 
 
 class DrafterOnDemand:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.turbospec.hosts.vllm.scheduler.test_requests import Request
-from turbospec.hosts.vllm.scheduler.drafter_lag import Allowance, DrafterLag
+from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
+from turbospec.hosts.vllm.scheduler.drafter_use import Allowance
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 
@@ -41,6 +42,7 @@ class Steps:
         drafter_fits: bool = True,
         in_use: bool = True,
         tokens: int = MANY,
+        leaves_verified: bool = False,
         **lengths: int,
     ) -> DrafterOrders:
         """One in which `drafted` are verified, `prompts` computed but for `missing`, and `lengths` wanted."""
@@ -55,7 +57,7 @@ class Steps:
             np.array([drafted.get(name, 0) for name in self.names]),
             self.lengths,
             np.array([missing.get(name, 0) for name in self.names]),
-            Allowance(in_use, tokens),
+            Allowance(in_use, tokens, leaves_verified),
             drafter_fits=drafter_fits,
         )
 
@@ -91,6 +93,27 @@ def test_a_request_that_drafts_is_caught_up_and_the_others_keep_their_lag() -> N
     assert steps.step(b=1) == DrafterOrders(3, 0, catch_up={"b": KvLag(3, since=0)})
     steps.step()
     assert steps.step(a=1) == DrafterOrders(4, 0, keep={"b"}, catch_up={"a": KvLag(1, since=3)})
+
+
+def test_requests_with_drafts_of_a_look_up_are_left_out_where_the_drafter_is_out_of_use() -> None:
+    steps = Steps("abc")
+    orders = steps.step(drafted={"a": 3}, prompts={"c": 9}, in_use=False, leaves_verified=True)
+    assert orders == DrafterOrders(0, 0, skip=True)
+    assert steps.missed == [1, 1, 9], "rejected drafts are not counted"
+    assert [steps.can_draft(name) for name in "abc"] == [False, True, True]
+    # The worker has kept the three drafts too.
+    assert steps.cache.kept == 4 + 1 + 9
+    orders = steps.step(b=1, c=1, in_use=False, leaves_verified=True)
+    assert orders == DrafterOrders(1, 0, keep={"a"}, catch_up={"b": KvLag(1, since=0), "c": KvLag(9, since=0)})
+
+
+def test_drafts_of_a_look_up_leave_no_prompt_out_that_others_may_share() -> None:
+    steps = Steps("ab", prefix_caching=True)
+    assert steps.step(prompts={"b": 20}, in_use=False).skip
+    orders = steps.step(drafted={"a": 3}, in_use=False, leaves_verified=True)
+    assert orders == DrafterOrders(1, 0, catch_up={"a": KvLag(1, since=0), "b": KvLag(20, since=0)})
+    assert steps.step(drafted={"a": 3}, in_use=False, leaves_verified=True).skip
+    assert not steps.known.lacks_prompt.any(), "drafts are no prompt"
 
 
 def test_a_prompt_that_others_may_share_is_caught_up_when_its_first_token_has_left() -> None:

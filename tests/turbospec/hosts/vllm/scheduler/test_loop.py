@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
-from turbospec.hosts.vllm.scheduler.loop import Verified, VerifyResultFn, VllmLoop
+from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.step_split import DrafterPasses
+from turbospec.hosts.vllm.scheduler.steps import Verified, VerifyResultFn
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
 from turbospec.interface import IntArray, Phase, Source, StepOutcome, StepPlan, StepView
@@ -500,7 +501,7 @@ def test_a_drafter_on_demand_is_seen_with_what_it_lacks() -> None:
 def test_a_drafter_that_made_only_experiments_for_long_computes_no_prompt(
     probe: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turbospec.hosts.vllm.scheduler.loop.CATCH_UP_SHARE", 0.0)
+    monkeypatch.setattr("turbospec.hosts.vllm.scheduler.drafter_use.CATCH_UP_SHARE", 0.0)
     controller = Recorder(lengths=[0, 0, 0, 0, 0, 0, 2], probe=probe)
     engine, a = FakeEngine(controller, ON_DEMAND), Request("a", num_prompt_tokens=1)
     for _ in range(10):
@@ -802,6 +803,28 @@ def test_drafts_of_a_look_up_are_not_the_drafters() -> None:
     assert outcome.sources.tolist() == [Source.LOOKUP]
     assert (outcome.drafted.tolist(), outcome.accepted.tolist()) == ([5], [3])
     assert len(outcome.draft_rows) == 0, "no pass of the drafter"
+
+
+def test_drafts_of_a_look_up_need_no_pass_where_the_drafter_is_out_of_use() -> None:
+    controller = Recorder(sources=Source.LOOKUP)
+    engine = FakeEngine(controller, ON_DEMAND, Lookups())
+    a = Request("a", num_prompt_tokens=16, max_tokens=80, text=[*REPEATED[:8]] * 16)
+    skipped: list[bool] = []
+    for _ in range(8):
+        engine.step([a], accepted={"a": 2})
+        assert engine.orders is not None
+        skipped.append(engine.orders.skip)
+    # The prompt does not fit into the eight tokens that are kept; then nine tokens are sampled, one counted a step.
+    assert skipped == [False] * 8
+    for _ in range(4):
+        engine.step([a], accepted={"a": 2})
+        assert engine.orders is not None
+        skipped.append(engine.orders.skip)
+    assert skipped[-2:] == [True, True]
+    assert sum(engine.loop._steps[number].passes.number for number in engine.loop._steps) == 0
+    view = controller.views[-1]
+    assert view.lookup is not None
+    assert (view.draft_limits.tolist(), view.lookup.lengths.tolist()) == ([0], [5])
 
 
 def test_with_a_look_up_no_step_reuses_a_plan() -> None:

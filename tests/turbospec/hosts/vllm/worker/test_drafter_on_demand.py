@@ -116,10 +116,19 @@ class Runner:
             sampling_metadata=None,
         )
 
-    def step(self, orders: DrafterOrders | None, length: int = 0, to_sample: Any = None, **step: range) -> Any:
+    def step(
+        self,
+        orders: DrafterOrders | None,
+        length: int = 0,
+        to_sample: Any = None,
+        verified: dict[str, list[int]] | None = None,
+        **step: range,
+    ) -> Any:
         self.input_batch.req_ids[:] = list(step)
         lengths = {name: len(each) for name, each in reversed(step.items())}
-        output = SimpleNamespace(num_scheduled_tokens=lengths, **({} if orders is None else {ORDERS_ATTRIBUTE: orders}))
+        output = SimpleNamespace(num_scheduled_tokens=lengths, scheduled_spec_decode_tokens=verified or {})
+        if orders is not None:
+            setattr(output, ORDERS_ATTRIBUTE, orders)
         positions = torch.tensor([p for each in step.values() for p in each])
         numbers = torch.tensor([100 * (1 + "ab".index(name)) for name, each in step.items() for _ in each])
         self.input_ids.gpu[: len(positions)] = numbers + positions
@@ -286,3 +295,15 @@ def test_a_step_without_drafts_is_prepared_as_one_of_a_server_that_does_not_spec
     # Where penalties need the drafts of the step before, async scheduling brings them to the sampler.
     assert prepared(Runner(Drafter(False), on_demand=True, asynchronous=True)) == "set"
     assert prepared(Runner(Drafter(False), on_demand=True, is_hybrid=True)) == "set"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_step_that_verifies_drafts_is_speculative_also_where_its_drafter_runs_no_pass(asynchronous: bool) -> None:
+    drafter = Drafter(True)
+    runner = Runner(drafter, on_demand=True, asynchronous=asynchronous)
+    assert runner.step(skip(0), verified={"a": [7]}, a=range(2), b=range(1)).shape == (2, 0)
+    assert runner.speculated == [True, True]
+    assert drafter.calls == []
+    # The input of b is complete, and catches up although a's was kept beside it.
+    runner.step(DrafterOrders(1, 0, keep={"a"}, catch_up={"b": KvLag(1, 0)}), 1, a=range(2, 3), b=range(1, 2))
+    assert len(drafter.calls) == 1

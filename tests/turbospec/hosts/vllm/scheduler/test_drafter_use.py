@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from turbospec.hosts.vllm.scheduler.drafter_use import CATCH_UP_SHARE, DrafterUse
+from turbospec.hosts.vllm.scheduler.step_split import StepSplit
+
+KEPT = 100
+
+
+def new_use(longest_pass: int = 10**6) -> DrafterUse:
+    return DrafterUse(KEPT, longest_pass, StepSplit())
+
+
+@pytest.mark.parametrize(("experiment", "in_use"), [(False, True), (True, False)])
+def test_the_drafter_is_out_of_use_once_it_made_only_experiments_for_long(experiment: bool, in_use: bool) -> None:
+    use = new_use()
+    use.undrafted(KEPT)
+    assert use.allowance.in_use
+    use.drafted(experiment=experiment)
+    use.undrafted(1)
+    assert use.allowance.in_use is in_use
+    use.undrafted(KEPT)
+    assert not use.allowance.in_use
+
+
+def test_out_of_use_only_the_step_after_an_experiment_has_a_pass_over_its_drafts() -> None:
+    use = new_use()
+    assert not use.allowance.leaves_verified
+    use.undrafted(KEPT + 1)
+    assert use.allowance.leaves_verified
+    use.drafted(experiment=True)
+    assert not use.allowance.leaves_verified, "the next step verifies drafts of the drafter"
+    use.undrafted(1)
+    assert use.allowance.leaves_verified
+
+
+def test_passes_take_a_share_of_the_time() -> None:
+    use, split = new_use(), StepSplit()
+    assert use.allowance.tokens == 0
+    pass_seconds = split.catch_up_seconds(50)
+    use.add_time(1.01 * pass_seconds / CATCH_UP_SHARE)
+    assert 50 <= use.allowance.tokens < 60
+    use.spent(0)
+    assert use.allowance.tokens >= 50, "no pass"
+    use.spent(50)
+    assert use.allowance.tokens == 0
+
+
+def test_time_is_saved_for_one_pass_at_most() -> None:
+    use = new_use(longest_pass=50)
+    use.add_time(1e6)
+    assert 49 <= use.allowance.tokens <= 50

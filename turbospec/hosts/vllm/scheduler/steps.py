@@ -1,0 +1,103 @@
+"""A step of vLLM from its scheduling until the drafts of its plan are verified, and what goes in and out on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from turbospec.hosts.vllm.scheduler.requests import values_by_name
+from turbospec.hosts.vllm.scheduler.step_split import DrafterPasses, TargetPass
+from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
+from turbospec.interface import BoolArray, IntArray, StepView
+from turbospec.runtime.plan_reuse import RunningPlan
+
+UNPLANNED = -1
+"""In place of a draft length, of a request that a plan was not made for."""
+ABSENT = ""
+"""In place of a request's name; no request has it."""
+
+
+class Planned(NamedTuple):
+    """What a step is to draft at its end, for each of its n requests."""
+
+    lengths: IntArray
+    """(n,) draft lengths of the drafter, padding included. It drafts the longest for the whole batch; the others are to
+    be cut."""
+    lookup_lengths: IntArray
+    """(n,) longest draft of the look-up; 0 where it drafts nothing."""
+    orders: DrafterOrders | None
+    """To the worker's drafter; None where the drafter runs in every step."""
+
+
+@dataclass(slots=True, frozen=True)
+class Verified:
+    """The verification of a plan's drafts in one step; one row per request of the plan."""
+
+    sampled: BoolArray
+    """(n,) whether the step sampled for the request; not for one that was aborted. Elsewhere the others are 0."""
+    drafted: IntArray
+    accepted: IntArray
+    emitted: IntArray
+
+
+VerifyResultFn = Callable[[Sequence[str]], Verified]
+"""Returns what a step did with the drafts of these n requests."""
+
+
+@dataclass(slots=True, frozen=True)
+class AskedPlan:
+    """A plan of the controller and the view it was made for."""
+
+    view: StepView
+    names: Sequence[str]
+    """Of the view's requests; `ABSENT` for those that the plan's step did not schedule."""
+    lengths: IntArray
+    """(n,) draft lengths without padding."""
+    lookup_lengths: IntArray
+    """(n,) those that are of the look-up."""
+    sources: IntArray | None
+    """(n,) of a `StepPlan`."""
+    padded_length: int
+    probe: bool
+    """Of a `StepPlan`."""
+    reuse: RunningPlan[str]
+
+    def drafts_of(self, names: Sequence[str]) -> tuple[IntArray, IntArray]:
+        """(m,) draft lengths of the drafter, without padding, and of the look-up, for m requests in any order.
+
+        A request that the plan was not made for gets the drafter's median length; nothing where a look-up drafts for
+        others, because what it would find for that request is not known.
+        """
+        lengths = np.array(self.reuse.lengths(names), np.int64)
+        if not self.lookup_lengths.any():
+            return lengths, np.zeros_like(lengths)
+        of_lookup = dict(zip(self.names, self.lookup_lengths.tolist(), strict=True))
+        looked_up = values_by_name(of_lookup, names, UNPLANNED)
+        return np.where(looked_up == 0, lengths, 0), np.maximum(looked_up, 0)
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """A step of vLLM that was scheduled, and whose plan's drafts are not yet verified."""
+
+    number: int
+    began: float
+    plan: AskedPlan | None
+    """None where the step reuses an earlier plan."""
+    drafts: bool
+    """Whether the drafter drafts in the step."""
+    target: TargetPass
+    passes: DrafterPasses
+    planned: IntArray | int = 0
+    """(n,) longest drafts of its requests, of both sources, that the next step verifies; 0 for none."""
+    late: bool = False
+    """Whether its passes run after its tokens were sent, in the time of the next step."""
+    follows: bool = False
+    """Whether its time began when the step before returned its tokens."""
+    seconds: float = 0.0
+    """Its duration, once it has ended; without all drafting, once that is known."""
+    draft_seconds: float = 0.0
+    """Duration of its passes, whenever they ran; known when the next step has ended."""
