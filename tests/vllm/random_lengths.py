@@ -35,7 +35,7 @@ class RandomSmallScheduler(RandomScheduler):
         loop = super()._build_loop(vllm_config)
         assert loop is not None
         loop = VllmLoop(loop.controller, replace(loop.limits, kept_tokens=6))
-        loop._use = _AlwaysInUse(6, 6, StepSplit())
+        loop._use = _AlwaysInUse(6, 6, StepSplit(), asynchronous=False)
         return loop
 
 
@@ -44,4 +44,4 @@ class _AlwaysInUse(DrafterUse):
 
     @property
     def allowance(self) -> Allowance:
-        return Allowance(in_use=True, tokens=1000)
+        return Allowance(in_use=True, tokens=1000, leaves_verified=True)

@@ -56,5 +56,14 @@ class RandomSourcesAsyncScheduler(TurboSpecAsyncScheduler):
 
 def _at_random(loop: VllmLoop | None) -> VllmLoop:
     assert loop is not None
-    loop.controller, loop._use = RandomSources(), DrafterUse(IN_USE_TOKENS, 1, StepSplit())
+    asynchronous = loop.limits.async_scheduling
+    loop.controller, loop._use = RandomSources(), _SoonCold(IN_USE_TOKENS, 1, StepSplit(), asynchronous=asynchronous)
     return loop
+
+
+class _SoonCold(DrafterUse):
+    """Lets requests lag by what is verified in the third step after the last draft of the drafter."""
+
+    def drafted(self, *, experiment: bool) -> None:
+        super().drafted(experiment=experiment)
+        self._warm_steps = min(self._warm_steps, 2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from turbospec.controller import Controller
 from turbospec.hosts.vllm.scheduler import loop as loop_module
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
-from turbospec.hosts.vllm.scheduler.outputs import verified
+from turbospec.hosts.vllm.scheduler.outputs import accepted, verified
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.interface import FloatArray
 from turbospec.policy import load_policy
@@ -109,7 +110,8 @@ class Server:
         counts = [tokens for _, tokens in sampled]
         outputs: dict[int, Any] = {0: SimpleNamespace(outputs=sent)}
         number = loop.newest
-        finishing = self._timed(lambda: loop.finish(number, lambda names: verified(step, rows, counts, outputs, names)))
+        verify_result = partial(verified, step, rows, counts, outputs)
+        finishing = self._timed(lambda: loop.finish(number, verify_result, partial(accepted, rows, counts)))
         between = planned - began + finishing
         if not self._ahead:
             beside, between = between + self._timed(lambda: loop.settle(Queue())), 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,18 +12,14 @@ from turbospec.hosts.vllm.scheduler.requests import KnownRequests
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 from turbospec.interface import BoolArray, IntArray
 
-LOST = -1
-"""In place of a kept step: the request's lag can no longer be caught up."""
-
 
 class DrafterLag:
     """Decides, step by step, whether the drafter's first pass is skipped and which requests catch up.
 
-    A pass is skipped where nothing is to be drafted and no drafts are verified: then the lag of each request is known
-    without waiting for the device. A step that verifies drafts runs the drafter, and a request whose drafts are a
-    look-up's catches up there; only where the `Allowance` leaves such requests out is that pass skipped too. Before the
-    worker can keep no more, one pass catches up as many requests as have room, those that lag longest first, if the
-    `Allowance` is enough: with 256 requests and 8,192 kept tokens, one pass in 16 steps.
+    A pass is skipped where nothing is to be drafted. Where the step verifies drafts, the worker keeps their input with
+    the rest, and is told how many were accepted once the step has ended (`resolve`). Before the worker can keep no
+    more, one pass catches up as many requests as have room, those that lag longest first, if the `Allowance` is enough:
+    with 256 requests and 8,192 kept tokens, one pass in 16 steps.
 
     Args:
         known: the requests, whose lag is kept there.
@@ -33,6 +29,8 @@ class DrafterLag:
         slots: rows that the drafter's pass needs for each request besides its tokens.
         prefix_caching: whether other requests may reuse a prompt's KV blocks, the drafter's included. A prompt is then
             caught up in the step after its prefill, once its first token was sent.
+        asynchronous: whether a step is scheduled before it is known what the one before has accepted. A request cannot
+            catch up on drafts of which that is not known.
     """
 
     def __init__(
@@ -43,6 +41,7 @@ class DrafterLag:
         *,
         slots: int = 1,
         prefix_caching: bool,
+        asynchronous: bool = False,
     ) -> None:
         self._known = known
         self._kept_tokens = kept_tokens
@@ -50,11 +49,14 @@ class DrafterLag:
         self._max_lag = min(kept_tokens, max_batched_tokens // 2)
         self._slots = slots
         self._prefix_caching = prefix_caching
+        self._asynchronous = asynchronous
         self._kept: deque[int] = deque()
         """Tokens of each step that the worker keeps, oldest step first."""
         self._sum = 0
         self._first = 0
         """Number of the oldest kept step."""
+        self._resolved: dict[int, dict[str, int]] = {}
+        """What the next orders tell of kept steps."""
 
     @property
     def _next(self) -> int:
@@ -66,8 +68,8 @@ class DrafterLag:
         Args:
             rows: (n,) in `KnownRequests`, here and below.
         """
-        lag = self._known.lag_tokens[rows]
-        return (lag == 0) | ((self._known.lag_since[rows] >= self._first) & (lag <= self._max_lag))
+        resolved = self._known.unresolved[rows] == 0 if self._asynchronous else True
+        return (self._known.lag_tokens[rows] == 0) | (self._are_kept(rows) & resolved)
 
     def lose_kept(self) -> None:
         """Take note that the worker drops what it keeps, as it does after a step without orders.
@@ -78,7 +80,25 @@ class DrafterLag:
         self._first = self._next
         self._kept.clear()
         self._sum = 0
-        self._known.lag_tokens[:], self._known.lacks_prompt[:] = 0, False
+        self._resolved = {}
+        self._known.lag_tokens[:], self._known.unresolved[:], self._known.lacks_prompt[:] = 0, 0, False
+
+    def resolve(self, step: int, accepted: Mapping[str, int]) -> None:
+        """Take note of how many drafts a step has accepted, for each request that lags by drafts of it.
+
+        Args:
+            step: number of the kept step.
+            accepted: by request. Those that were preempted since, or have ended, are ignored.
+        """
+        known, told = self._known, {}
+        for name, number in accepted.items():
+            row = known.row(name)
+            if row is not None and known.unresolved[row] and known.lag_since[row] <= step:
+                known.lag_tokens[row] += number
+                known.unresolved[row] -= 1
+                told[name] = 1 + number
+        if told:
+            self._resolved[step] = told
 
     def drop_unneeded(self) -> None:
         """Drop kept steps that only finished requests lacked, once half of the tokens that can be kept are.
@@ -102,7 +122,7 @@ class DrafterLag:
             return None
         if self._may_catch_up(allowed) and self._catch_up_is_due(rows, len(rows)):
             return None
-        orders = DrafterOrders(self._next, self._first, skip=True)
+        orders = self._new_orders(skip=True)
         self._add_lag(rows, np.ones(len(rows), np.int64))
         self._keep(len(rows))
         return orders
@@ -136,14 +156,15 @@ class DrafterLag:
         room = self._max_batched_tokens - total - self._slots * len(names)
         due = self._may_catch_up(allowed) and self._catch_up_is_due(rows, total)
         due = due and bool(((lag > 0) & (lag <= room) & can_draft).any())
-        idle, computed = not lengths.any() and (allowed.leaves_verified or not drafts.any()), tokens - drafts
+        computed = tokens - drafts
+        idle = not lengths.any() and (allowed.leaves_verified or not drafts.any())
         if idle and (not drafter_fits or (not due and self._all_may_lag(rows, computed, missing, allowed))):
-            orders = DrafterOrders(self._next, self._first, skip=True)
+            orders = self._new_orders(skip=True)
             self._add_lag(rows, computed)
-            known.lag_since[rows[drafts > 0]] = LOST
+            known.unresolved[rows[drafts > 0]] += 1
             self._keep(total)
             return orders
-        orders = DrafterOrders(self._next, self._first)
+        orders = self._new_orders(skip=False)
         lagging = np.flatnonzero(lag)
         if not len(lagging):
             return orders
@@ -162,14 +183,21 @@ class DrafterLag:
         known.lag_tokens[caught_up], known.lacks_prompt[caught_up] = 0, False
         lengths[left] = 0
         self._add_lag(rows[left], computed[left])
-        # Which of the drafts are accepted is not known when the lag is caught up.
-        known.lag_since[rows[left[drafts[left] > 0]]] = LOST
+        known.unresolved[rows[left[drafts[left] > 0]]] += 1
         orders.keep.update(names[row] for row in map(int, left))
         if due:
             self._release()
         if len(left):
             self._keep(int(tokens[left].sum()))
         return orders
+
+    def _are_kept(self, rows: IntArray) -> BoolArray:
+        """(n,) whether the worker has the input of all of each request's lag, and can compute it in one pass."""
+        return (self._known.lag_since[rows] >= self._first) & (self._known.lag_tokens[rows] <= self._max_lag)
+
+    def _new_orders(self, *, skip: bool) -> DrafterOrders:
+        resolved, self._resolved = self._resolved, {}
+        return DrafterOrders(self._next, self._first, skip=skip, resolved=resolved)
 
     def _catch_up_is_due(self, rows: IntArray, tokens: int) -> bool:
         """Whether half of the tokens that can be kept, or that a request may lag by, would be reached."""
@@ -187,7 +215,7 @@ class DrafterLag:
     def _release(self) -> None:
         """Drop the kept steps before the first that a request still needs."""
         lag = self._known.lag_tokens
-        needed = (lag > 0) & self.can_draft(np.arange(len(lag)))
+        needed = (lag > 0) & self._are_kept(np.arange(len(lag)))
         oldest = int(self._known.lag_since[needed].min(initial=self._next))
         while self._first < oldest:
             self._sum -= self._kept.popleft()

@@ -7,8 +7,14 @@ from typing import NamedTuple
 from turbospec.hosts.vllm.scheduler.step_split import StepSplit
 
 CATCH_UP_SHARE = 0.02
-"""Largest share of time for drafter passes in steps that neither draft nor verify drafts. vLLM's own way, a first pass
-in every step, takes 4 to 11 %. Where a large batch would need more, its requests draft no more until they end."""
+"""Largest share of time for drafter passes that nothing but lag requires. vLLM's own way, a first pass in every step,
+takes 4 to 11 %. Where a large batch would need more, its requests draft no more until they end."""
+
+
+WARM_STEPS = 16
+"""Under async scheduling: steps after the last draft of the drafter in which it also computes what was verified. A
+request that is left out is two steps late when it drafts again, which costs about as much as 16 passes that each take
+a tenth of a step."""
 
 
 class Allowance(NamedTuple):
@@ -17,56 +23,57 @@ class Allowance(NamedTuple):
     in_use: bool
     """Whether the drafter has drafted lately. Otherwise requests are left to lag until they end."""
     tokens: int
-    """Most tokens in one pass of a step that verifies no drafts. While the drafter is in use, this bounds the KV lag
-    that is caught up, not prompts. Otherwise only prompts that are too long to be caught up later are computed, within
-    this bound."""
-    leaves_verified: bool = False
-    """Whether the drafter need not compute the tokens of requests whose drafts the step verifies. How many of them are
-    accepted is not known on the host when they would be caught up, so that these requests draft no more until they end,
-    except by a look-up."""
+    """Most tokens in a pass that nothing but lag requires. While the drafter is in use, this bounds the KV lag that is
+    caught up, not prompts. Otherwise only prompts that are too long to be caught up later are computed, within this
+    bound."""
+    leaves_verified: bool
+    """Whether requests may lag by the tokens of a step that verifies their drafts."""
 
 
 class DrafterUse:
-    """Counts tokens since the drafter last drafted, and the time that passes without drafts may take.
+    """Counts steps and tokens since the drafter last drafted, and the time that passes without drafts may take.
 
     Args:
         kept_tokens: tokens whose inputs the worker keeps. Once as many were sampled or verified since the drafter last
             drafted, experiments not counted, it is out of use.
         longest_pass: most tokens that a pass catches up; time for more is not saved.
         split: predicts the duration of a pass.
+        asynchronous: whether a step is scheduled before it is known what the one before has accepted.
     """
 
-    def __init__(self, kept_tokens: int, longest_pass: int, split: StepSplit) -> None:
+    def __init__(self, kept_tokens: int, longest_pass: int, split: StepSplit, *, asynchronous: bool) -> None:
         self._kept_tokens = kept_tokens
         self._longest_pass = longest_pass
         self._split = split
+        self._asynchronous = asynchronous
         self._seconds = 0.0
         """That drafter passes may take."""
         self._undrafted_tokens = 0
         """Sampled or verified since the drafter last drafted."""
-        self._drafted = False
-        """Whether it drafted in the last step, so that the next one verifies drafts of its own."""
+        self._warm_steps = 0
+        """Steps to come in which the drafter computes what they verify."""
 
     @property
     def allowance(self) -> Allowance:
         """For the step that is being scheduled."""
         in_use = self._undrafted_tokens <= self._kept_tokens
-        # A request must be able to draft again after an experiment.
-        return Allowance(in_use, self._split.catch_up_tokens(self._seconds), not (in_use or self._drafted))
+        leaves_verified = not (self._asynchronous and self._warm_steps)
+        return Allowance(in_use, self._split.catch_up_tokens(self._seconds), leaves_verified)
 
     def drafted(self, *, experiment: bool) -> None:
         """Take note that the drafter drafts in a step."""
-        self._drafted = True
-        if not experiment:
-            self._undrafted_tokens = 0
+        if experiment:
+            self._warm_steps = max(self._warm_steps, 1)
+        else:
+            self._warm_steps, self._undrafted_tokens = WARM_STEPS, 0
 
     def undrafted(self, tokens: int) -> None:
         """Count the tokens that a step samples or verifies in which the drafter does not draft."""
-        self._drafted = False
+        self._warm_steps = max(self._warm_steps - 1, 0)
         self._undrafted_tokens += tokens
 
     def spent(self, tokens: int) -> None:
-        """Take the time of a pass over this many tokens off what is left, in a step without drafts."""
+        """Take the time of a pass over this many tokens off what is left, where nothing but lag required it."""
         if tokens:
             self._seconds -= self._split.catch_up_seconds(tokens)
 

@@ -35,7 +35,16 @@ from turbospec.hosts.vllm.scheduler.drafter_use import DrafterUse
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests, VllmRequest
 from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, StepSplit, TargetPass
-from turbospec.hosts.vllm.scheduler.steps import ABSENT, AskedPlan, OpenStep, Planned, Verified, VerifyResultFn
+from turbospec.hosts.vllm.scheduler.steps import (
+    ABSENT,
+    AcceptedFn,
+    AskedPlan,
+    LeftOut,
+    OpenStep,
+    Planned,
+    Verified,
+    VerifyResultFn,
+)
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue, Views
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
 from turbospec.interface import IntArray, Policy, Source, StepOutcome, StepView
@@ -66,10 +75,12 @@ class VllmLoop:
                 limits.max_batched_tokens,
                 slots=limits.drafter_slots,
                 prefix_caching=limits.prefix_caching,
+                asynchronous=limits.async_scheduling,
             )
         self._views = Views(limits, self.known, self._lag, lookups)
         self._split = StepSplit()
-        self._use = DrafterUse(limits.kept_tokens, max(limits.kept_tokens, limits.max_model_len), self._split)
+        longest_pass = max(limits.kept_tokens, limits.max_model_len)
+        self._use = DrafterUse(limits.kept_tokens, longest_pass, self._split, asynchronous=limits.async_scheduling)
         self._steps: dict[int, OpenStep] = {}
         """Scheduled and not yet finished, by number, oldest first."""
         self._last: OpenStep | None = None
@@ -137,9 +148,9 @@ class VllmLoop:
         batch = ScheduledBatch.of(requests, num_scheduled, self.known)
         plan, lengths, looked_up = self._choose(batch, num_scheduled.keys(), restarted, queue)
         self._next_step += 1
-        orders, fits = None, False
+        orders = None
         if self._lag is not None:
-            fits, allowed = self._views.drafts_fit(batch), self._use.allowance
+            allowed = self._use.allowance
             orders = self._lag.orders(
                 batch.names,
                 batch.rows,
@@ -148,12 +159,12 @@ class VllmLoop:
                 lengths,
                 batch.missing,
                 allowed,
-                drafter_fits=fits,
+                drafter_fits=self._views.drafts_fit(batch),
             )
             if plan is not None and plan.padded_length and (lengths < plan.padded_length).any():
                 # One that cannot catch up drafts nothing, so that the step replays no graph.
                 lengths = np.minimum(lengths, self._unpadded(plan, batch)[0])
-            if not orders.skip and not lengths.any() and not batch.drafts.any():
+            if not (orders.skip or lengths.any()) and (allowed.leaves_verified or not batch.drafts.any()):
                 computed = sum(lag.tokens for lag in orders.catch_up.values())
                 if not allowed.in_use:
                     computed += int(batch.scheduled.sum())
@@ -171,8 +182,10 @@ class VllmLoop:
         step = OpenStep(self.newest, began, plan, drafts, target, passes, lengths + looked_up)
         if self.limits.tokens_first:
             step.late = passes.number > 0
-        elif orders is not None and self.limits.late_drafts and fits and not orders.skip:
+        elif orders is not None and self.limits.late_drafts and not orders.skip:
             step.late = orders.late = bool(batch.brings_first_token.any())
+        if orders is not None and batch.drafts.any():
+            step.left_out = _left_out(batch, orders)
         self._steps[step.number] = step
         return Planned(lengths, looked_up, orders)
 
@@ -196,12 +209,13 @@ class VllmLoop:
         view = self._views.of_step(self._next_step, batch, queue, running=1, drafts=drafts)
         self._ahead, _ = self._ask(view, batch.names)
 
-    def finish(self, number: int, verify_result: VerifyResultFn) -> float:
+    def finish(self, number: int, verify_result: VerifyResultFn, accepted: AcceptedFn) -> float:
         """Record the duration of a step that has returned its output. Older steps are dropped: they return none.
 
         Args:
             number: of the step, which was `newest` when it was scheduled.
             verify_result: called by `settle`, and only if the step verified the drafts of a plan.
+            accepted: called if the drafter lags by drafts of the step.
 
         Returns:
             The step's duration, seconds; 0 for a step that is not open, as after `reset`.
@@ -215,6 +229,8 @@ class VllmLoop:
         step.seconds = now - max(step.began, self._last_output)
         self._last_output = now
         self._use.add_time(step.seconds)
+        if self._lag is not None and step.left_out is not None:
+            self._lag.resolve(step.left_out.kept_step, accepted(step.left_out.names))
         self._ended.append((step, verify_result))
         return step.seconds
 
@@ -392,3 +408,10 @@ class VllmLoop:
                 sources=plan.sources,
             )
         )
+
+
+def _left_out(batch: ScheduledBatch, orders: DrafterOrders) -> LeftOut | None:
+    names = [batch.names[row] for row in np.flatnonzero(batch.drafts).tolist()]
+    if not orders.skip:
+        names = [name for name in names if name in orders.keep]
+    return LeftOut(orders.step, names) if names else None

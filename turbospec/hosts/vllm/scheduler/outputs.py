@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from turbospec.hosts.vllm.scheduler.steps import Verified
 from turbospec.hosts.vllm.scheduler.requests import NAME, values_by_name
+from turbospec.hosts.vllm.scheduler.steps import Verified
 
 TOKENS = attrgetter("new_token_ids")
 
@@ -74,3 +74,12 @@ def verified(
     found &= (number == 0) | (emitted > 0)
     accepted = np.minimum(np.maximum(number - 1, 0), drafted)
     return Verified(found, np.where(found, drafted, 0), np.where(found, accepted, 0), np.where(found, emitted, 0))
+
+
+def accepted(rows: Mapping[str, int], sampled: Sequence[int], names: Sequence[str]) -> dict[str, int]:
+    """How many drafts a step's target accepted for each of these requests, whatever was emitted of them.
+
+    Those that the step did not sample for are missing. `rows` and `sampled` are as for `verified`.
+    """
+    known = {name: rows[name] for name in names if name in rows} if sampled else {}
+    return {name: sampled[row] - 1 for name, row in known.items() if sampled[row]}

@@ -78,9 +78,12 @@ class KnownRequests:
         self.max_tokens = np.zeros(self.CAPACITY, np.int64)
         """Most output tokens."""
         self.lag_tokens = np.zeros(self.CAPACITY, np.int64)
-        """Drafter KV lag: consecutive tokens that the drafter's KV cache lacks. 0 in rows without a request."""
+        """Drafter KV lag: consecutive tokens that the drafter's KV cache lacks. Drafts count once they are known to be
+        accepted. 0 in rows without a request."""
         self.lag_since = np.zeros(self.CAPACITY, np.int64)
         """Number of the kept step with the first of them."""
+        self.unresolved = np.zeros(self.CAPACITY, np.int64)
+        """Steps of the lag that verify drafts of the request, and have not ended."""
         self.lacks_prompt = np.zeros(self.CAPACITY, np.bool_)
         """Whether the lag includes prompt tokens whose KV blocks other requests may reuse."""
 
@@ -102,6 +105,10 @@ class KnownRequests:
         rows = values_by_name(self._rows, names, -1)
         return None if (rows < 0).any() else rows
 
+    def row(self, name: str) -> int | None:
+        """The row of a request; None for one that is not known."""
+        return self._rows.get(name)
+
     def restart(self, request: VllmRequest) -> None:
         """Take note that a known request starts anew, after a preemption or with the next input of its session.
 
@@ -114,7 +121,7 @@ class KnownRequests:
         """Take note that requests have lost their KV blocks: they will start anew, and lack nothing until then."""
         for name in names:
             if (row := self._rows.get(name)) is not None:
-                self.lag_tokens[row], self.lacks_prompt[row] = 0, False
+                self._lag_by_nothing(row)
 
     def forget(self, names: Iterable[str]) -> None:
         """Free the rows of finished requests; names that are not known are ignored."""
@@ -136,7 +143,10 @@ class KnownRequests:
         self.max_draft[row] = self._max_draft(args)
         self.class_ids[row] = self._class_id(args)
         self.prompt[row], self.max_tokens[row] = request.num_prompt_tokens, min(request.max_tokens, MOST_TOKENS)
-        self.lag_tokens[row], self.lag_since[row], self.lacks_prompt[row] = 0, 0, False
+        self._lag_by_nothing(row)
+
+    def _lag_by_nothing(self, row: int) -> None:
+        self.lag_tokens[row], self.unresolved[row], self.lacks_prompt[row] = 0, 0, False
 
     def _grow(self) -> None:
         capacity = len(self.numbers)

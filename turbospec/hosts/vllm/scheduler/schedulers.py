@@ -24,7 +24,7 @@ from vllm.v1.engine.core import EngineCore
 from turbospec.errors import UserError
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
-from turbospec.hosts.vllm.scheduler.outputs import verified
+from turbospec.hosts.vllm.scheduler.outputs import accepted, verified
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import (
     DRAFTS_ATTRIBUTE,
@@ -184,7 +184,9 @@ class _Adaptive(Scheduler):
         with self._measured():
             rows = model_runner_output.req_id_to_index
             self._seconds.steps += loop.finish(
-                number, functools.partial(verified, scheduler_output, rows, sampled, outputs)
+                number,
+                functools.partial(verified, scheduler_output, rows, sampled, outputs),
+                functools.partial(accepted, rows, sampled),
             )
         return outputs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,6 +45,16 @@ class Verified:
 
 VerifyResultFn = Callable[[Sequence[str]], Verified]
 """Returns what a step did with the drafts of these n requests."""
+AcceptedFn = Callable[[Sequence[str]], Mapping[str, int]]
+"""Returns how many drafts a step's target accepted for each of these requests, whatever was emitted of them."""
+
+
+class LeftOut(NamedTuple):
+    """Requests whose drafts a step verifies, and whose drafter lags by that step."""
+
+    kept_step: int
+    """Number of the step among those that the worker keeps."""
+    names: Sequence[str]
 
 
 @dataclass(slots=True, frozen=True)
@@ -93,6 +103,8 @@ class OpenStep:
     passes: DrafterPasses
     planned: IntArray | int = 0
     """(n,) longest drafts of its requests, of both sources, that the next step verifies; 0 for none."""
+    left_out: LeftOut | None = None
+    """None where the drafter computes what the step verifies."""
     late: bool = False
     """Whether its passes run after its tokens were sent, in the time of the next step."""
     follows: bool = False

@@ -5,6 +5,7 @@ Imports nothing heavy, because workers import it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,6 +39,9 @@ class DrafterOrders:
     """Requests that stay out of the step's pass; their inputs are kept."""
     catch_up: dict[str, KvLag] = field(default_factory=dict[str, KvLag])
     """The lag that the step's pass computes as well, by request."""
+    resolved: Mapping[int, Mapping[str, int]] = field(default_factory=dict[int, dict[str, int]])
+    """Of kept steps that verified drafts and have ended since the last orders: by step and request, how many of the
+    request's tokens in the step are valid, the first one and the accepted drafts. The others are rejected drafts."""
     late: bool = False
     """Run the drafter only when the engine core asks for drafts, which is after the step's tokens were sent."""
 

@@ -59,12 +59,14 @@ def _for_drafter(model_runner, state) -> torch.Tensor:
 
 
 def _skip_speculative_path(model_runner) -> None:
-    """Make a model runner take its non-speculative path in steps that neither verify nor make drafts.
+    """Make a model runner take its non-speculative path in steps that neither verify nor make drafts, and prepare no
+    input for a drafter that runs no pass.
 
     With a speculative configuration vLLM treats every step as one with drafts: it builds their metadata, samples by
     rejection and prepares the drafter's input. That takes longer and gives the same tokens.
     """
     prepare, execute, sample = model_runner._prepare_inputs, model_runner.execute_model, model_runner.sample_tokens
+    propose = model_runner.propose_draft_token_ids
 
     @contextmanager
     def not_speculating():
@@ -93,7 +95,13 @@ def _skip_speculative_path(model_runner) -> None:
         with not_speculating():
             return sample(*given, **named)
 
-    model_runner._prepare_inputs = prepare_inputs
+    def propose_draft_token_ids(scheduler_output, *given):
+        orders = orders_of(scheduler_output)
+        if orders is not None and orders.skip:
+            return [[] for _ in scheduler_output.num_scheduled_tokens]
+        return propose(scheduler_output, *given)
+
+    model_runner._prepare_inputs, model_runner.propose_draft_token_ids = prepare_inputs, propose_draft_token_ids
     model_runner.execute_model, model_runner.sample_tokens = execute_model, sample_tokens
 
 
@@ -125,7 +133,7 @@ class DrafterOnDemand:
         """
         scheduled = scheduler_output.num_scheduled_tokens
         self._orders, self._lengths = orders_of(scheduler_output), {name: scheduled[name] for name in names}
-        self._kept.drop_before(self._orders)
+        self._kept.update(self._orders)
 
     def keep(self, tokens: torch.Tensor, hidden: Sequence[torch.Tensor]) -> None:
         """Keep the input of requests that stay out of the step's pass; as `KeptInputs.keep`."""

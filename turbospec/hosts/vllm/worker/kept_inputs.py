@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -33,11 +33,16 @@ class KeptStep:
     """(t, hidden size) of the target; None for drafters that do not take hidden states."""
     lengths: dict[str, int]
     """Tokens of each request, in their order in `tokens`."""
+    valid: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many of them are no rejected drafts, by request; all where nothing is said."""
 
     def rows(self) -> dict[str, range]:
-        """Each request's rows in `tokens`."""
-        ends = itertools.accumulate(self.lengths.values())
-        return {name: range(end - self.lengths[name], end) for name, end in zip(self.lengths, ends, strict=True)}
+        """Each request's rows in `tokens`, without those of rejected drafts."""
+        starts = itertools.accumulate(self.lengths.values(), initial=0)
+        return {
+            name: range(start, start + self.valid.get(name, length))
+            for (name, length), start in zip(self.lengths.items(), starts, strict=False)
+        }
 
 
 class FirstPass(NamedTuple):
@@ -82,10 +87,13 @@ class KeptInputs:
         self._alone = alone
         self._steps: deque[KeptStep] = deque()
 
-    def drop_before(self, orders: DrafterOrders | None) -> None:
-        """Drop what no request needs any more; everything where a step has no orders."""
+    def update(self, orders: DrafterOrders | None) -> None:
+        """Drop what no request needs any more, and all where a step has no orders; note which drafts were rejected."""
         while self._steps and (orders is None or self._steps[0].step < orders.oldest):
             self._steps.popleft()
+        if orders is not None and orders.resolved:
+            for kept in self._steps:
+                kept.valid = orders.resolved.get(kept.step, kept.valid)
 
     def keep(
         self, orders: DrafterOrders, lengths: Mapping[str, int], tokens: torch.Tensor, hidden: Sequence[torch.Tensor]

@@ -80,7 +80,7 @@ class SpeculatorOnDemand:
     def take(self, scheduler_output) -> None:
         """Read the orders for the step that is executed next."""
         self._orders = orders_of(scheduler_output)
-        self._kept.drop_before(self._orders)
+        self._kept.update(self._orders)
 
     def propose(
         self,

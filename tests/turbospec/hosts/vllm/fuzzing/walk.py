@@ -444,7 +444,9 @@ class Walk:
             "drafting": output.num_spec_tokens_to_schedule > 0,
             "catching up": orders is not None and bool(orders.catch_up),
             "skipping the drafter": orders is not None and orders.skip,
-            "skipping it after drafts": orders is not None and orders.skip and bool(output.scheduled_spec_decode_tokens),
+            "skipping it after drafts": orders is not None
+            and orders.skip
+            and bool(output.scheduled_spec_decode_tokens),
             "drafting late": orders is not None and orders.late,
             "more than 256 requests": len(output.num_scheduled_tokens) > 256,
             "without TurboSpec": self.loop is None,

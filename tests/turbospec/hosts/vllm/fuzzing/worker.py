@@ -125,6 +125,9 @@ class Worker:
             return
         while self._kept and self._kept[0][0] < orders.oldest:
             self._kept.popleft()
+        for number, rows in self._kept:
+            for name, valid in orders.resolved.get(number, {}).items():
+                rows[name] = rows[name][:valid]
         total = sum(map(len, positions.values()))
         room = self._limits.max_batched_tokens - total - self._limits.drafter_slots * len(first)
         caught_up = sum(lag.tokens for lag in orders.catch_up.values())

@@ -25,11 +25,19 @@ class Steps:
         max_batched_tokens: int = 128,
         slots: int = 1,
         prefix_caching: bool = False,
+        asynchronous: bool = False,
     ) -> None:
         self.names = [*names]
         self.known = KnownRequests()
         self.rows = self.known.rows([Request(name) for name in names])
-        self.cache = DrafterLag(self.known, kept_tokens, max_batched_tokens, slots=slots, prefix_caching=prefix_caching)
+        self.cache = DrafterLag(
+            self.known,
+            kept_tokens,
+            max_batched_tokens,
+            slots=slots,
+            prefix_caching=prefix_caching,
+            asynchronous=asynchronous,
+        )
         self.lengths = np.zeros(0, np.int64)
 
     def step(
@@ -62,7 +70,7 @@ class Steps:
         )
 
     def idle(self, *, in_use: bool = True, tokens: int = MANY) -> DrafterOrders | None:
-        return self.cache.idle(self.rows, Allowance(in_use, tokens))
+        return self.cache.idle(self.rows, Allowance(in_use, tokens, leaves_verified=False))
 
     def row(self, name: str) -> int:
         return int(self.rows[self.names.index(name)])
@@ -95,24 +103,76 @@ def test_a_request_that_drafts_is_caught_up_and_the_others_keep_their_lag() -> N
     assert steps.step(a=1) == DrafterOrders(4, 0, keep={"b"}, catch_up={"a": KvLag(1, since=3)})
 
 
-def test_requests_with_drafts_of_a_look_up_are_left_out_where_the_drafter_is_out_of_use() -> None:
-    steps = Steps("abc")
-    orders = steps.step(drafted={"a": 3}, prompts={"c": 9}, in_use=False, leaves_verified=True)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_request_catches_up_on_the_drafts_that_were_accepted(asynchronous: bool) -> None:
+    steps = Steps("abc", asynchronous=asynchronous)
+    orders = steps.step(drafted={"a": 3}, prompts={"c": 9}, leaves_verified=True)
     assert orders == DrafterOrders(0, 0, skip=True)
-    assert steps.missed == [1, 1, 9], "rejected drafts are not counted"
-    assert [steps.can_draft(name) for name in "abc"] == [False, True, True]
-    # The worker has kept the three drafts too.
-    assert steps.cache.kept == 4 + 1 + 9
-    orders = steps.step(b=1, c=1, in_use=False, leaves_verified=True)
-    assert orders == DrafterOrders(1, 0, keep={"a"}, catch_up={"b": KvLag(1, since=0), "c": KvLag(9, since=0)})
+    assert steps.missed == [1, 1, 9]
+    assert steps.cache.kept == 4 + 1 + 9, "the worker keeps the three drafts too"
+    # Under async scheduling the next step is scheduled before this one has ended.
+    assert [*map(steps.can_draft, "abc")] == [not asynchronous, True, True]
+    steps.cache.resolve(0, {"a": 2, "nobody": 1})
+    assert steps.missed == [3, 1, 9]
+    orders = steps.step(a=1, b=1)
+    assert orders == DrafterOrders(
+        1, 0, keep={"c"}, catch_up={"a": KvLag(3, since=0), "b": KvLag(1, since=0)}, resolved={0: {"a": 3}}
+    )
+    assert steps.step().resolved == {}, "told once"
 
 
-def test_drafts_of_a_look_up_leave_no_prompt_out_that_others_may_share() -> None:
+def test_a_request_waits_for_all_steps_of_which_is_not_known_what_they_accepted() -> None:
+    steps = Steps("ab", asynchronous=True)
+    for _ in range(2):
+        assert steps.step(drafted={"a": 3}, leaves_verified=True).skip
+    steps.cache.resolve(0, {"a": 3})
+    assert not steps.can_draft("a")
+    assert steps.step(a=2).keep == {"a", "b"}
+    assert steps.lengths.tolist() == [0, 0]
+    steps.cache.resolve(1, {"a": 0})
+    assert steps.can_draft("a")
+    assert steps.step(a=2).catch_up == {"a": KvLag(4 + 1 + 1, since=0)}
+
+
+def test_what_was_accepted_before_a_preemption_is_forgotten() -> None:
+    steps = Steps("ab", asynchronous=True)
+    steps.step(drafted={"a": 3}, leaves_verified=True)
+    steps.step(restarted="a", prompts={"a": 8})
+    steps.cache.resolve(0, {"a": 3})
+    assert steps.missed == [8, 2]
+    assert steps.can_draft("a")
+    assert steps.step().resolved == {}
+
+
+def test_an_error_leaves_nothing_to_be_told() -> None:
+    steps = Steps("ab", asynchronous=True)
+    steps.step(drafted={"a": 3}, leaves_verified=True)
+    steps.cache.resolve(0, {"a": 3})
+    steps.step(drafted={"a": 3}, leaves_verified=True)
+    steps.cache.resolve(1, {"a": 3})
+    steps.cache.lose_kept()
+    assert steps.can_draft("a")
+    assert steps.step().resolved == {}
+
+
+def test_the_input_of_requests_whose_drafts_are_verified_is_kept() -> None:
+    """Others catch up, and what nobody needs any more is dropped."""
+    steps = Steps("ab", kept_tokens=24, asynchronous=True)
+    assert steps.step(drafted={"a": 6}, leaves_verified=True).skip
+    assert steps.step(drafted={"a": 3}, leaves_verified=True, tokens=0).skip
+    orders = steps.step()
+    assert (orders.catch_up, orders.keep) == ({"b": KvLag(2, since=0)}, {"a"})
+    steps.cache.resolve(0, {"a": 6})
+    steps.cache.resolve(1, {"a": 3})
+    assert steps.step(a=1).catch_up == {"a": KvLag(7 + 4 + 1, since=0)}
+
+
+def test_drafts_leave_no_prompt_out_that_others_may_share() -> None:
     steps = Steps("ab", prefix_caching=True)
-    assert steps.step(prompts={"b": 20}, in_use=False).skip
-    orders = steps.step(drafted={"a": 3}, in_use=False, leaves_verified=True)
+    assert steps.step(prompts={"b": 20}).skip
+    orders = steps.step(drafted={"a": 3}, leaves_verified=True)
     assert orders == DrafterOrders(1, 0, catch_up={"a": KvLag(1, since=0), "b": KvLag(20, since=0)})
-    assert steps.step(drafted={"a": 3}, in_use=False, leaves_verified=True).skip
+    assert steps.step(drafted={"a": 3}, leaves_verified=True).skip
     assert not steps.known.lacks_prompt.any(), "drafts are no prompt"
 
 
@@ -353,16 +413,16 @@ def test_a_request_that_verifies_a_look_ups_drafts_catches_up_in_that_step() -> 
     assert steps.missed == [2, 0]
 
 
-def test_a_request_that_cannot_catch_up_where_it_verifies_drafts_no_more() -> None:
-    """Which of the drafts are accepted is not known when its lag would be caught up."""
-    steps = Steps("ab", max_batched_tokens=16)
+def test_a_request_that_cannot_catch_up_where_it_verifies_drafts_later() -> None:
+    steps = Steps("ab", max_batched_tokens=16, asynchronous=True)
     for _ in range(5):
         steps.step(tokens=0)
-    steps.step(prompts={"a": 7}, drafted={"b": 2}, tokens=0)
+    assert steps.step(prompts={"a": 7}, drafted={"b": 2}, tokens=0).keep == {"a", "b"}
     assert steps.missed[1] == 6
-    assert not steps.can_draft("b")
-    steps.step(b=3)
+    steps.step(b=3, tokens=0)
     assert steps.lengths.tolist() == [0, 0]
+    steps.cache.resolve(5, {"b": 1})
+    assert steps.step(b=3).catch_up["b"] == KvLag(8, since=0)
 
 
 def test_while_the_drafter_is_out_of_use_nobody_catches_up_early() -> None:

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from turbospec.hosts.vllm.scheduler.drafter_use import CATCH_UP_SHARE, DrafterUse
+from turbospec.hosts.vllm.scheduler.drafter_use import CATCH_UP_SHARE, WARM_STEPS, DrafterUse
 from turbospec.hosts.vllm.scheduler.step_split import StepSplit
 
 KEPT = 100
 
 
-def new_use(longest_pass: int = 10**6) -> DrafterUse:
-    return DrafterUse(KEPT, longest_pass, StepSplit())
+def new_use(longest_pass: int = 10**6, *, asynchronous: bool = False) -> DrafterUse:
+    return DrafterUse(KEPT, longest_pass, StepSplit(), asynchronous=asynchronous)
 
 
 @pytest.mark.parametrize(("experiment", "in_use"), [(False, True), (True, False)])
@@ -24,14 +24,31 @@ def test_the_drafter_is_out_of_use_once_it_made_only_experiments_for_long(experi
     assert not use.allowance.in_use
 
 
-def test_out_of_use_only_the_step_after_an_experiment_has_a_pass_over_its_drafts() -> None:
-    use = new_use()
-    assert not use.allowance.leaves_verified
-    use.undrafted(KEPT + 1)
+def test_where_a_step_is_scheduled_before_the_last_has_ended_the_drafter_goes_on_for_some_steps() -> None:
+    use = new_use(asynchronous=True)
+    assert use.allowance.leaves_verified
+    use.drafted(experiment=False)
+    for _ in range(WARM_STEPS):
+        assert not use.allowance.leaves_verified
+        use.undrafted(1)
     assert use.allowance.leaves_verified
     use.drafted(experiment=True)
-    assert not use.allowance.leaves_verified, "the next step verifies drafts of the drafter"
+    assert not use.allowance.leaves_verified, "the next step verifies what was drafted"
     use.undrafted(1)
+    assert use.allowance.leaves_verified
+
+
+def test_an_experiment_does_not_shorten_the_steps_in_which_the_drafter_goes_on() -> None:
+    use = new_use(asynchronous=True)
+    use.drafted(experiment=False)
+    use.drafted(experiment=True)
+    use.undrafted(1)
+    assert not use.allowance.leaves_verified
+
+
+def test_where_each_step_ends_before_the_next_is_scheduled_no_pass_is_needed_after_drafts() -> None:
+    use = new_use()
+    use.drafted(experiment=False)
     assert use.allowance.leaves_verified
 
 

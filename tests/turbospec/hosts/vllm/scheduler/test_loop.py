@@ -17,7 +17,7 @@ from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.step_split import DrafterPasses
 from turbospec.hosts.vllm.scheduler.steps import Verified, VerifyResultFn
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
-from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
+from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 from turbospec.interface import IntArray, Phase, Source, StepOutcome, StepPlan, StepView
 
 LIMITS = EngineLimits(max_draft=5, max_model_len=100, max_batched_tokens=64, parallel_drafter=False)
@@ -124,7 +124,7 @@ class FakeEngine:
             request.num_output_tokens += kept + 1
             request.num_computed_tokens = request.num_tokens - 1
             done[name] = verified[name], kept, kept + 1
-        self.loop.finish(self.numbers.popleft(), result(done))
+        self.loop.finish(self.numbers.popleft(), result(done), lambda names: {name: done[name][1] for name in names})
         if not ahead:
             self.loop.settle(Queue())
 
@@ -160,14 +160,14 @@ def test_outputs_are_tied_to_their_steps() -> None:
     controller = Recorder(lengths=[3, 2, 1, 2, 0])
     engine, a = FakeEngine(controller), Request("a")
     engine.step([a])
-    assert engine.loop.finish(99, result({})) == 0.0
+    assert engine.loop.finish(99, result({}), dict) == 0.0
     engine.schedule([a])
     dropped = engine.numbers.popleft()
     engine.schedule([a])
-    engine.loop.finish(engine.numbers.popleft(), result({"a": (2, 2, 3)}))
+    engine.loop.finish(engine.numbers.popleft(), result({"a": (2, 2, 3)}), dict)
     engine.loop.settle(Queue())
     assert controller.outcomes == [], "the third step verifies the drafts of the second, whose output never came"
-    assert engine.loop.finish(dropped, result({})) == 0.0
+    assert engine.loop.finish(dropped, result({}), dict) == 0.0
     a.num_computed_tokens = a.num_tokens - 1
     engine.step([a], accepted={"a": 1})
     (outcome,) = controller.outcomes
@@ -182,7 +182,7 @@ def test_after_an_error_the_loop_goes_on_with_the_next_step() -> None:
     engine.schedule([a])
     open_step = engine.numbers.popleft()
     engine.loop.reset()
-    assert engine.loop.finish(open_step, result({})) == 0.0
+    assert engine.loop.finish(open_step, result({}), dict) == 0.0
     a.num_computed_tokens = a.num_tokens - 1
     engine.step([a])
     assert controller.outcomes == [], "the step after the error verifies the drafts of a dropped one"
@@ -277,10 +277,10 @@ def test_steps_that_overlap_are_told_apart() -> None:
     assert controller.views[1].phase.tolist() == [Phase.DECODE]
     # Of 40 tokens one is under way in the first step and one in the second.
     assert controller.views[1].tokens_left.tolist() == [38]
-    engine.loop.finish(engine.numbers.popleft(), result({"a": (first["a"], 0, 1)}))
+    engine.loop.finish(engine.numbers.popleft(), result({"a": (first["a"], 0, 1)}), dict)
     engine.loop.settle(Queue())
     assert controller.outcomes == []
-    engine.loop.finish(engine.numbers.popleft(), result({"a": (second["a"], 2, 3)}))
+    engine.loop.finish(engine.numbers.popleft(), result({"a": (second["a"], 2, 3)}), dict)
     engine.loop.settle(Queue())
     (outcome,) = controller.outcomes
     assert (outcome.step, outcome.drafted.tolist(), outcome.accepted.tolist()) == (0, [2], [2])
@@ -300,7 +300,7 @@ def test_an_acceptance_cut_short_shows_no_failure() -> None:
     engine, a = FakeEngine(controller), Request("a")
     engine.step([a])
     engine.schedule([a])
-    engine.loop.finish(engine.numbers.popleft(), result({"a": (4, 3, 2)}))
+    engine.loop.finish(engine.numbers.popleft(), result({"a": (4, 3, 2)}), dict)
     engine.loop.settle(Queue())  # the second token was the end
     (outcome,) = controller.outcomes
     assert outcome.truncated.tolist() == [True]
@@ -313,7 +313,7 @@ def test_only_an_output_that_ends_at_an_accepted_token_is_truncated(emitted: int
     engine, a = FakeEngine(controller), Request("a")
     engine.step([a])
     engine.schedule([a])
-    engine.loop.finish(engine.numbers.popleft(), result({"a": (4, 1, emitted)}))
+    engine.loop.finish(engine.numbers.popleft(), result({"a": (4, 1, emitted)}), dict)
     engine.loop.settle(Queue())
     assert controller.outcomes[0].truncated.tolist() == [truncated]
 
@@ -480,21 +480,21 @@ def test_times_add_up_to_the_clock() -> None:
 
 def test_a_drafter_on_demand_is_seen_with_what_it_lacks() -> None:
     controller = Recorder(lengths=[2, 0, 0, 0, 1, 0])
-    engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
+    engine, a = FakeEngine(controller, replace(ON_DEMAND, kept_tokens=64)), Request("a")
     skipped: list[bool] = []
     for _ in range(6):
-        engine.step([a])
+        engine.step([a], accepted={"a": 1})
         assert engine.orders is not None
         skipped.append(engine.orders.skip)
-    # The first drafts, the second verifies, and the drafter sees what became of them; the fifth catches up.
-    assert skipped == [False, False, True, True, False, False]
-    assert [view.drafter_lag_tokens.tolist() for view in controller.views] == [[0], [0], [0], [1], [2], [0]]
+    # The first drafts, the second verifies two drafts and accepts one; the fifth catches up.
+    assert skipped == [False, True, True, True, False, True]
+    assert [view.drafter_lag_tokens.tolist() for view in controller.views] == [[0], [0], [2], [3], [4], [0]]
     assert not any(view.first_pass_every_step for view in controller.views)
     drafting, after, plain, _, caught_up = controller.outcomes
     assert drafting.draft_rows.tolist() == [1, 1]
     assert after.draft_rows.tolist() == plain.draft_rows.tolist() == []
     assert after.draft_seconds == 0.0
-    assert (caught_up.draft_rows.tolist(), caught_up.catch_up_tokens) == ([1], 2)
+    assert (caught_up.draft_rows.tolist(), caught_up.catch_up_tokens) == ([1], 4)
 
 
 @pytest.mark.parametrize("probe", [False, True])
@@ -656,13 +656,19 @@ LATE = replace(LIMITS, kept_tokens=64, late_drafts=True)
 def test_the_drafter_waits_for_first_tokens_and_for_nothing_else() -> None:
     engine = FakeEngine(controller := Recorder(lengths=[2, 2, 0, 2, 2]), LATE)
     a, late = Request("a"), list[bool]()
-    for requests in ([a], [a], [a, Request("b")], [a, Request("c", num_prompt_tokens=80)], [a, Request("d")]):
+    for requests in (
+        [a],
+        [a],
+        [a, Request("b", num_prompt_tokens=40)],
+        [a, Request("c", num_prompt_tokens=80)],
+        [a, Request("d")],
+    ):
         _, verified = engine.schedule(requests)
         engine.finish([a], verified, {})
         assert engine.orders is not None
         late.append(engine.orders.late)
-    # The third drafts nothing and has a pass over what it verifies; of the fourth's new request, part of the prompt is
-    # left.
+    # The third drafts nothing and has a pass over a prompt that is too long to be caught up; of the fourth's new
+    # request, part of the prompt is left.
     assert late == [True, False, True, False, True]
     assert not any(view.draft_before_emit for view in controller.views)
 
@@ -674,7 +680,7 @@ def test_vllm_is_not_asked_for_a_pass_that_it_does_not_run() -> None:
         _, verified = engine.schedule(requests)
         engine.finish([a], verified, {})
     assert engine.orders is not None
-    assert (engine.orders.skip, engine.orders.late) == (False, False)
+    assert (engine.orders.skip, engine.orders.late) == (True, False)
 
 
 def test_late_drafts_are_in_the_time_of_the_step_that_verifies_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -685,10 +691,10 @@ def test_late_drafts_are_in_the_time_of_the_step_that_verifies_them(monkeypatch:
     engine.step([a])
     engine.step([a])
     (outcome,) = controller.outcomes
-    # The second step has a pass of its own, over what was verified.
     assert engine.loop._last is not None
-    assert outcome.step_seconds + engine.loop._last.draft_seconds == pytest.approx(3.0 - 1.0)
-    assert outcome.draft_seconds > engine.loop._last.draft_seconds > 0.0
+    assert engine.loop._last.draft_seconds == 0.0, "the second step has no pass"
+    assert outcome.step_seconds == pytest.approx(3.0 - 1.0)
+    assert outcome.draft_seconds > 0.0
     assert outcome.draft_rows.tolist() == [1, 1]
     b = Request("b")
     engine.step([b])
@@ -698,10 +704,11 @@ def test_late_drafts_are_in_the_time_of_the_step_that_verifies_them(monkeypatch:
 
 
 def test_where_tokens_go_first_all_passes_are_in_the_time_of_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Model runner V2 on a GPU: the second step has a pass without drafts, which runs in the third's time."""
+    """Model runner V2 on a GPU: the second step has a pass over what it verifies, which runs in the third's time."""
     clock = iter([1.0, 3.0, 4.0])
     monkeypatch.setattr("turbospec.hosts.vllm.scheduler.loop.time.perf_counter", lambda: next(clock))
-    engine = FakeEngine(controller := Recorder(lengths=[2, 0, 0]), replace(ON_DEMAND, tokens_first=True))
+    limits = replace(ON_DEMAND, tokens_first=True, async_scheduling=True)
+    engine = FakeEngine(controller := Recorder(lengths=[2, 0, 0]), limits)
     a = Request("a")
     for _ in range(3):
         engine.step([a])
@@ -805,26 +812,26 @@ def test_drafts_of_a_look_up_are_not_the_drafters() -> None:
     assert len(outcome.draft_rows) == 0, "no pass of the drafter"
 
 
-def test_drafts_of_a_look_up_need_no_pass_where_the_drafter_is_out_of_use() -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_drafts_of_a_look_up_need_no_pass_and_their_requests_catch_up_on_what_is_accepted(asynchronous: bool) -> None:
     controller = Recorder(sources=Source.LOOKUP)
-    engine = FakeEngine(controller, ON_DEMAND, Lookups())
-    a = Request("a", num_prompt_tokens=16, max_tokens=80, text=[*REPEATED[:8]] * 16)
-    skipped: list[bool] = []
-    for _ in range(8):
-        engine.step([a], accepted={"a": 2})
+    limits = replace(ON_DEMAND, kept_tokens=100, max_batched_tokens=256, async_scheduling=asynchronous)
+    engine = FakeEngine(controller, limits, Lookups())
+    a = Request("a", num_prompt_tokens=16, text=REPEATED)
+    orders: list[DrafterOrders] = []
+    for accepted in (0, 2, 1):
+        engine.step([a], accepted={"a": accepted})
         assert engine.orders is not None
-        skipped.append(engine.orders.skip)
-    # The prompt does not fit into the eight tokens that are kept; then nine tokens are sampled, one counted a step.
-    assert skipped == [False] * 8
-    for _ in range(4):
-        engine.step([a], accepted={"a": 2})
-        assert engine.orders is not None
-        skipped.append(engine.orders.skip)
-    assert skipped[-2:] == [True, True]
-    assert sum(engine.loop._steps[number].passes.number for number in engine.loop._steps) == 0
-    view = controller.views[-1]
-    assert view.lookup is not None
-    assert (view.draft_limits.tolist(), view.lookup.lengths.tolist()) == ([0], [5])
+        orders.append(engine.orders)
+    controller.sources, controller.lengths = None, [3]
+    engine.step([a], accepted={"a": 5})
+    assert engine.orders is not None
+    assert [each.skip for each in orders] == [True] * 3
+    assert [each.resolved for each in orders] == [{}, {}, {1: {"a": 3}}]
+    assert engine.orders.resolved == {2: {"a": 2}}
+    # The prompt, three tokens of the second step and two of the third; of six that the fourth has, none is kept.
+    assert engine.orders.catch_up == {"a": KvLag(16 + 3 + 2, since=0)}
+    assert controller.views[-1].drafter_lag_tokens.tolist() == [16 + 3 + 2]
 
 
 def test_with_a_look_up_no_step_reuses_a_plan() -> None:

@@ -123,7 +123,7 @@ def test_a_pass_without_drafts_is_asked_for_where_first_tokens_go_first(tmp_path
     engine.plan(2, 2)
     engine.step()
     engine.step()
-    engine.add("b")
+    engine.add("b", prompt=40)  # too long to be caught up later
     output = engine.schedule()
     assert (output.num_spec_tokens_to_schedule, orders_of(output).late) == (0, True)
     assert engine.scheduler.drafts_are_due

@@ -301,9 +301,13 @@ def test_a_step_without_drafts_is_prepared_as_one_of_a_server_that_does_not_spec
 def test_a_step_that_verifies_drafts_is_speculative_also_where_its_drafter_runs_no_pass(asynchronous: bool) -> None:
     drafter = Drafter(True)
     runner = Runner(drafter, on_demand=True, asynchronous=asynchronous)
-    assert runner.step(skip(0), verified={"a": [7]}, a=range(2), b=range(1)).shape == (2, 0)
+    drafts = runner.step(skip(0), verified={"a": [7, 8, 9]}, a=range(4), b=range(1))
+    assert [*map(len, drafts)] == [0, 0]
     assert runner.speculated == [True, True]
     assert drafter.calls == []
-    # The input of b is complete, and catches up although a's was kept beside it.
-    runner.step(DrafterOrders(1, 0, keep={"a"}, catch_up={"b": KvLag(1, 0)}), 1, a=range(2, 3), b=range(1, 2))
-    assert len(drafter.calls) == 1
+    # Of the three drafts of a one was accepted: its next token is at position 2.
+    orders = DrafterOrders(1, 0, catch_up={"a": KvLag(2, 0), "b": KvLag(1, 0)}, resolved={0: {"a": 2}})
+    runner.step(orders, 1, a=range(2, 3), b=range(1, 2))
+    (call,) = drafter.calls
+    assert call["target_positions"].tolist() == [0, 1, 2, 0, 1]
+    assert call["target_token_ids"].tolist() == [100, 101, 102, 200, 201]
