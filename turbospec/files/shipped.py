@@ -41,6 +41,7 @@ def find_file(source: str | Path, shipped: Mapping[str, Path], kind: str) -> Pat
         return path
     if path.name in shipped:
         return shipped[path.name]
-    if os.path.exists(path):  # unlike Path.exists, never raises
+    # Path("") is this folder. Unlike Path.exists, os.path.exists never raises.
+    if source != "" and os.path.exists(path):
         return path
     raise UserError(f"no {kind} is called `{source}`; {nearest(path.name, shipped)} (or give a file's path)")

@@ -26,7 +26,10 @@ def test_a_shipped_file_is_found_by_name_and_any_other_by_path(tmp_path: Path, m
     assert find_file("gone/off.yaml", SHIPPED, "policy") == Path("gone/off.yaml")
 
 
-@pytest.mark.parametrize(("source", "hint"), [("adaptve", "did you mean `adaptive`?"), ("zzz", "known: adaptive, off")])
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [("adaptve", "did you mean `adaptive`?"), ("zzz", "known: adaptive, off"), ("", "known: adaptive, off")],
+)
 def test_an_unknown_name_is_an_error_with_a_hint(source: str, hint: str) -> None:
     with pytest.raises(UserError) as error:
         find_file(source, SHIPPED, "policy")

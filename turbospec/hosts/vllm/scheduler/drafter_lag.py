@@ -12,6 +12,9 @@ from turbospec.hosts.vllm.scheduler.requests import KnownRequests
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 from turbospec.interface import BoolArray, IntArray
 
+MISSES = 2
+"""Drafts of a look-up that are rejected in full, one after the other: the text has probably ceased to repeat."""
+
 
 class DrafterLag:
     """Decides, step by step, whether the drafter's first pass is skipped and which requests catch up.
@@ -71,6 +74,16 @@ class DrafterLag:
         resolved = self._known.unresolved[rows] == 0 if self._asynchronous else True
         return (self._known.lag_tokens[rows] == 0) | (self._are_kept(rows) & resolved)
 
+    def waits(self, rows: IntArray) -> BoolArray:
+        """(n,) whether each request had better verify nothing until it can draft again.
+
+        Under async scheduling a request cannot catch up while it verifies drafts of a look-up in every step. Where the
+        last ones were rejected in full, it goes without them for two steps, and the policy can choose the source again.
+        """
+        if not self._asynchronous:
+            return np.zeros(len(rows), np.bool_)
+        return (self._known.unresolved[rows] > 0) & (self._known.misses[rows] >= MISSES)
+
     def lose_kept(self) -> None:
         """Take note that the worker drops what it keeps, as it does after a step without orders.
 
@@ -81,7 +94,8 @@ class DrafterLag:
         self._kept.clear()
         self._sum = 0
         self._resolved = {}
-        self._known.lag_tokens[:], self._known.unresolved[:], self._known.lacks_prompt[:] = 0, 0, False
+        known = self._known
+        known.lag_tokens[:], known.unresolved[:], known.misses[:], known.lacks_prompt[:] = 0, 0, 0, False
 
     def resolve(self, step: int, accepted: Mapping[str, int]) -> None:
         """Take note of how many drafts a step has accepted, for each request that lags by drafts of it.
@@ -96,6 +110,7 @@ class DrafterLag:
             if row is not None and known.unresolved[row] and known.lag_since[row] <= step:
                 known.lag_tokens[row] += number
                 known.unresolved[row] -= 1
+                known.misses[row] = 0 if number else known.misses[row] + 1
                 told[name] = 1 + number
         if told:
             self._resolved[step] = told
@@ -258,7 +273,8 @@ class DrafterLag:
     def _add_lag(self, rows: IntArray, tokens: IntArray) -> None:
         known = self._known
         lag = known.lag_tokens[rows]
-        known.lag_since[rows[lag == 0]] = self._next
+        begins = rows[lag == 0]
+        known.lag_since[begins], known.misses[begins] = self._next, 0
         known.lag_tokens[rows] = lag + tokens
         if self._prefix_caching:
             known.lacks_prompt[rows] |= tokens > 1

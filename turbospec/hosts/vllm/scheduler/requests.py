@@ -84,6 +84,8 @@ class KnownRequests:
         """Number of the kept step with the first of them."""
         self.unresolved = np.zeros(self.CAPACITY, np.int64)
         """Steps of the lag that verify drafts of the request, and have not ended."""
+        self.misses = np.zeros(self.CAPACITY, np.int64)
+        """Steps of the lag in a row, the last ones that have ended, in which all of the request's drafts were rejected."""
         self.lacks_prompt = np.zeros(self.CAPACITY, np.bool_)
         """Whether the lag includes prompt tokens whose KV blocks other requests may reuse."""
 
@@ -146,7 +148,7 @@ class KnownRequests:
         self._lag_by_nothing(row)
 
     def _lag_by_nothing(self, row: int) -> None:
-        self.lag_tokens[row], self.unresolved[row], self.lacks_prompt[row] = 0, 0, False
+        self.lag_tokens[row], self.unresolved[row], self.misses[row], self.lacks_prompt[row] = 0, 0, 0, False
 
     def _grow(self) -> None:
         capacity = len(self.numbers)

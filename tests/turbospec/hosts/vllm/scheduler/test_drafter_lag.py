@@ -134,6 +134,26 @@ def test_a_request_waits_for_all_steps_of_which_is_not_known_what_they_accepted(
     assert steps.step(a=2).catch_up == {"a": KvLag(4 + 1 + 1, since=0)}
 
 
+def test_a_request_whose_drafts_are_rejected_waits_until_it_can_draft_again() -> None:
+    steps = Steps("ab", asynchronous=True)
+    for _ in range(3):
+        steps.step(drafted={"a": 3}, leaves_verified=True)
+    steps.cache.resolve(0, {"a": 1})
+    steps.cache.resolve(1, {"a": 0})
+    assert not steps.cache.waits(steps.rows).any(), "one draft was rejected in full"
+    steps.step(drafted={"a": 3}, leaves_verified=True)
+    steps.cache.resolve(2, {"a": 0})
+    assert steps.cache.waits(steps.rows).tolist() == [True, False]
+    steps.step()
+    steps.cache.resolve(3, {"a": 0})
+    assert not steps.cache.waits(steps.rows).any()
+    assert steps.can_draft("a")
+    # Once it has caught up, other drafts count.
+    steps.step(a=1)
+    steps.step(drafted={"a": 3}, leaves_verified=True)
+    assert not steps.cache.waits(steps.rows).any()
+
+
 def test_what_was_accepted_before_a_preemption_is_forgotten() -> None:
     steps = Steps("ab", asynchronous=True)
     steps.step(drafted={"a": 3}, leaves_verified=True)

@@ -834,6 +834,22 @@ def test_drafts_of_a_look_up_need_no_pass_and_their_requests_catch_up_on_what_is
     assert controller.views[-1].drafter_lag_tokens.tolist() == [16 + 3 + 2]
 
 
+@pytest.mark.parametrize(("asynchronous", "found"), [(False, 5), (True, 0)])
+def test_after_two_drafts_that_were_rejected_in_full_nothing_is_looked_up_until_the_drafter_can_draft(
+    asynchronous: bool, found: int
+) -> None:
+    limits = replace(ON_DEMAND, kept_tokens=100, max_batched_tokens=256, async_scheduling=asynchronous)
+    engine = FakeEngine(controller := Recorder(sources=Source.LOOKUP), limits, Lookups())
+    a = Request("a", num_prompt_tokens=16, text=REPEATED)
+    for _ in range(3):
+        engine.step([a])
+    engine.loop.known.unresolved[:] = 1  # as if the last step had not ended
+    engine.schedule([a])
+    lookup = controller.views[-1].lookup
+    assert lookup is not None
+    assert lookup.lengths.tolist() == [found]
+
+
 def test_with_a_look_up_no_step_reuses_a_plan() -> None:
     controller = Recorder(idle_steps=8)
     engine, a = FakeEngine(controller, lookups=Lookups()), Request("a")
