@@ -172,7 +172,7 @@ class DrafterLag:
         due = self._may_catch_up(allowed) and self._catch_up_is_due(rows, total)
         due = due and bool(((lag > 0) & (lag <= room) & can_draft).any())
         computed = tokens - drafts
-        idle = not lengths.any() and (allowed.leaves_verified or not drafts.any())
+        idle = not lengths.any() and (allowed.leaves_verified or not (drafter_fits and drafts.any()))
         if idle and (not drafter_fits or (not due and self._all_may_lag(rows, computed, missing, allowed))):
             orders = self._new_orders(skip=True)
             self._add_lag(rows, computed)

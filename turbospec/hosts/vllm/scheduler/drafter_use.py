@@ -9,8 +9,6 @@ from turbospec.hosts.vllm.scheduler.step_split import StepSplit
 CATCH_UP_SHARE = 0.02
 """Largest share of time for drafter passes that nothing but lag requires. vLLM's own way, a first pass in every step,
 takes 4 to 11 %. Where a large batch would need more, its requests draft no more until they end."""
-
-
 WARM_STEPS = 16
 """Under async scheduling: steps after the last draft of the drafter in which it also computes what was verified. A
 request that is left out is two steps late when it drafts again, which costs about as much as 16 passes that each take

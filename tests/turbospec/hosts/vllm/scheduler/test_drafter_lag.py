@@ -154,6 +154,13 @@ def test_a_request_whose_drafts_are_rejected_waits_until_it_can_draft_again() ->
     assert not steps.cache.waits(steps.rows).any()
 
 
+def test_what_is_verified_where_vllm_does_not_call_the_drafter_is_kept() -> None:
+    steps = Steps("ab", asynchronous=True)
+    assert steps.step(drafted={"a": 3}, drafter_fits=False).skip
+    steps.cache.resolve(0, {"a": 3})
+    assert steps.step(a=1).catch_up == {"a": KvLag(4, since=0)}
+
+
 def test_what_was_accepted_before_a_preemption_is_forgotten() -> None:
     steps = Steps("ab", asynchronous=True)
     steps.step(drafted={"a": 3}, leaves_verified=True)
