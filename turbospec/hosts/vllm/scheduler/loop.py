@@ -96,6 +96,8 @@ class VllmLoop:
         self._ended: deque[tuple[OpenStep, VerifyResultFn]] = deque()
         """Steps that have ended and are not yet reported, oldest first."""
         self._reused = ReusedSteps()
+        self._unsure: set[str] = set()
+        """Requests that were in no step since the last error, and may have started anew in the step with it."""
 
     def idle(self, num_scheduled: Mapping[str, int], began: float) -> tuple[bool, DrafterOrders | None]:
         """Whether a step of one token for each request reuses a plan without drafts, and the orders to the worker.
@@ -139,6 +141,9 @@ class VllmLoop:
             began: when the engine turned to this step, or to the first of an unbroken run of steps up to this one, on
                 the clock of `time.perf_counter`.
         """
+        if self._unsure:
+            restarted = {*restarted, *(self._unsure & num_scheduled.keys())}
+            self._unsure = (self._unsure - restarted) & self.known.names
         if restarted:
             for request in requests:
                 if request.request_id in restarted:
@@ -245,6 +250,7 @@ class VllmLoop:
         self._ended.clear()
         self._reused = ReusedSteps()
         self._next_step += 1  # the next step does not verify the drafts of a dropped one
+        self._unsure = {*self.known.names}
         if self._lag is not None:
             self._lag.lose_kept()
 

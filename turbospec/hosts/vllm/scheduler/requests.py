@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, Protocol, cast
@@ -91,6 +91,11 @@ class KnownRequests:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def names(self) -> Set[str]:
+        """Of all known requests."""
+        return self._rows.keys()
 
     def __contains__(self, name: object) -> bool:
         return name in self._rows

@@ -191,6 +191,18 @@ def test_after_an_error_the_loop_goes_on_with_the_next_step() -> None:
     assert outcome.step == controller.views[2].step
 
 
+def test_after_an_error_requests_are_read_anew() -> None:
+    """A session may have begun with its next input in the step with the error."""
+    controller = Recorder(lengths=[3, 3])
+    engine, a = FakeEngine(controller, lookups=Lookups()), Request("a", max_tokens=40)
+    engine.step([a])
+    engine.loop.reset()
+    a.max_tokens = 3
+    engine.step([a])
+    assert controller.views[1].draft_limits.tolist() == [0]
+    assert controller.views[0].request_ids.tolist() == controller.views[1].request_ids.tolist()
+
+
 def test_prompts_beside_drafts_are_the_drafters_work_too() -> None:
     controller = Recorder(lengths=[0, 2, 0])
     engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
