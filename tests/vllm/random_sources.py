@@ -57,13 +57,13 @@ class RandomSourcesAsyncScheduler(TurboSpecAsyncScheduler):
 def _at_random(loop: VllmLoop | None) -> VllmLoop:
     assert loop is not None
     asynchronous = loop.limits.async_scheduling
-    loop.controller, loop._use = RandomSources(), _SoonCold(IN_USE_TOKENS, 1, StepSplit(), asynchronous=asynchronous)
+    loop.controller, loop._use = RandomSources(), _StopsSoon(IN_USE_TOKENS, 1, StepSplit(), asynchronous=asynchronous)
     return loop
 
 
-class _SoonCold(DrafterUse):
+class _StopsSoon(DrafterUse):
     """Lets requests lag by what is verified in the third step after the last draft of the drafter."""
 
     def drafted(self, *, experiment: bool) -> None:
         super().drafted(experiment=experiment)
-        self._warm_steps = min(self._warm_steps, 2)
+        self._keep_up_steps = min(self._keep_up_steps, 2)

@@ -77,7 +77,7 @@ class ScheduledBatch:
         """Number of requests, n."""
         return len(self.rows)
 
-    @property
+    @cached_property
     def drafts(self) -> IntArray:
         """(n,) drafts that the step verifies."""
         return np.maximum(self.computed - self.tokens, 0)

@@ -13,7 +13,7 @@ from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 from turbospec.interface import BoolArray, IntArray
 
 MISSES = 2
-"""Drafts of a look-up that are rejected in full, one after the other: the text has probably ceased to repeat."""
+"""Drafts of a look-up in a row that are rejected in full, after which the text has probably ceased to repeat."""
 
 
 class DrafterLag:
@@ -74,15 +74,13 @@ class DrafterLag:
         resolved = self._known.unresolved[rows] == 0 if self._asynchronous else True
         return (self._known.lag_tokens[rows] == 0) | (self._are_kept(rows) & resolved)
 
-    def waits(self, rows: IntArray) -> BoolArray:
-        """(n,) whether each request had better verify nothing until it can draft again.
+    def pauses_lookup(self, rows: IntArray) -> BoolArray:
+        """(n,) whether each request should verify no drafts of a look-up until the drafter can draft for it.
 
         Under async scheduling a request cannot catch up while it verifies drafts of a look-up in every step. Where the
         last ones were rejected in full, it goes without them for two steps, and the policy can choose the source again.
         """
-        if not self._asynchronous:
-            return np.zeros(len(rows), np.bool_)
-        return (self._known.unresolved[rows] > 0) & (self._known.misses[rows] >= MISSES)
+        return self._asynchronous & (self._known.unresolved[rows] > 0) & (self._known.misses[rows] >= MISSES)
 
     def lose_kept(self) -> None:
         """Take note that the worker drops what it keeps, as it does after a step without orders.
@@ -94,8 +92,7 @@ class DrafterLag:
         self._kept.clear()
         self._sum = 0
         self._resolved = {}
-        known = self._known
-        known.lag_tokens[:], known.unresolved[:], known.misses[:], known.lacks_prompt[:] = 0, 0, 0, False
+        self._known.clear_lag(slice(None))
 
     def resolve(self, step: int, accepted: Mapping[str, int]) -> None:
         """Take note of how many drafts a step has accepted, for each request that lags by drafts of it.
@@ -172,8 +169,10 @@ class DrafterLag:
         due = self._may_catch_up(allowed) and self._catch_up_is_due(rows, total)
         due = due and bool(((lag > 0) & (lag <= room) & can_draft).any())
         computed = tokens - drafts
-        idle = not lengths.any() and (allowed.leaves_verified or not (drafter_fits and drafts.any()))
-        if idle and (not drafter_fits or (not due and self._all_may_lag(rows, computed, missing, allowed))):
+        if not lengths.any() and (
+            not drafter_fits
+            or (allowed.permits_lag(drafts) and not due and self._all_may_lag(rows, computed, missing, allowed))
+        ):
             orders = self._new_orders(skip=True)
             self._add_lag(rows, computed)
             known.unresolved[rows[drafts > 0]] += 1
@@ -195,7 +194,7 @@ class DrafterLag:
                 orders.catch_up[names[row]] = KvLag(int(lag[row]), int(known.lag_since[rows[row]]))
                 stays[row] = False
         caught_up, left = rows[lagging[~stays[lagging]]], lagging[stays[lagging]]
-        known.lag_tokens[caught_up], known.lacks_prompt[caught_up] = 0, False
+        known.clear_lag(caught_up)
         lengths[left] = 0
         self._add_lag(rows[left], computed[left])
         known.unresolved[rows[left[drafts[left] > 0]]] += 1
@@ -273,8 +272,7 @@ class DrafterLag:
     def _add_lag(self, rows: IntArray, tokens: IntArray) -> None:
         known = self._known
         lag = known.lag_tokens[rows]
-        begins = rows[lag == 0]
-        known.lag_since[begins], known.misses[begins] = self._next, 0
+        known.lag_since[rows[lag == 0]] = self._next
         known.lag_tokens[rows] = lag + tokens
         if self._prefix_caching:
             known.lacks_prompt[rows] |= tokens > 1

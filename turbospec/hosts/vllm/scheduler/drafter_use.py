@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from turbospec.hosts.vllm.scheduler.step_split import StepSplit
+from turbospec.interface import IntArray
 
 CATCH_UP_SHARE = 0.02
 """Largest share of time for drafter passes that nothing but lag requires. vLLM's own way, a first pass in every step,
 takes 4 to 11 %. Where a large batch would need more, its requests draft no more until they end."""
-WARM_STEPS = 16
-"""Under async scheduling: steps after the last draft of the drafter in which it also computes what was verified. A
-request that is left out is two steps late when it drafts again, which costs about as much as 16 passes that each take
-a tenth of a step."""
+KEEP_UP_STEPS = 16
+"""Under async scheduling the drafter keeps up for so many steps after its last draft: it computes the tokens that they
+verify. A request that lags by them drafts two steps late, which costs about as much as 16 passes that each take a tenth
+of a step."""
 
 
 class Allowance(NamedTuple):
@@ -24,8 +25,12 @@ class Allowance(NamedTuple):
     """Most tokens in a pass that nothing but lag requires. While the drafter is in use, this bounds the KV lag that is
     caught up, not prompts. Otherwise only prompts that are too long to be caught up later are computed, within this
     bound."""
-    leaves_verified: bool
+    verified_may_lag: bool
     """Whether requests may lag by the tokens of a step that verifies their drafts."""
+
+    def permits_lag(self, drafts: IntArray) -> bool:
+        """Whether the requests of a step that verifies these (n,) drafts may lag by its tokens."""
+        return self.verified_may_lag or not drafts.any()
 
 
 class DrafterUse:
@@ -48,26 +53,26 @@ class DrafterUse:
         """That drafter passes may take."""
         self._undrafted_tokens = 0
         """Sampled or verified since the drafter last drafted."""
-        self._warm_steps = 0
-        """Steps to come in which the drafter computes what they verify."""
+        self._keep_up_steps = 0
+        """For how many more steps the drafter keeps up."""
 
     @property
     def allowance(self) -> Allowance:
         """For the step that is being scheduled."""
         in_use = self._undrafted_tokens <= self._kept_tokens
-        leaves_verified = not (self._asynchronous and self._warm_steps)
-        return Allowance(in_use, self._split.catch_up_tokens(self._seconds), leaves_verified)
+        verified_may_lag = not (self._asynchronous and self._keep_up_steps)
+        return Allowance(in_use, self._split.catch_up_tokens(self._seconds), verified_may_lag)
 
     def drafted(self, *, experiment: bool) -> None:
         """Take note that the drafter drafts in a step."""
         if experiment:
-            self._warm_steps = max(self._warm_steps, 1)
+            self._keep_up_steps = max(self._keep_up_steps, 1)
         else:
-            self._warm_steps, self._undrafted_tokens = WARM_STEPS, 0
+            self._keep_up_steps, self._undrafted_tokens = KEEP_UP_STEPS, 0
 
     def undrafted(self, tokens: int) -> None:
         """Count the tokens that a step samples or verifies in which the drafter does not draft."""
-        self._warm_steps = max(self._warm_steps - 1, 0)
+        self._keep_up_steps = max(self._keep_up_steps - 1, 0)
         self._undrafted_tokens += tokens
 
     def spent(self, tokens: int) -> None:

@@ -38,7 +38,7 @@ from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, 
 from turbospec.hosts.vllm.scheduler.steps import (
     ABSENT,
     AcceptedFn,
-    AskedPlan,
+    ControllerPlan,
     LeftOut,
     OpenStep,
     Planned,
@@ -91,12 +91,12 @@ class VllmLoop:
         """The last step's plan, which the next one may reuse; None with a look-up."""
         self._context_tokens = 0
         """KV tokens that the last step's target pass attends to."""
-        self._ahead: AskedPlan | None = None
+        self._ahead: ControllerPlan | None = None
         """A plan made before its step was scheduled."""
         self._ended: deque[tuple[OpenStep, VerifyResultFn]] = deque()
         """Steps that have ended and are not yet reported, oldest first."""
         self._reused = ReusedSteps()
-        self._unsure: set[str] = set()
+        self._stale: set[str] = set()
         """Requests that were in no step since the last error, and may have started anew in the step with it."""
 
     def idle(self, num_scheduled: Mapping[str, int], began: float) -> tuple[bool, DrafterOrders | None]:
@@ -141,9 +141,9 @@ class VllmLoop:
             began: when the engine turned to this step, or to the first of an unbroken run of steps up to this one, on
                 the clock of `time.perf_counter`.
         """
-        if self._unsure:
-            restarted = {*restarted, *(self._unsure & num_scheduled.keys())}
-            self._unsure = (self._unsure - restarted) & self.known.names
+        if self._stale:
+            restarted = {*restarted, *(self._stale & num_scheduled.keys())}
+            self._stale = (self._stale - restarted) & self.known.names
         if restarted:
             for request in requests:
                 if request.request_id in restarted:
@@ -169,7 +169,7 @@ class VllmLoop:
             if plan is not None and plan.padded_length and (lengths < plan.padded_length).any():
                 # One that cannot catch up drafts nothing, so that the step replays no graph.
                 lengths = np.minimum(lengths, self._unpadded(plan, batch)[0])
-            if not (orders.skip or lengths.any()) and (allowed.leaves_verified or not batch.drafts.any()):
+            if not (orders.skip or lengths.any()) and allowed.permits_lag(batch.drafts):
                 computed = sum(lag.tokens for lag in orders.catch_up.values())
                 if not allowed.in_use:
                     computed += int(batch.scheduled.sum())
@@ -250,7 +250,7 @@ class VllmLoop:
         self._ended.clear()
         self._reused = ReusedSteps()
         self._next_step += 1  # the next step does not verify the drafts of a dropped one
-        self._unsure = {*self.known.names}
+        self._stale = {*self.known.names}
         if self._lag is not None:
             self._lag.lose_kept()
 
@@ -265,7 +265,7 @@ class VllmLoop:
 
     def _choose(
         self, batch: ScheduledBatch, names: Set[str], restarted: Collection[str], queue: Queue
-    ) -> tuple[AskedPlan | None, IntArray, IntArray]:
+    ) -> tuple[ControllerPlan | None, IntArray, IntArray]:
         """The plan of a step, None where it reuses one, with draft lengths of the drafter and of the look-up."""
         if self._running is not None and self._running.admits(names):
             self._running.run(names)
@@ -283,7 +283,7 @@ class VllmLoop:
         plan.reuse.run(names)
         return plan, lengths, looked_up
 
-    def _ask(self, view: StepView, names: Sequence[str]) -> tuple[AskedPlan, IntArray]:
+    def _ask(self, view: StepView, names: Sequence[str]) -> tuple[ControllerPlan, IntArray]:
         """Have the controller plan a view of the requests of these names; the drafter's lengths with padding."""
         asked = self.controller.plan(view)
         lengths, padded_length = asked.draft_lengths, asked.padded_length if asked.draft_lengths.any() else 0
@@ -293,11 +293,11 @@ class VllmLoop:
         if lookup_lengths.any():
             padded_length = 0  # the look-up may find fewer tokens, so that the batch is not surely uniform
         reuse = RunningPlan(asked, names)
-        plan = AskedPlan(view, names, lengths, lookup_lengths, asked.sources, padded_length, asked.probe, reuse)
+        plan = ControllerPlan(view, names, lengths, lookup_lengths, asked.sources, padded_length, asked.probe, reuse)
         return plan, np.full(view.size, padded_length) if padded_length else lengths - lookup_lengths
 
     def _fit(
-        self, plan: AskedPlan, batch: ScheduledBatch, names: Set[str], restarted: Collection[str]
+        self, plan: ControllerPlan, batch: ScheduledBatch, names: Set[str], restarted: Collection[str]
     ) -> tuple[IntArray, IntArray] | None:
         """Draft lengths of a step that was planned ahead, as `_unpadded`; None where the plan cannot be used.
 
@@ -317,7 +317,7 @@ class VllmLoop:
             return np.full(batch.size, plan.padded_length), np.zeros(batch.size, np.int64)
         return self._unpadded(plan, batch)
 
-    def _unpadded(self, plan: AskedPlan, batch: ScheduledBatch) -> tuple[IntArray, IntArray]:
+    def _unpadded(self, plan: ControllerPlan, batch: ScheduledBatch) -> tuple[IntArray, IntArray]:
         """(n,) draft lengths of a plan, of drafter and look-up, in a step that replays no full CUDA graph."""
         lengths, looked_up = plan.drafts_of(batch.names)
         limits = self._views.draft_limits(batch, batch.max_tokens - batch.output - 1)
@@ -369,7 +369,7 @@ class VllmLoop:
     def _close(
         self,
         drafted_in: OpenStep,
-        plan: AskedPlan,
+        plan: ControllerPlan,
         step: OpenStep,
         verified: Verified,
         queue: Queue,

@@ -128,7 +128,11 @@ class KnownRequests:
         """Take note that requests have lost their KV blocks: they will start anew, and lack nothing until then."""
         for name in names:
             if (row := self._rows.get(name)) is not None:
-                self._lag_by_nothing(row)
+                self.clear_lag(row)
+
+    def clear_lag(self, rows: int | slice | IntArray) -> None:
+        """Take note that the requests of these rows lag by no token."""
+        self.lag_tokens[rows], self.unresolved[rows], self.misses[rows], self.lacks_prompt[rows] = 0, 0, 0, False
 
     def forget(self, names: Iterable[str]) -> None:
         """Free the rows of finished requests; names that are not known are ignored."""
@@ -150,10 +154,7 @@ class KnownRequests:
         self.max_draft[row] = self._max_draft(args)
         self.class_ids[row] = self._class_id(args)
         self.prompt[row], self.max_tokens[row] = request.num_prompt_tokens, min(request.max_tokens, MOST_TOKENS)
-        self._lag_by_nothing(row)
-
-    def _lag_by_nothing(self, row: int) -> None:
-        self.lag_tokens[row], self.unresolved[row], self.misses[row], self.lacks_prompt[row] = 0, 0, 0, False
+        self.clear_lag(row)
 
     def _grow(self) -> None:
         capacity = len(self.numbers)

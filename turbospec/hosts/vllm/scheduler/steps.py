@@ -1,4 +1,4 @@
-"""A step of vLLM from its scheduling until the drafts of its plan are verified, and what goes in and out on the way."""
+"""Records of a step of vLLM, from its scheduling until the drafts of its plan are verified."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ AcceptedFn = Callable[[Sequence[str]], Mapping[str, int]]
 
 
 class LeftOut(NamedTuple):
-    """Requests whose drafts a step verifies, and whose drafter lags by that step."""
+    """Requests whose drafts a step verifies, and whose tokens in it the drafter does not compute."""
 
     kept_step: int
     """Number of the step among those that the worker keeps."""
@@ -58,7 +58,7 @@ class LeftOut(NamedTuple):
 
 
 @dataclass(slots=True, frozen=True)
-class AskedPlan:
+class ControllerPlan:
     """A plan of the controller and the view it was made for."""
 
     view: StepView
@@ -95,7 +95,7 @@ class OpenStep:
 
     number: int
     began: float
-    plan: AskedPlan | None
+    plan: ControllerPlan | None
     """None where the step reuses an earlier plan."""
     drafts: bool
     """Whether the drafter drafts in the step."""

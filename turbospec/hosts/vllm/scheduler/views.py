@@ -166,7 +166,7 @@ class Views:
             return None
         limits = np.where(prefilling, 0, np.clip(self._longest(batch, drafts), 0, np.maximum(left - 1, 0)))
         if self._lag is not None:
-            limits[self._lag.waits(batch.rows)] = 0
+            limits[self._lag.pauses_lookup(batch.rows)] = 0
         # A grammar checks the drafts that the drafter has made for all requests of such a step, not the look-up's.
         if self._limits.async_scheduling and any(request.use_structured_output for request in batch.requests):
             limits[:] = 0

@@ -96,8 +96,7 @@ def _skip_speculative_path(model_runner) -> None:
             return sample(*given, **named)
 
     def propose_draft_token_ids(scheduler_output, *given):
-        orders = orders_of(scheduler_output)
-        if orders is not None and orders.skip:
+        if _skips_drafter(scheduler_output):
             return [[] for _ in scheduler_output.num_scheduled_tokens]
         return propose(scheduler_output, *given)
 
@@ -105,10 +104,14 @@ def _skip_speculative_path(model_runner) -> None:
     model_runner.execute_model, model_runner.sample_tokens = execute_model, sample_tokens
 
 
+def _skips_drafter(scheduler_output) -> bool:
+    orders = orders_of(scheduler_output)
+    return orders is not None and orders.skip
+
+
 def _has_no_drafts(scheduler_output) -> bool:
     """Whether a step neither verifies nor makes drafts, and its drafter runs no pass."""
-    orders = orders_of(scheduler_output)
-    return orders is not None and orders.skip and not scheduler_output.scheduled_spec_decode_tokens
+    return _skips_drafter(scheduler_output) and not scheduler_output.scheduled_spec_decode_tokens
 
 
 class DrafterOnDemand:

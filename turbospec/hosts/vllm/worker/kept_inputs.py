@@ -34,7 +34,7 @@ class KeptStep:
     lengths: dict[str, int]
     """Tokens of each request, in their order in `tokens`."""
     valid: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many of them are no rejected drafts, by request; all where nothing is said."""
+    """How many of them are not rejected drafts, by request; all of them for a request that is missing."""
 
     def rows(self) -> dict[str, range]:
         """Each request's rows in `tokens`, without those of rejected drafts."""

@@ -50,7 +50,7 @@ class Steps:
         drafter_fits: bool = True,
         in_use: bool = True,
         tokens: int = MANY,
-        leaves_verified: bool = False,
+        verified_may_lag: bool = False,
         **lengths: int,
     ) -> DrafterOrders:
         """One in which `drafted` are verified, `prompts` computed but for `missing`, and `lengths` wanted."""
@@ -65,12 +65,12 @@ class Steps:
             np.array([drafted.get(name, 0) for name in self.names]),
             self.lengths,
             np.array([missing.get(name, 0) for name in self.names]),
-            Allowance(in_use, tokens, leaves_verified),
+            Allowance(in_use, tokens, verified_may_lag),
             drafter_fits=drafter_fits,
         )
 
     def idle(self, *, in_use: bool = True, tokens: int = MANY) -> DrafterOrders | None:
-        return self.cache.idle(self.rows, Allowance(in_use, tokens, leaves_verified=False))
+        return self.cache.idle(self.rows, Allowance(in_use, tokens, verified_may_lag=False))
 
     def row(self, name: str) -> int:
         return int(self.rows[self.names.index(name)])
@@ -106,7 +106,7 @@ def test_a_request_that_drafts_is_caught_up_and_the_others_keep_their_lag() -> N
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_request_catches_up_on_the_drafts_that_were_accepted(asynchronous: bool) -> None:
     steps = Steps("abc", asynchronous=asynchronous)
-    orders = steps.step(drafted={"a": 3}, prompts={"c": 9}, leaves_verified=True)
+    orders = steps.step(drafted={"a": 3}, prompts={"c": 9}, verified_may_lag=True)
     assert orders == DrafterOrders(0, 0, skip=True)
     assert steps.missed == [1, 1, 9]
     assert steps.cache.kept == 4 + 1 + 9, "the worker keeps the three drafts too"
@@ -124,7 +124,7 @@ def test_a_request_catches_up_on_the_drafts_that_were_accepted(asynchronous: boo
 def test_a_request_waits_for_all_steps_of_which_is_not_known_what_they_accepted() -> None:
     steps = Steps("ab", asynchronous=True)
     for _ in range(2):
-        assert steps.step(drafted={"a": 3}, leaves_verified=True).skip
+        assert steps.step(drafted={"a": 3}, verified_may_lag=True).skip
     steps.cache.resolve(0, {"a": 3})
     assert not steps.can_draft("a")
     assert steps.step(a=2).keep == {"a", "b"}
@@ -137,26 +137,26 @@ def test_a_request_waits_for_all_steps_of_which_is_not_known_what_they_accepted(
 def test_a_request_whose_drafts_are_rejected_waits_until_it_can_draft_again() -> None:
     steps = Steps("ab", asynchronous=True)
     for _ in range(3):
-        steps.step(drafted={"a": 3}, leaves_verified=True)
+        steps.step(drafted={"a": 3}, verified_may_lag=True)
     steps.cache.resolve(0, {"a": 1})
     steps.cache.resolve(1, {"a": 0})
-    assert not steps.cache.waits(steps.rows).any(), "one draft was rejected in full"
-    steps.step(drafted={"a": 3}, leaves_verified=True)
+    assert not steps.cache.pauses_lookup(steps.rows).any(), "one draft was rejected in full"
+    steps.step(drafted={"a": 3}, verified_may_lag=True)
     steps.cache.resolve(2, {"a": 0})
-    assert steps.cache.waits(steps.rows).tolist() == [True, False]
+    assert steps.cache.pauses_lookup(steps.rows).tolist() == [True, False]
     steps.step()
     steps.cache.resolve(3, {"a": 0})
-    assert not steps.cache.waits(steps.rows).any()
+    assert not steps.cache.pauses_lookup(steps.rows).any()
     assert steps.can_draft("a")
     # Once it has caught up, other drafts count.
     steps.step(a=1)
-    steps.step(drafted={"a": 3}, leaves_verified=True)
-    assert not steps.cache.waits(steps.rows).any()
+    steps.step(drafted={"a": 3}, verified_may_lag=True)
+    assert not steps.cache.pauses_lookup(steps.rows).any()
 
 
 def test_what_was_accepted_before_a_preemption_is_forgotten() -> None:
     steps = Steps("ab", asynchronous=True)
-    steps.step(drafted={"a": 3}, leaves_verified=True)
+    steps.step(drafted={"a": 3}, verified_may_lag=True)
     steps.step(restarted="a", prompts={"a": 8})
     steps.cache.resolve(0, {"a": 3})
     assert steps.missed == [8, 2]
@@ -166,9 +166,9 @@ def test_what_was_accepted_before_a_preemption_is_forgotten() -> None:
 
 def test_an_error_leaves_nothing_to_be_told() -> None:
     steps = Steps("ab", asynchronous=True)
-    steps.step(drafted={"a": 3}, leaves_verified=True)
+    steps.step(drafted={"a": 3}, verified_may_lag=True)
     steps.cache.resolve(0, {"a": 3})
-    steps.step(drafted={"a": 3}, leaves_verified=True)
+    steps.step(drafted={"a": 3}, verified_may_lag=True)
     steps.cache.resolve(1, {"a": 3})
     steps.cache.lose_kept()
     assert steps.can_draft("a")
@@ -178,8 +178,8 @@ def test_an_error_leaves_nothing_to_be_told() -> None:
 def test_the_input_of_requests_whose_drafts_are_verified_is_kept() -> None:
     """Others catch up, and what nobody needs any more is dropped."""
     steps = Steps("ab", kept_tokens=24, asynchronous=True)
-    assert steps.step(drafted={"a": 6}, leaves_verified=True).skip
-    assert steps.step(drafted={"a": 3}, leaves_verified=True, tokens=0).skip
+    assert steps.step(drafted={"a": 6}, verified_may_lag=True).skip
+    assert steps.step(drafted={"a": 3}, verified_may_lag=True, tokens=0).skip
     orders = steps.step()
     assert (orders.catch_up, orders.keep) == ({"b": KvLag(2, since=0)}, {"a"})
     steps.cache.resolve(0, {"a": 6})
@@ -190,9 +190,9 @@ def test_the_input_of_requests_whose_drafts_are_verified_is_kept() -> None:
 def test_drafts_leave_no_prompt_out_that_others_may_share() -> None:
     steps = Steps("ab", prefix_caching=True)
     assert steps.step(prompts={"b": 20}).skip
-    orders = steps.step(drafted={"a": 3}, leaves_verified=True)
+    orders = steps.step(drafted={"a": 3}, verified_may_lag=True)
     assert orders == DrafterOrders(1, 0, catch_up={"a": KvLag(1, since=0), "b": KvLag(20, since=0)})
-    assert steps.step(drafted={"a": 3}, leaves_verified=True).skip
+    assert steps.step(drafted={"a": 3}, verified_may_lag=True).skip
     assert not steps.known.lacks_prompt.any(), "drafts are no prompt"
 
 

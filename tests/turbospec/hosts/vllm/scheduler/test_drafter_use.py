@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from turbospec.hosts.vllm.scheduler.drafter_use import CATCH_UP_SHARE, WARM_STEPS, DrafterUse
+from turbospec.hosts.vllm.scheduler.drafter_use import CATCH_UP_SHARE, KEEP_UP_STEPS, DrafterUse
 from turbospec.hosts.vllm.scheduler.step_split import StepSplit
 
 KEPT = 100
@@ -26,16 +26,16 @@ def test_the_drafter_is_out_of_use_once_it_made_only_experiments_for_long(experi
 
 def test_where_a_step_is_scheduled_before_the_last_has_ended_the_drafter_goes_on_for_some_steps() -> None:
     use = new_use(asynchronous=True)
-    assert use.allowance.leaves_verified
+    assert use.allowance.verified_may_lag
     use.drafted(experiment=False)
-    for _ in range(WARM_STEPS):
-        assert not use.allowance.leaves_verified
+    for _ in range(KEEP_UP_STEPS):
+        assert not use.allowance.verified_may_lag
         use.undrafted(1)
-    assert use.allowance.leaves_verified
+    assert use.allowance.verified_may_lag
     use.drafted(experiment=True)
-    assert not use.allowance.leaves_verified, "the next step verifies what was drafted"
+    assert not use.allowance.verified_may_lag, "the next step verifies what was drafted"
     use.undrafted(1)
-    assert use.allowance.leaves_verified
+    assert use.allowance.verified_may_lag
 
 
 def test_an_experiment_does_not_shorten_the_steps_in_which_the_drafter_goes_on() -> None:
@@ -43,13 +43,13 @@ def test_an_experiment_does_not_shorten_the_steps_in_which_the_drafter_goes_on()
     use.drafted(experiment=False)
     use.drafted(experiment=True)
     use.undrafted(1)
-    assert not use.allowance.leaves_verified
+    assert not use.allowance.verified_may_lag
 
 
 def test_where_each_step_ends_before_the_next_is_scheduled_no_pass_is_needed_after_drafts() -> None:
     use = new_use()
     use.drafted(experiment=False)
-    assert use.allowance.leaves_verified
+    assert use.allowance.verified_may_lag
 
 
 def test_passes_take_a_share_of_the_time() -> None:
