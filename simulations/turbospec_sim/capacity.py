@@ -74,11 +74,11 @@ def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
     if tolerance < FINEST:
         raise UserError(f"tolerance {tolerance:g} is too fine; use at least {FINEST:g} (of the rate)")
     check(run)
-    low, high = _bracket(run, run.rate or FIRST_GUESS)
-    while low >= LOWEST and high <= HIGHEST and high > low * (1.0 + tolerance):
+    low, high = _bracket(run, min(max(run.rate or FIRST_GUESS, LOWEST), HIGHEST))
+    while 0.0 < low and low * (1.0 + tolerance) < high:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if _meets_slo(run, middle) else (low, middle)
-    return min(low, HIGHEST) if low >= LOWEST else 0.0
+    return low
 
 
 def check(run: Run) -> None:
@@ -138,17 +138,24 @@ def _row(run: Run, tolerance: float) -> Row:
 
 
 def _bracket(run: Run, guess: float) -> tuple[float, float]:
-    """A rate that meets the SLO, and its double, which does not; out of range where there is none."""
-    low = guess
-    if _meets_slo(run, low):
-        while low <= HIGHEST and _meets_slo(run, 2.0 * low):
-            low *= 2.0
-        return low, 2.0 * low
-    while low >= LOWEST:
-        low /= 2.0
+    """A rate that meets the SLO, and a higher one, at most double, that does not.
+
+    (0, `LOWEST`) where `LOWEST` misses it, (`HIGHEST`, `HIGHEST`) where `HIGHEST` meets it.
+    """
+    low = high = guess
+    if _meets_slo(run, guess):
+        while low < HIGHEST:
+            high = min(2.0 * low, HIGHEST)
+            if not _meets_slo(run, high):
+                break
+            low = high
+        return low, high
+    while high > LOWEST:
+        low = max(high / 2.0, LOWEST)
         if _meets_slo(run, low):
-            break
-    return low, 2.0 * low
+            return low, high
+        high = low
+    return 0.0, high
 
 
 def _meets_slo(run: Run, rate: float) -> bool:

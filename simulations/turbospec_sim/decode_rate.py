@@ -17,49 +17,39 @@ LOAD_BUCKETS = 16
 
 
 class DecodeRate:
-    """Discounted decode rate by load.
+    """Discounted decode rate by load."""
 
-    Args:
-        memory: decode steps that a load's rate remembers.
-    """
-
+    MEMORY_STEPS = 150.0
+    """Decode steps that a load's rate remembers."""
     MIN_STEPS = 8.0
     """Discounted decode steps below which a load has no rate."""
 
-    def __init__(self, memory: float = 150.0) -> None:
-        self._decay = 1.0 - 1.0 / memory
+    def __init__(self) -> None:
         # Lists: access to single elements of a numpy array is slow.
         self._tokens = [0.0] * LOAD_BUCKETS
         self._request_seconds = [0.0] * LOAD_BUCKETS
         self._steps = [0.0] * LOAD_BUCKETS
 
-    def add(self, requests: int, tokens: int, seconds: float, steps: int = 1) -> None:
-        """Take in decode steps.
+    def add(self, requests: int, tokens: int, seconds: float) -> None:
+        """Take in a decode step.
 
         Args:
             requests: decoding requests, n.
-            tokens: total emitted by these steps.
-            seconds: their total duration, without the time that prefill added.
-            steps: number of steps.
+            tokens: total emitted.
+            seconds: duration, without the time that prefill added.
         """
-        bucket = load_bucket(requests)
-        decay = self._decay**steps
+        bucket, decay = load_bucket(requests), 1.0 - 1.0 / self.MEMORY_STEPS
         self._tokens[bucket] = self._tokens[bucket] * decay + tokens
         self._request_seconds[bucket] = self._request_seconds[bucket] * decay + requests * seconds
-        self._steps[bucket] = self._steps[bucket] * decay + steps
+        self._steps[bucket] = self._steps[bucket] * decay + 1.0
 
-    def rate(self, requests: int, joining: int = 0) -> float | None:
-        """λ in tokens/s; None where that load has been seen in fewer than `MIN_STEPS` steps, or emitted nothing.
-
-        Args:
-            requests: decoding requests.
-            joining: requests that will decode with them after their prefill. They count as decoding.
-        """
-        load = requests + joining
-        bucket = load_bucket(load)
+    def rate(self, requests: int) -> float | None:
+        """λ in tokens/s for so many decoding requests; None where that load has been seen in fewer than `MIN_STEPS`
+        steps, or emitted nothing."""
+        bucket = load_bucket(requests)
         if self._steps[bucket] < self.MIN_STEPS or not (self._tokens[bucket] > 0.0 < self._request_seconds[bucket]):
             return None
-        return load * self._tokens[bucket] / self._request_seconds[bucket]
+        return requests * self._tokens[bucket] / self._request_seconds[bucket]
 
 
 def load_bucket(requests: int) -> int:

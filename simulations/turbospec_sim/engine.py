@@ -103,7 +103,16 @@ class SimulatedEngine:
         self.measured_from = self.now
         return True
 
-    def _view(self, columns: IntArray, prefill_tokens: int, waiting: int, waiting_seconds: float) -> StepView:
+    def _view(
+        self,
+        columns: IntArray,
+        prefill_tokens: int,
+        waiting: int,
+        waiting_seconds: float,
+        admitted: int = 0,
+        drafter_prefill_tokens: int = 0,
+    ) -> StepView:
+        """The view of a step; arguments as in a `StepView`."""
         state = self.state
         state.view_slots, ids, phase, context, emitted, left, lag, classes, limits, found, scores = columns
         return StepView(
@@ -120,14 +129,16 @@ class SimulatedEngine:
             max_draft=state.max_draft,
             waiting_requests=waiting,
             waiting_seconds=waiting_seconds,
+            admitted_requests=admitted,
             prefill_tokens=prefill_tokens,
             draft_before_emit=state.draft_before_emit,
             parallel_drafter=state.parallel_drafter,
             batch_drafter=state.batch_drafter,
             first_pass_every_step=state.first_pass_every_step,
+            drafter_prefill_tokens=drafter_prefill_tokens,
             calls_gate=state.calls_gate,
             lookup=LookupView(found, scores.astype(np.float64), state.appends_lookup) if state.offers_lookup else None,
-            graph_lengths=() if prefill_tokens else state.times.full_graphs(ids.size),
+            graph_lengths=() if prefill_tokens or admitted else state.times.full_graphs(ids.size),
         )
 
     def _step_drafting_first(self) -> bool:
@@ -183,8 +194,15 @@ class SimulatedEngine:
         slots, drafts, view = NO_TOKENS, NO_DRAFTS, None
         state.engine["selection"] = False
         if verified.columns.shape[1]:
+            # The first pass of a batch drafter computes the prompts of the batch that was just verified.
+            computes_prompts = state.batch_drafter and not state.first_pass_every_step
             view = self._view(
-                verified.columns, verified.next_prefill_tokens, verified.waiting_requests, verified.waiting_seconds
+                verified.columns,
+                verified.next_prefill_tokens,
+                verified.waiting_requests,
+                verified.waiting_seconds,
+                verified.admitted_requests,
+                verified.prefill_tokens if computes_prompts else 0,
             )
             slots, drafts = state.view_slots, self._apply_gate_and_selection(self.controller.plan(view))
         drafter = steps.draft_and_emit(

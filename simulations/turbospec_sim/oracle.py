@@ -41,11 +41,12 @@ class OraclePolicy:
         self._price = DecodeRate()
         self._tokens_per_step = np.full(len(state.requests), 2.0)
         """Of the request in each batch slot."""
-        self._decoding: dict[int, int] = {}
+        self._planned: dict[int, tuple[int, float]] = {}
+        """Of a planned step: decoding requests, and the seconds that prompts had added to steps before it."""
 
     def plan(self, view: StepView) -> StepPlan:
         decoding = int(np.count_nonzero(view.decoding))
-        self._decoding[view.step] = decoding
+        self._planned[view.step] = decoding, self._prefill_seconds
         nothing = StepPlan(np.zeros(view.size, np.int64), reason="no draft pays")
         found = None if view.lookup is None else view.lookup.lengths
         limits = view.draft_limits if found is None else np.maximum(view.draft_limits, found)
@@ -84,12 +85,11 @@ class OraclePolicy:
         )
 
     def observe(self, outcome: StepOutcome) -> None:
-        decoding = self._decoding.pop(outcome.step, 0)
+        decoding, before = self._planned.pop(outcome.step, (0, 0.0))
         if not decoding:
             return
         # Prefill does not depend on drafting. Its part of the step is known here and does not count as decoding.
-        curve, without = self._state.times.curve, outcome.padded_tokens - outcome.prefill_tokens
-        prompts = pass_seconds(curve, outcome.padded_tokens) - pass_seconds(curve, without)
+        prompts = max(self._prefill_seconds - before, 0.0)
         emitted = int(outcome.emitted.sum())
         if self._state.offers_lookup:
             moved = outcome.emitted > 0
@@ -97,6 +97,11 @@ class OraclePolicy:
             self._tokens_per_step[slots] += MEMORY * (outcome.emitted[moved] - self._tokens_per_step[slots])
             emitted = decoding
         self._price.add(decoding, emitted, outcome.step_seconds - prompts)
+
+    @property
+    def _prefill_seconds(self) -> float:
+        """What prompts have added to the target's passes so far."""
+        return float(self._state.totals["prefill_seconds"][0])
 
     def _conditional(self, limits: IntArray, source: int) -> FloatArray:
         """(n, longest) acceptance of each token that a source drafts, given that those before it were accepted; 0
@@ -109,21 +114,25 @@ class OraclePolicy:
 
     def _full_graphs(self, view: StepView, limits: IntArray, decoding: int) -> StepCosts:
         times, size, context = self._state.times, view.size, int(view.context_tokens.sum())
-        tokens = decoding + view.prefill_tokens
         most = max(int(limits.sum()), size * max(view.graph_lengths, default=0))
-        verify = _verify_table(tokens, most, context, size, *self._state.arrays)
+        verify = _verify_table(decoding, view.prefill_tokens, most, context, size, *self._state.arrays)
+        if view.first_pass_every_step:
+            requests = size if view.draft_before_emit else decoding
+            rows = requests * (view.max_draft if view.parallel_drafter else 1)
+            verify += times.draft_pass + times.draft_row * rows + times.draft_kv_token * context
         mean_context = context / size
         row = times.draft_row + times.draft_kv_token * mean_context
+        start = times.draft_start + times.catch_up_token * view.drafter_prefill_tokens
         if view.parallel_drafter:
             if view.first_pass_every_step:
                 return StepCosts(verify)
-            start = times.draft_start + times.draft_pass + times.draft_kv_token * context
+            start += times.draft_pass + times.draft_kv_token * context
             if view.batch_drafter:
                 return StepCosts(verify, start, draft_pass=times.draft_row * size)
             return StepCosts(verify, start, draft_token=times.draft_row)
         if view.batch_drafter:
             whole_batch = times.draft_pass + row * size
-            return StepCosts(verify, -whole_batch if view.first_pass_every_step else times.draft_start, whole_batch)
+            return StepCosts(verify, -whole_batch if view.first_pass_every_step else start, whole_batch)
         return StepCosts(verify, times.draft_start, times.draft_pass, row)
 
 
@@ -151,12 +160,15 @@ def _conditional(slots: IntArray, limits: IntArray, depth: int, source: int, *lo
 
 
 @compiled
-def _verify_table(tokens: int, room: int, context: int, size: int, *loose: Records) -> FloatArray:
-    """(room + 1,) host and target seconds with 0 … room draft tokens in the pass."""
+def _verify_table(
+    decoding: int, prefill_tokens: int, room: int, context: int, size: int, *loose: Records
+) -> FloatArray:
+    """(room + 1,) host and target seconds with 0 … room draft tokens in the pass, without the attention of prompts."""
     arrays = EngineArrays(*loose)
     cost, curve, padding = arrays.engine[0].times, arrays.curve, arrays.padding
-    seconds = np.empty(room + 1)
+    seconds, tokens = np.empty(room + 1), decoding + prefill_tokens
     fixed = cost.host + cost.host_request * size + cost.decision + cost.kv_token * (context + tokens)
     for m in range(room + 1):
         seconds[m] = fixed + pass_seconds(curve, padded(tokens + m, padding)) + cost.kv_token * m
+        seconds[m] += cost.sampled_token * (decoding + m)
     return seconds

@@ -80,6 +80,8 @@ class VerifiedBatch(NamedTuple):
     """Of the view: prompt tokens that the next step can compute."""
     waiting_requests: int
     waiting_seconds: float
+    admitted_requests: int
+    """Waiting requests that have a free batch slot."""
 
 
 class Spent(NamedTuple):
@@ -200,7 +202,7 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
     size = schedule(arrays)
     if size == 0:
         columns, _ = view_columns(arrays, 0)
-        return 0, np.zeros((5, 0), np.int64), 0, 0, 0, 0, False, 0.0, 0.0, columns, 0, 0, 0.0
+        return 0, np.zeros((5, 0), np.int64), 0, 0, 0, 0, False, 0.0, 0.0, columns, 0, 0, 0.0, 0
     begin_step(engine)
     target = target_pass(arrays, size)
     times, step = engine[0].times, engine[0].step
@@ -215,11 +217,12 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
         host_seconds += times.decision
     host_seconds *= pace(arrays, HOST, now)
     number, seconds = waiting(engine, requests, arrays.queues, offered, now)
+    admitted = min(number, engine[0].max_num_seqs - engine[0].running)
     totals[0].prefill_tokens += target.prefill_tokens
     _account(engine, totals, size, Spent(host_seconds, 0.0, verify_seconds, target.prefill_seconds * target_pace))
     return (
         size, judged, target.tokens, target.padded_tokens, target.prefill_tokens, target.context_tokens,
-        target.piecewise, verify_seconds, host_seconds, columns, next_prefill_tokens, number, seconds,
+        target.piecewise, verify_seconds, host_seconds, columns, next_prefill_tokens, number, seconds, admitted,
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ def bounded_at(limit: float, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return tried
 
 
-@pytest.mark.parametrize("limit", [0.0123, 0.77, 1.0, 31.4, 999.0])
+@pytest.mark.parametrize("limit", [0.0011, 0.0123, 0.77, 1.0, 31.4, 999.0, 70_000.0, 99_500.0])
 def test_bisection_ends_just_below_the_first_miss(limit: float, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = bounded_at(limit, monkeypatch)
     found = capacity(RUN, tolerance=0.01)

@@ -24,38 +24,14 @@ def test_a_load_seen_in_few_steps_has_no_rate() -> None:
     assert price.rate(1) is None
 
 
-def test_steps_reported_together_count_as_many() -> None:
-    one_by_one, together = DecodeRate(memory=20.0), DecodeRate(memory=20.0)
-    for price in (one_by_one, together):
-        for _ in range(40):
-            price.add(1, 5, 0.01)
-    for _ in range(16):
-        one_by_one.add(1, 1, 0.01)
-    together.add(1, 16, 0.16, steps=16)
-    before, after = 500.0, one_by_one.rate(1)
-    assert after is not None
-    assert after < 0.8 * before
-    assert together.rate(1) == pytest.approx(after, rel=0.25)
-
-
-def test_requests_in_prefill_count_as_decoding() -> None:
-    price = DecodeRate()
-    for _ in range(50):
-        price.add(32, 48, 0.012)
-        price.add(8, 16, 0.010)
-    assert price.rate(8) == pytest.approx(1600.0)
-    assert price.rate(8, joining=24) == price.rate(32) == pytest.approx(4000.0)
-    assert price.rate(8, joining=1000) is None, "a load not seen"
-
-
 def test_loads_are_powers_of_two() -> None:
     loads = (0, 1, 2, 3, 4, 7, 8, 1023, 1024, 10**9)
     assert [load_bucket(requests) for requests in loads] == [0, 0, 1, 1, 2, 2, 3, 9, 10, LOAD_BUCKETS - 1]
 
 
 def test_the_rate_follows_a_change_within_its_memory() -> None:
-    price = DecodeRate(memory=20.0)
-    for tokens in [8] * 100 + [4] * 100:
+    price = DecodeRate()
+    for tokens in [8] * 100 + [4] * 1000:
         price.add(4, tokens, 0.010)
     assert price.rate(4) == pytest.approx(400.0, rel=0.02)
 

@@ -15,6 +15,7 @@ from turbospec import UserError
 from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
 from turbospec.policy import load_policy
 from turbospec.policy.static import StaticPolicy
+from turbospec_sim.oracle import OraclePolicy
 from turbospec_sim.run import Run, simulate
 from turbospec_sim.state import EngineState
 
@@ -403,3 +404,50 @@ def test_an_interruption_is_kept_until_the_step_is_over() -> None:
         serve(state, StaticPolicy(3), steps, Interrupts())
     assert len(steps.seen) == 5
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_view_says_who_joins_the_next_step_and_which_prompts_the_drafter_computes() -> None:
+    made = scenario(
+        server={"emit": "after_draft", "max_num_seqs": 8, "max_num_batched_tokens": 256, "kv_cache_tokens": 100_000},
+        drafter={"kind": "sequential", "batch": True, "max_draft": 5},
+        rates=[40.0],
+        chat__output_tokens={"distribution": "uniform", "low": 2, "high": 60},
+    )
+    steps = Steps()
+    serve(state_of(made), StaticPolicy(3), steps)
+    views = [view for view, _, _ in steps.seen]
+    assert any(view.admitted_requests for view in views)
+    assert any(view.waiting_requests and not view.admitted_requests for view in views), "no free batch slot"
+    for view in views:
+        assert view.admitted_requests <= min(view.waiting_requests, 8)
+    computed = 0
+    for view, plan, outcome in steps.seen:
+        if plan.draft_lengths.any() and not view.drafter_lag_tokens.any():
+            # The ordinary tokens of a first pass do not count as caught up.
+            assert -2 * view.size <= outcome.catch_up_tokens - view.drafter_prefill_tokens <= 0
+            computed += view.drafter_prefill_tokens
+    assert computed > 1000
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_the_oracle_knows_what_a_step_takes(order: str, drafter: dict[str, Any]) -> None:
+    made = closed(
+        6,
+        server__emit=order,
+        drafter=drafter,
+        latency__sampled_token_seconds=3e-4,
+        chat__prompt_tokens={"distribution": "constant", "tokens": 30},
+        chat__output_tokens={"distribution": "constant", "tokens": 40},
+    )
+    state, steps, compared = state_of(made), Steps(), 0
+    serve(state, OraclePolicy(state), steps)
+    # Any pass computes the last tokens of a prompt, and one of a parallel drafter those just accepted. A pass that runs
+    # in every step may run over the requests of the next one.
+    error = 2e-4 if drafter.get("first_pass_every_step") else 3e-5
+    for view, plan, outcome in steps.seen:
+        as_planned = (outcome.emitted > 0).all() and (outcome.drafted == plan.draft_lengths).all()
+        if view.size == 6 and plan.draft_lengths.any() and not outcome.prefill_tokens and as_planned:
+            assert outcome.step_seconds == pytest.approx(plan.predicted_seconds, abs=error)
+            compared += 1
+    assert compared > 50
