@@ -132,21 +132,24 @@ def _best_rate(gains: Gains, costs: LinearCosts, base_tokens: float) -> tuple[fl
 
 
 @inlined
-def best_rate(gains: Gains, costs: LinearCosts, base_tokens: float, fixed_seconds: FloatArray) -> float:
-    """Largest (base + gain) / seconds of a step, in tokens/s; to be called before `best_lengths`.
+def best_rate(
+    gains: Gains, costs: LinearCosts, base_tokens: float, fixed_seconds: FloatArray
+) -> tuple[float, float]:
+    """Largest (base + gain) / seconds of a step, in tokens/s, and the smallest gain in the plan that reaches it.
 
-    With two sources it chooses those of the offers: of both, by the price that the look-up alone leads to.
+    It counts the gains. With two sources it chooses those of the offers, first by the price that the look-up alone
+    leads to; at another price than this rate they are to be chosen again (`consider`).
     """
     if len(gains.survival) == gains.offers.requests:
         count(gains)
-        return _best_rate(gains, costs, base_tokens)[0]
+        return _best_rate(gains, costs, base_tokens)
     _count_lookups(gains)
     rate, least = _best_rate(gains, costs, base_tokens)
     for _ in range(2):
         consider(gains, costs, rate, least, fixed_seconds)
         both, least = _best_rate(gains, costs, base_tokens)
         rate = max(rate, both)
-    return rate
+    return rate, least
 
 
 @compiled

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from turbospec.interface import PREFILL as PREFILL_PHASE
 from turbospec.interface import FloatArray, IntArray, Phase
+from turbospec.models.latency import VERIFY_KNOTS
 from turbospec.models.step_cost import (
     CATCH_UP,
     CONTEXT,
@@ -156,19 +157,21 @@ def with_start(costs: LinearCosts, seconds: float) -> LinearCosts:
 def expected_costs(without: LinearCosts, with_prompts: LinearCosts, share: float) -> LinearCosts:
     """The mean of the costs of two steps, of which the second, with prompts, has this share.
 
-    The second is linear in the draft tokens, because a pass with prompts is long.
+    The second is linear in the draft tokens of all sources, because a pass with prompts is long.
     """
-    rest = 1.0 - share
+    rest, slope = 1.0 - share, slope_at(with_prompts)
     second = with_prompts.floor + curve_seconds(with_prompts.slopes, with_prompts.base_tokens)
+    # With its slope in each segment, the curve counts the tokens without drafts too, from the first knot on.
+    second -= slope * (without.base_tokens - VERIFY_KNOTS[0])
     return LinearCosts(
-        rest * without.slopes,
+        rest * without.slopes + share * slope,
         rest * without.floor + share * second,
         without.base_tokens,
         rest * without.no_draft,
         rest * without.piecewise,
         without.draft_start,
         without.draft_pass,
-        without.draft_token + share * slope_at(with_prompts),
+        without.draft_token,
     )
 
 

@@ -19,6 +19,7 @@ from turbospec.planning.objective import (
     expected_costs,
     expected_gain,
     plan_features,
+    slope_at,
     step_costs,
     sum_up,
     waiting_factor,
@@ -140,22 +141,32 @@ def test_steps_that_replay_no_full_graph_take_longer() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(0, 999), st.floats(0.0, 1.0), st.sampled_from([0, 1, 2]), st.integers(0, 4), st.booleans())
+@given(
+    st.integers(0, 999),
+    st.floats(0.0, 1.0),
+    st.sampled_from([0, 1, 2]),
+    st.integers(0, 4),
+    st.integers(0, 15),
+    st.booleans(),
+)
 def test_where_prompts_may_join_costs_are_the_mean_of_both_steps(
-    seed: int, share: float, graphs: int, length: int, padded: bool
+    seed: int, share: float, graphs: int, length: int, looked_up: int, padded: bool
 ) -> None:
     weights, shape = random_weights(seed), a_shape(graphs=graphs)
     alone, joined = step_costs(weights, shape, 0.0), step_costs(weights, shape, 600.0)
     mean = expected_costs(alone, joined, share)
-    lengths = np.array([length, 0, length, length // 2])
-    with_padding = 4 if padded and graphs else 0
+    lengths = np.array([length, 0, length, length // 2, looked_up])
+    n, with_padding = 4, 4 if padded and graphs and not looked_up else 0
     # A step with prompts is never padded, and has no graph to miss: `PREFILL` has what that takes.
-    second = plan_seconds(joined, lengths, len(lengths), 0)
+    second = plan_seconds(joined, lengths, n, 0)
     second -= joined.piecewise if lengths.any() else joined.no_draft
     if with_padding and lengths.any():
         second += joined.draft_pass * (4 - length)  # requests that join add no drafter pass
-    expected = (1.0 - share) * plan_seconds(alone, lengths, len(lengths), with_padding) + share * second
-    assert plan_seconds(mean, lengths, len(lengths), with_padding) == pytest.approx(expected, rel=1e-9)
+    expected = (1.0 - share) * plan_seconds(alone, lengths, n, with_padding) + share * second
+    if with_padding and lengths.any():
+        # The tokens that are verified as padding count too where prompts join.
+        expected += share * slope_at(joined) * (with_padding * n - lengths.sum())
+    assert plan_seconds(mean, lengths, n, with_padding) == pytest.approx(expected, rel=1e-9)
 
 
 def test_time_before_drafting_is_taken_by_steps_with_drafts_alone() -> None:

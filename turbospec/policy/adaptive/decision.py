@@ -11,7 +11,7 @@ import numpy as np
 from turbospec.interface import FloatArray, IntArray
 from turbospec.models.acceptance import score_buckets
 from turbospec.models.step_cost import CATCH_UP
-from turbospec.planning.best_lengths import best_lengths, best_rate, empty_gains, shorten
+from turbospec.planning.best_lengths import best_lengths, best_rate, consider, empty_gains, shorten
 from turbospec.planning.gain_histogram import no_draft_seconds, plan_seconds
 from turbospec.planning.objective import (
     catch_up_seconds,
@@ -212,9 +212,11 @@ def _choose(
     charged[n:], lag_seconds[n:], lag_seconds[:n] = 0.0, 0.0, lag * weights[CATCH_UP]
     charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], constants.catch_up_tokens, charged)
     gains = empty_gains(offers, survival, offered, work[1, :size, :depth], counts, sums, graph_lengths)
-    rate = best_rate(gains, step_costs(weights, shape, 0.0), base, charged)
+    rate, least = best_rate(gains, step_costs(weights, shape, 0.0), base, charged)
     price = rate * waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
 
+    if size > n:
+        consider(gains, costs, price, least, charged)
     lengths = np.zeros(size, np.int64)
     longest = max_seconds(slack, plain_seconds, added_seconds)
     padded = best_lengths(gains, costs, price, charged, longest, lengths)
