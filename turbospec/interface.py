@@ -121,7 +121,8 @@ class StepView:
     """True where every drafter pass runs over the whole batch, up to the longest draft, as in vLLM."""
     first_pass_every_step: bool = False
     """True where the drafter's first pass runs in every step, with or without drafts, so that the KV lag
-    is always 0. That pass is then part of the step, and only further passes are reported as drafting."""
+    is always 0. That pass is then part of the step, and only further passes are reported as drafting: none of a parallel
+    drafter."""
     drafter_always_prefills: bool = False
     """True where the drafter prefills every prompt, whether or not the request drafts, because other requests may
     reuse its part of the prefix cache. Elsewhere the drafter's prefill is a cost of drafting."""
@@ -330,6 +331,7 @@ class Policy(Protocol):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a finished step. Outcomes may arrive steps later, or never, if the engine dropped the step.
 
-        A step that reused a plan (`StepPlan.valid_steps`) has an outcome, although `plan` was not called for it.
+        A step for which the controller reused a plan has an outcome, although `plan` was not called. Steps that the
+        engine ran without calling the controller are summed in `StepOutcome.reused_plan_steps`.
         """
         ...

@@ -123,7 +123,7 @@ def draft(engine: Records, requests: Records, slots: IntArray, lengths: IntArray
                 read += known + number + first
     if state.parallel_drafter and state.first_pass_every_step:
         # The pass that runs in every step has drafted all tokens.
-        return DrafterPasses(0.0, rows, 0, 0)
+        return DrafterPasses(0.0, np.zeros(0, np.int64), 0, 0)
     computed = rows.sum()
     if state.parallel_drafter:
         computed = size * longest if state.batch_drafter else total

@@ -299,6 +299,8 @@ def test_a_reason_fits_a_line_of_a_log_and_of_a_trace() -> None:
     assert len(plan.reason) < 1000
     assert "\n" not in plan.reason
     plan.reason.encode()
+    plan = Controller(Scripted(lambda view: StepPlan.same_length(view, 3, "K = 3\nred: \x1b[31m"))).plan(make_view())
+    assert plan.reason == "K = 3 red: [31m"
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("no idea")])

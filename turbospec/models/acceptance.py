@@ -39,8 +39,8 @@ from turbospec.runtime.kernels import compiled, inlined
 PRIOR = 0.6
 """Acceptance assumed before any observation, of each source."""
 LEVELS = 64
-"""Levels that numbers between 0 and 1 are rounded to: MacKay's κ, so that exponentials can be shared between requests,
-and what draft tokens gain. No token is drafted after one whose survival is below one level."""
+"""Resolution of numbers between 0 and 1. MacKay's κ is rounded to it, so that requests share exponentials; gains are
+counted in as many bins. No token is drafted after one whose survival is below one level."""
 SCORE_BUCKETS = 5
 """Buckets of a look-up's score: below 2, 4, 8, 16, and above."""
 LOOKUP_POSITIONS = 4
@@ -108,11 +108,12 @@ def confidence_covariate(confidence: float) -> float:
 
 
 @inlined
-def request_terms(terms: Terms, class_id: int, row: int, between_variance: float) -> tuple[float, float]:
-    """Mean and variance of the sum of the terms that all tokens of a request share."""
+def request_terms(terms: Terms, class_id: int, row: int, between_variance: float) -> tuple[float, float, float]:
+    """Of the sum of the terms that all tokens of a request share: its mean, the variance that the request shares with
+    others, and that of its own term."""
     class_mean, class_variance = posterior(terms.classes, class_id % MAX_CLASSES, PRIOR_VARIANCE)
     request_mean, request_variance = posterior(terms.requests, row, between_variance)
-    return terms.level[0] + class_mean + request_mean, terms.level[1] + class_variance + request_variance
+    return terms.level[0] + class_mean + request_mean, terms.level[1] + class_variance, request_variance
 
 
 @compiled
@@ -134,9 +135,9 @@ def fill_survival(
         class_ids: (n,) service classes.
         buckets: (n,) of the scores; empty for a source without scores.
         limits: (n,) draft limits.
-        deviations: standard deviations; the requests' own part of the variance is divided by n.
+        deviations: standard deviations of the mean over the requests; the variance of their own terms is divided by n.
         first: (n,) a[i,1].
-        survival: (n, K) S[i,j], K at least 1; 0 past a limit, and where it has fallen below 1 / `LEVELS`.
+        survival: (n, K) S[i,j], K at least 1; 0 past a limit, and after the first value below 1 / `LEVELS`.
     """
     n, depth, between_variance = len(rows), survival.shape[1], between_request_variance(terms)
     of_covariate = covariate_variance(terms)
@@ -147,8 +148,8 @@ def fill_survival(
     position_odds = np.empty((SCORE_BUCKETS if len(buckets) else 1, LEVELS + 1, depth))
     position_odds[:, :, 0] = 0.0  # not known yet
     for i in range(n):
-        shared, variance = request_terms(terms, int(class_ids[i]), int(rows[i]), between_variance)
-        kappa = int(LEVELS / np.sqrt(1.0 + np.pi / 8.0 * (variance + of_covariate)) + 0.5)
+        mean, common, own = request_terms(terms, int(class_ids[i]), int(rows[i]), between_variance)
+        kappa = int(LEVELS / np.sqrt(1.0 + np.pi / 8.0 * (common + own + of_covariate)) + 0.5)
         bucket = buckets[i] if len(buckets) else 0
         odds_at = position_odds[bucket, kappa]
         if odds_at[0] == 0.0:
@@ -157,8 +158,8 @@ def fill_survival(
                 odds_at[j] = np.exp(-kappa / LEVELS * (terms.prior[feature] + terms.offsets[0, feature]))
         raised = 0.0
         if deviations > 0.0:
-            raised = deviations * np.sqrt(terms.level[1] + (variance - terms.level[1]) / n)
-        rest_odds, inverse, j = np.exp(-kappa / LEVELS * shared - raised), 1.0, 0
+            raised = deviations * np.sqrt(common + own / n)
+        rest_odds, inverse, j = np.exp(-kappa / LEVELS * mean - raised), 1.0, 0
         while j < min(limits[i], depth) and inverse <= LEVELS:
             inverse *= 1.0 + odds_at[j] * rest_odds
             survival[i, j] = 1.0 / inverse

@@ -70,8 +70,9 @@ class Profile:
 
     @classmethod
     def from_outcomes(cls, outcomes: Iterable[StepOutcome], **meta: Any) -> Profile:
-        """Make a profile of measured steps."""
-        return cls([LatencySample.from_outcome(outcome) for outcome in outcomes], meta)
+        """Make a profile of the steps whose duration was measured."""
+        measured = (outcome for outcome in outcomes if outcome.step_seconds > 0.0)
+        return cls([LatencySample.from_outcome(outcome) for outcome in measured], meta)
 
     def differences(self, meta: dict[str, Any]) -> list[str]:
         """Conditions in which the measured engine differs from one described by `meta`.

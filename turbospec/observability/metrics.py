@@ -62,10 +62,11 @@ class StepMetrics(Collector):
     def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
         """Count one finished step."""
         del decision_seconds  # the controller's statistics have it
-        self._longest = float(plan.draft_lengths.max(initial=0))
+        # What was drafted: a gate ends drafts before their planned length.
+        self._longest = float(outcome.drafted.max(initial=0))
         self._draft_length = 0.0
         if self._longest:
-            self._draft_length = float(plan.draft_lengths[view.decoding].mean())
+            self._draft_length = float(outcome.drafted[view.decoding].mean())
         positions = max(len(self._drafted), view.max_draft)
         if positions > len(self._drafted):
             grow = (0, positions - len(self._drafted))
@@ -84,7 +85,8 @@ class StepMetrics(Collector):
         if plan.probe:
             self._probe_steps += 1
             self._probe_seconds += outcome.draft_seconds
-        if np.isfinite(plan.predicted_tokens) and np.isfinite(plan.predicted_seconds):
+        predicted = np.isfinite(plan.predicted_tokens) and np.isfinite(plan.predicted_seconds)
+        if predicted and outcome.step_seconds > 0.0:
             self._predicted_tokens += plan.predicted_tokens
             self._predicted_seconds += plan.predicted_seconds
             self._predicted_step_tokens += emitted
@@ -94,11 +96,11 @@ class StepMetrics(Collector):
         """All metrics, at their present values."""
         gauges = {
             "turbospec_draft_length": ("Mean K over the last step's decoding requests.", self._draft_length),
-            "turbospec_longest_draft": ("Largest K planned in the last step.", self._longest),
+            "turbospec_longest_draft": ("Longest draft verified in the last step.", self._longest),
         }
         stats = self._stats
         counters = {
-            "turbospec_steps": ("Finished steps; those that reuse a plan are added with the next plan.", self._steps),
+            "turbospec_steps": ("Finished steps; those that reuse a plan are added with the next outcome.", self._steps),
             "turbospec_emitted_tokens": ("Tokens emitted.", self._emitted),
             "turbospec_step_seconds": ("Duration of the finished steps.", self._seconds),
             "turbospec_draft_seconds": ("Time in drafter passes.", self._draft_seconds),

@@ -52,11 +52,6 @@ class StepShape(NamedTuple):
     prefilling: int
     first_decode: int
     context_tokens: int
-    lag_tokens: int
-    draft_tokens: int
-    """Σ of the draft limits."""
-    depth: int
-    """Largest draft limit."""
     prefill_tokens: int
     parallel_drafter: bool
     batch_drafter: bool
@@ -69,8 +64,6 @@ class StepShape(NamedTuple):
 def sum_up(
     phase: IntArray,
     context_tokens: IntArray,
-    lag_tokens: IntArray,
-    limits: IntArray,
     prefill_tokens: int,
     parallel_drafter: bool,
     batch_drafter: bool,
@@ -78,14 +71,11 @@ def sum_up(
     graph_lengths: IntArray,
 ) -> StepShape:
     """The shape of a step; arrays have shape (n,)."""
-    prefilling, first_decode, context, lag, tokens, depth = 0, 0, 0, 0, 0, 0
+    prefilling, first_decode, context = 0, 0, 0
     for i in range(len(phase)):
         prefilling += phase[i] == PREFILL_PHASE
         first_decode += phase[i] == FIRST_DECODE_PHASE
         context += context_tokens[i]
-        lag += lag_tokens[i]
-        tokens += limits[i]
-        depth = max(depth, limits[i])
     graphs = 2 if len(graph_lengths) else 0
     for length in graph_lengths:
         if length == 0:
@@ -96,9 +86,6 @@ def sum_up(
         prefilling,
         first_decode,
         context,
-        lag,
-        tokens,
-        depth,
         prefill_tokens,
         parallel_drafter,
         batch_drafter,
@@ -113,11 +100,12 @@ def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> 
     floor = weights[0] + weights[CONTEXT] * shape.context_tokens + weights[REQUESTS] * shape.requests
     floor += weights[PREFILL] * min(prefill_tokens, 1.0) + weights[PREFILL_TOKENS] * prefill_tokens
     start, each = weights[DRAFT], weights[PASSES]
-    row = weights[ROWS] + weights[DRAFT_CONTEXT] * shape.context_tokens / shape.requests
+    row = row_seconds(weights, shape)
     # In a pass over the whole batch a row costs the same whether or not the request drafts.
-    whole_batch = each + row * (shape.requests if shape.batch_drafter else shape.decoding)
+    whole_batch = each + row * shape.requests
     if shape.parallel_drafter:
-        start, each, row = 0.0 if shape.first_pass_every_step else start + whole_batch, 0.0, 0.0
+        start += whole_batch if shape.batch_drafter else each
+        start, each, row = 0.0 if shape.first_pass_every_step else start, 0.0, 0.0
     elif shape.batch_drafter:
         start, each, row = -whole_batch if shape.first_pass_every_step else start, whole_batch, 0.0
     return LinearCosts(
@@ -130,6 +118,21 @@ def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> 
         each,
         row,
     )
+
+
+@inlined
+def row_seconds(weights: FloatArray, shape: StepShape) -> float:
+    """Seconds of one row in a drafter pass."""
+    return weights[ROWS] + weights[DRAFT_CONTEXT] * shape.context_tokens / shape.requests
+
+
+@inlined
+def one_pass_row_seconds(weights: FloatArray, shape: StepShape) -> float:
+    """Seconds that each draft adds beside its tokens where one pass drafts all positions, over the requests that draft
+    alone; else 0."""
+    if not shape.parallel_drafter or shape.batch_drafter or shape.first_pass_every_step:
+        return 0.0
+    return row_seconds(weights, shape)
 
 
 @compiled
@@ -217,27 +220,30 @@ def plan_features(x: FloatArray, shape: StepShape, lag_tokens: IntArray, lengths
 
     The first n offers are the drafter's (`turbospec.planning.offers`); `lag_tokens` has shape (n,).
     """
-    drafting, depth = drafter_work(lengths, shape.requests)
-    tokens, caught_up = 0, 0
+    drafted, depth = drafter_work(lengths, shape.requests)
+    tokens, drafts, caught_up = 0, 0, 0
     for i in range(len(lengths)):
         tokens += lengths[i]
     for i in range(shape.requests):
         if lengths[i]:
+            drafts += 1
             caught_up += lag_tokens[i]
     if padded_length and tokens:
         tokens = padded_length * shape.requests
-        if drafting:
+        if drafted:
             depth = padded_length
     batched = shape.decoding + shape.prefill_tokens + tokens
     target_features(x, float(batched), float(shape.context_tokens), float(shape.requests), float(shape.prefill_tokens))
     without_graph = shape.graphs == 2 if tokens == 0 else shape.graphs > 0 and padded_length == 0
     x[PIECEWISE] = 1.0 if without_graph else 0.0
-    if drafting == 0 or (shape.parallel_drafter and shape.first_pass_every_step):
+    if drafted == 0 or (shape.parallel_drafter and shape.first_pass_every_step):
         return
     passes = (1 if shape.parallel_drafter else depth) - shape.first_pass_every_step
-    rows = passes * shape.requests if shape.batch_drafter else passes * shape.decoding
-    if not shape.batch_drafter and not shape.parallel_drafter:
-        rows = drafting
+    rows = drafted
+    if shape.batch_drafter:
+        rows = passes * shape.requests
+    elif shape.parallel_drafter:
+        rows = drafts
     x[DRAFT] = 0.0 if shape.first_pass_every_step else 1.0
     x[PASSES] = passes
     x[ROWS] = rows

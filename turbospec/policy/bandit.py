@@ -38,7 +38,8 @@ class BanditPolicy:
 
     def __init__(self, config: BanditConfig) -> None:
         self._config = config
-        self._arms: dict[int, _Arms] = {}
+        self._arms: dict[tuple[int, int], _Arms] = {}
+        """By batch size and the engine's maximum."""
         self._open = PlansInFlight[tuple[_Arms, int]]()
         """Bandit and arm of each step that is planned and not yet observed."""
 
@@ -55,7 +56,7 @@ class BanditPolicy:
             arms.reward(arm, float(outcome.emitted.sum()) / outcome.step_seconds)
 
     def _bandit(self, view: StepView) -> _Arms:
-        bucket = view.size.bit_length()  # 1, 2 to 3, 4 to 7, ...
+        bucket = view.size.bit_length(), view.max_draft  # 1, 2 to 3, 4 to 7, ... requests
         if bucket not in self._arms:
             lengths = [length for length in self._config.draft_lengths if length <= view.max_draft]
             self._arms[bucket] = _Arms(lengths or [view.max_draft], self._config)

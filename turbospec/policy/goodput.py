@@ -88,7 +88,7 @@ class GoodputPolicy:
         return by_length[np.minimum(candidates[:, None], limits)].sum(axis=1)
 
     def _learn_times(self, outcome: StepOutcome) -> None:
-        if len(self._samples) == MAX_SAMPLES:
+        if len(self._samples) == MAX_SAMPLES or outcome.step_seconds == 0.0:
             return
         self._samples.append(LatencySample.from_outcome(outcome))
         if len(self._samples) == self._next_fit:

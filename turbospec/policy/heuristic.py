@@ -18,7 +18,7 @@ from turbospec.policy.config import CEILING, PolicyConfig
 INCREASE = 2
 DECREASE = 1
 MAX_REQUESTS = 8192
-"""Most requests whose draft lengths are kept; beyond that the oldest, which finished long ago, are dropped."""
+"""Most requests whose draft lengths are kept; beyond that those that drafted longest ago are dropped."""
 
 
 class HeuristicConfig(PolicyConfig):
@@ -51,7 +51,8 @@ class HeuristicPolicy:
         complete = outcome.accepted == outcome.drafted
         ids: list[int] = outcome.request_ids[shown].tolist()
         for request_id, accepted_all in zip(ids, complete[shown].tolist(), strict=True):
-            self._lengths[request_id] = self._next(self._lengths.get(request_id, self._start), accepted_all)
+            # At the end of the dictionary, as the newest.
+            self._lengths[request_id] = self._next(self._lengths.pop(request_id, self._start), accepted_all)
         while len(self._lengths) > MAX_REQUESTS:
             del self._lengths[next(iter(self._lengths))]
 

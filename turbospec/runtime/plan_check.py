@@ -54,6 +54,7 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
         and type(probe) is bool
         and type(reason) is str
         and reason.isascii()
+        and reason.isprintable()
         and len(reason) <= MAX_REASON_CHARACTERS
     ):
         tokens, seconds = _number("predicted_tokens", tokens), _number("predicted_seconds", seconds)
@@ -127,7 +128,8 @@ def _integers(name: str, value: object) -> IntArray:
 def _one_line(reason: object) -> str:
     if type(reason) is not str:
         raise PlanFault(f"reason is a {type(reason).__name__}, not text")
-    line = " ".join(reason[:MAX_REASON_CHARACTERS].split())
+    printable = "".join(each if each.isprintable() else " " for each in reason[:MAX_REASON_CHARACTERS])
+    line = " ".join(printable.split())
     return line.encode("utf-8", "backslashreplace").decode()  # a lone surrogate could not be written to a trace
 
 

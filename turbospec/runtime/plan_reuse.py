@@ -10,8 +10,9 @@ There are two ways to reuse a plan:
   (`plan_again`): the same requests must decode, no prefill may be pending, and a look-up must have found nothing and
   made no draft of the plan.
 * The engine runs no-draft steps without calling `plan`, and reports their sums (`StepOutcome.reused_plan_steps`). A
-  `RunningPlan` says whether the next step may run in this way too. A quarter of the requests may join or leave: if
-  drafting does not pay for a batch, it does not pay for one of nearly its size, least of all while first tokens wait.
+  `RunningPlan` says whether the next step may run in this way too. A quarter of the requests may join or leave:
+  drafting that does not pay for a batch does not pay for one of similar size either, and while first tokens wait it
+  pays even less.
 """
 
 from __future__ import annotations
@@ -52,8 +53,14 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
         return None
     if plan.sources is not None and plan.draft_lengths[plan.sources != DRAFTER].any():
         return None
-    lengths = np.minimum(plan.draft_lengths, view.draft_limits)
-    return replace(plan, draft_lengths=lengths, reason="plan reused", sources=None, append_limits=None)
+    return replace(
+        plan,
+        draft_lengths=np.minimum(plan.draft_lengths, view.draft_limits),
+        reason="plan reused",
+        valid_steps=planned.step + plan.valid_steps - view.step,
+        sources=None,
+        append_limits=None,
+    )
 
 
 class RunningPlan(Generic[RequestId]):

@@ -50,15 +50,14 @@ def drafter_of(steps: Sequence[TraceStep]) -> Drafter:
     drafting = [step for step in steps if any(step.drafted)]
     longest = [max(step.proposed) for step in drafting]
     passes = [len(step.draft_rows) for step in drafting]
-    parallel = any(length > 1 for length in longest) and all(number == 1 for number in passes)
+    parallel = any(length > 1 for length in longest) and (all(number == 1 for number in passes) or not any(passes))
     return Drafter(
         max_draft=min(max(max(_limit(step), max(step.drafted, default=0)) for step in steps), MAX_POSITIONS),
         kind="parallel" if parallel else "sequential",
         batch=all(rows == len(step.request_ids) for step in drafting for rows in step.draft_rows),
-        # One pass fewer than the longest draft has tokens: the first pass was part of the step.
+        # One pass fewer than the drafter needs: the first pass was part of the step.
         first_pass_every_step=bool(drafting)
-        and not parallel
-        and all(len(step.draft_rows) == max(step.planned) - 1 for step in drafting),
+        and all(len(step.draft_rows) == (0 if parallel else max(step.planned) - 1) for step in drafting),
     )
 
 

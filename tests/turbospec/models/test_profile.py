@@ -31,6 +31,12 @@ def test_a_sample_is_the_latency_part_of_an_outcome() -> None:
     )
 
 
+def test_steps_that_were_not_timed_are_left_out() -> None:
+    view = make_view(2)
+    outcomes = [make_outcome(view, 3, 1, step_seconds=seconds) for seconds in (0.0, 0.010)]
+    assert [sample.step_seconds for sample in Profile.from_outcomes(outcomes).samples] == [0.010]
+
+
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "new" / "profile.json"
     profile = a_profile(dtype="float32", date="today")

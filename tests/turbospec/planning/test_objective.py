@@ -18,6 +18,7 @@ from turbospec.planning.objective import (
     charge_catch_up,
     expected_costs,
     expected_gain,
+    one_pass_row_seconds,
     plan_features,
     slope_at,
     step_costs,
@@ -51,7 +52,7 @@ def a_shape(n: int = 4, *, prompts: int = 0, way: tuple[bool, bool, bool] = WAYS
     """n requests that decode at 100 tokens of context and may draft 4."""
     graph_lengths = np.array([[], [0, 4], [4]][graphs], np.int64)
     ones = np.ones(n, np.int64)
-    return sum_up(ones * Phase.DECODE, 100 * ones, 0 * ones, 4 * ones, prompts, *way, graph_lengths)
+    return sum_up(ones * Phase.DECODE, 100 * ones, prompts, *way, graph_lengths)
 
 
 def random_weights(seed: int) -> FloatArray:
@@ -70,7 +71,7 @@ def cases(draw: st.DrawFn) -> Case:
     context, lag = rng.integers(1, 3000, n), rng.integers(0, 50, n) * (not first_pass)
     graph_lengths = np.array(draw(st.sampled_from([[], [0, 2, 6], [1, 2, 6], [6]])), np.int64)
     prompts = draw(st.sampled_from([0, 1, 500])) if not len(graph_lengths) else 0
-    shape = sum_up(phase, context, lag, limits, prompts, parallel, batch, first_pass, graph_lengths)
+    shape = sum_up(phase, context, prompts, parallel, batch, first_pass, graph_lengths)
     lengths = np.minimum(rng.integers(0, longest + 1, n), limits)
     padded = [0, *(int(length) for length in graph_lengths if length >= lengths.max() and length)]
     return Case(random_weights(int(rng.integers(1000))), shape, lag, lengths, draw(st.sampled_from(padded)))
@@ -81,7 +82,8 @@ def cases(draw: st.DrawFn) -> Case:
 def test_what_is_planned_with_is_linear_in_the_weights_that_are_learnt(case: Case) -> None:
     costs = step_costs(case.weights, case.shape, float(case.shape.prefill_tokens))
     seconds = plan_seconds(costs, case.lengths, len(case.lengths), case.padded_length)
-    seconds += catch_up_seconds(case.lag * case.weights[CATCH_UP], case.lengths)
+    row = one_pass_row_seconds(case.weights, case.shape)
+    seconds += catch_up_seconds(case.lag * case.weights[CATCH_UP] + row, case.lengths)
     x = np.full(SIZE, np.nan)
     plan_features(x, case.shape, case.lag, case.lengths, case.padded_length)
     assert (x >= 0.0).all()
@@ -117,7 +119,8 @@ def test_what_each_way_of_drafting_charges(way: tuple[bool, bool, bool]) -> None
         (False, False, False): (start + each + row, start + 3 * each + 4 * row),
         (False, True, False): (start + whole_pass, start + 3 * whole_pass),
         (False, True, True): (0.0, 2 * whole_pass),
-        (True, False, False): (start + whole_pass, start + whole_pass),
+        # The rows of those that draft are charged to each draft.
+        (True, False, False): (start + each, start + each),
         (True, True, False): (start + whole_pass, start + whole_pass),
         (True, True, True): (0.0, 0.0),
     }[way]
@@ -206,8 +209,6 @@ def test_a_shape_sums_up_the_requests() -> None:
     shape = sum_up(
         phase,
         np.array([10, 20, 30, 40]),
-        np.array([1, 2, 3, 4]),
-        np.array([0, 1, 5, 3]),
         90,
         False,
         True,
@@ -215,7 +216,6 @@ def test_a_shape_sums_up_the_requests() -> None:
         np.array([0, 3]),
     )
     assert (shape.requests, shape.decoding, shape.prefilling, shape.first_decode) == (4, 3, 1, 1)
-    assert (shape.context_tokens, shape.lag_tokens, shape.draft_tokens, shape.depth) == (100, 10, 9, 5)
-    assert (shape.prefill_tokens, shape.batch_drafter, shape.graphs) == (90, True, 1)
+    assert (shape.context_tokens, shape.prefill_tokens, shape.batch_drafter, shape.graphs) == (100, 90, True, 1)
     assert a_shape(graphs=0).graphs == 0
     assert a_shape(graphs=2).graphs == 2

@@ -58,6 +58,13 @@ def test_leaves_out_arms_above_the_engines_maximum():
     assert drive(build(draft_lengths=(8,)), speed, 1, max_draft=2) == [2]
 
 
+def test_another_maximum_of_the_engine_has_arms_of_its_own():
+    policy = build(draft_lengths=(0, 2, 8))
+    speed = dict.fromkeys(range(16), 100)
+    assert drive(policy, speed, 2, max_draft=2) == [0, 2]
+    assert drive(policy, speed, 3, first_step=2, max_draft=8) == [0, 2, 8]
+
+
 def test_ignores_steps_it_did_not_plan():
     policy = build(draft_lengths=(0, 3))
     policy.observe(make_outcome(make_view(1, step=7), 3, 3))

@@ -134,6 +134,15 @@ def test_without_a_profile_it_fits_its_own_first_steps():
     assert plan.predicted_seconds == pytest.approx(measured(view, plan.draft_lengths).step_seconds, rel=1e-3)
 
 
+def test_steps_that_were_not_timed_teach_no_times():
+    policy = build()
+    for step in range(40):
+        view = make_view(2, step=step)
+        policy.plan(view)
+        policy.observe(make_outcome(view, 2, 1, step_seconds=0.0, draft_seconds=0.0, verify_seconds=0.0))
+    assert policy.times is None
+
+
 def test_without_a_profile_it_fits_again_when_the_steps_have_doubled():
     policy = build(warmup_steps=16)
     rng = np.random.default_rng(1)

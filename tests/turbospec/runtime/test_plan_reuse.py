@@ -24,6 +24,18 @@ def test_a_plan_is_reused_for_its_steps_and_no_longer(steps: int) -> None:
     assert again == [0 < later < steps for later in range(6)], "the planned step itself is planned anew"
 
 
+def test_a_reused_plan_is_valid_for_the_steps_that_are_left() -> None:
+    plan = a_plan(np.zeros(4, np.int64), steps=8)
+    again = plan_again(plan, PLANNED, make_view(4, step=11))
+    assert again is not None
+    assert again.valid_steps == 2
+    running = RunningPlan(again, [0, 1, 2, 3])
+    running.run(())
+    assert running.valid
+    running.run(())
+    assert not running.valid
+
+
 def test_drafts_stay_within_the_limits_of_the_new_step() -> None:
     limits = np.array([0, 2, 3, 9])
     again = plan_again(a_plan(), PLANNED, make_view(4, step=6, draft_limits=limits))

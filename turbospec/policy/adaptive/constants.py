@@ -12,7 +12,7 @@ NEWEST_WEIGHT = 0.3
 
 
 class Constants(NamedTuple):
-    """See docs/notes for the experiment that set each."""
+    """docs/notes/2026-11-25-constants.md has the experiment that set each."""
 
     drift: float = 0.002
     """q: relative drift of step costs per step, a standard deviation, where large errors have no common sign."""
@@ -23,15 +23,15 @@ class Constants(NamedTuple):
     of the tokens allowed that the look-up appends."""
     pace_weight: float = NEWEST_WEIGHT
     """Weight of the newest step in a request's tokens per step."""
-    catch_up_tokens: float = 128.0
+    catch_up_horizon: float = 128.0
     """H: most tokens over which the cost of catching up a drafter KV lag is spread."""
     horizon: float = 100.0
     """Steps over which what an experiment shows is worth something."""
     budget_steps: float = 3.0
     """Steps whose duration is the budget of experiments at the start, and its limit later."""
     pause_steps: int = 8
-    """Steps after an experiment was found not to be worth its loss until one is considered again; also those that may
-    run on a plan without drafts, where none would pay even if all estimates were better."""
+    """Steps to wait after no experiment was worth its loss; also `valid_steps` of a plan without drafts, if none would
+    pay with better estimates."""
     outcome_variance: float = PRIOR * (1.0 - PRIOR)
     """p · (1 − p) of a typical draft token."""
     server_memory: float = 400.0

@@ -18,6 +18,7 @@ from turbospec.planning.objective import (
     charge_catch_up,
     expected_costs,
     expected_gain,
+    one_pass_row_seconds,
     step_costs,
     sum_up,
     waiting_factor,
@@ -178,8 +179,6 @@ def _choose(
     shape = sum_up(
         requests.phase,
         requests.context_tokens,
-        lag,
-        requests.limits,
         facts.prefill_tokens,
         facts.parallel_drafter,
         facts.batch_drafter,
@@ -209,10 +208,14 @@ def _choose(
     token_weight = token_weights(requests.rows, requests.phase, tokens_per_step)
     estimate(models, requests, offers, 0.0, first, survival)
     weigh(survival, offers, token_weight)
-    charged[n:], lag_seconds[n:], lag_seconds[:n] = 0.0, 0.0, lag * weights[CATCH_UP]
-    charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], constants.catch_up_tokens, charged)
+    row = one_pass_row_seconds(weights, shape)
+    charged[n:], lag_seconds[n:], lag_seconds[:n] = 0.0, 0.0, lag * weights[CATCH_UP] + row
+    charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], constants.catch_up_horizon, charged)
+    charged[:n] += row
     gains = empty_gains(offers, survival, offered, work[1, :size, :depth], counts, sums, graph_lengths)
-    rate, least = best_rate(gains, step_costs(weights, shape, 0.0), base, charged)
+    # The rate is that of all requests drafting, as far as their rows go.
+    rate_costs = with_start(step_costs(weights, shape, 0.0), row * shape.decoding)
+    rate, least = best_rate(gains, rate_costs, base, charged)
     price = rate * waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
 
     if size > n:
@@ -241,7 +244,7 @@ def _choose(
     drafting, decoding = int(np.count_nonzero(lengths)), shape.decoding
     expected, no_experiment = (base + gain, seconds, price, decoding), (0.0, 0.0, longest)
     best = Choice(each, sources, added, padded, False, *expected, drafting, *no_experiment)
-    refused = facts.step < server.considered_at + constants.pause_steps
+    refused = facts.step < server.refused_at + constants.pause_steps
     # Without a budget no experiment runs. Whether one would be wanted decides whether a plan without drafts is reused.
     in_debt = server.budget <= 0.0
     if waiting or refused or (in_debt and drafting > 0):
@@ -270,7 +273,7 @@ def _choose(
     if more.worth > tried.worth:
         tried = more
     if in_debt or not tried.worth > 0.0:
-        server.considered_at = facts.step
+        server.refused_at = facts.step
         if drafting == 0 and more.worth < 0.0:
             return Choice(each, sources, added, padded, True, *expected, drafting, *no_experiment)
         return best

@@ -9,12 +9,19 @@ import numpy as np
 
 from turbospec.exploration.knowledge_gradient import improvement, learnt_seconds
 from turbospec.interface import FloatArray, IntArray
-from turbospec.models.acceptance import ONE_BUCKET, fill_survival
-from turbospec.models.logistic import MAX_CLASSES, PRIOR_VARIANCE, Terms, between_request_variance, posterior
+from turbospec.models.acceptance import ONE_BUCKET, fill_survival, request_terms
+from turbospec.models.logistic import Terms, between_request_variance
 from turbospec.models.step_cost import CATCH_UP, DRAFT, SIZE
 from turbospec.planning.best_lengths import Gains, best_lengths, consider, empty_gains
 from turbospec.planning.gain_histogram import LinearCosts, drafter_work, plan_seconds
-from turbospec.planning.objective import StepShape, catch_up_seconds, expected_gain, plan_features, step_costs
+from turbospec.planning.objective import (
+    StepShape,
+    catch_up_seconds,
+    expected_gain,
+    one_pass_row_seconds,
+    plan_features,
+    step_costs,
+)
 from turbospec.planning.offers import Offers
 from turbospec.planning.token_weights import weigh
 from turbospec.policy.adaptive.constants import Constants
@@ -55,9 +62,9 @@ class PlannedStep(NamedTuple):
     price: float
     """λ, tokens/s."""
     charged: FloatArray
-    """(offers,) c_o, seconds."""
+    """(offers,) what a draft costs beside its tokens, seconds."""
     lag_seconds: FloatArray
-    """(offers,) seconds to catch up for each draft."""
+    """(offers,) what a draft adds to the step beside its tokens: to catch up, and its row in the only pass."""
     max_seconds: float
     """Longest step allowed."""
     no_draft_seconds: float
@@ -138,7 +145,7 @@ def without_drafts(
 
 @compiled
 def _cheaper_drafting(weights: FloatArray, covariance: FloatArray, step: PlannedStep) -> tuple[LinearCosts, FloatArray]:
-    """The step's costs and the (offers,) charges of catching up, if drafting is a standard deviation cheaper."""
+    """The step's costs and the (offers,) charges of drafts, if drafting is a standard deviation cheaper."""
     low, base = weights.copy(), step.costs
     for i in range(DRAFT, SIZE):
         low[i] = max(weights[i] - math.sqrt(max(covariance[i, i], 0.0)), 0.0)
@@ -153,7 +160,11 @@ def _cheaper_drafting(weights: FloatArray, covariance: FloatArray, step: Planned
         base.draft_pass + then.draft_pass - now.draft_pass,
         base.draft_token + then.draft_token - now.draft_token,
     )
-    return costs, step.charged * (low[CATCH_UP] / max(weights[CATCH_UP], 1e-12))
+    charged, row = step.charged.copy(), one_pass_row_seconds(weights, step.shape)
+    for i in range(step.shape.requests):
+        lag = (charged[i] - row) * (low[CATCH_UP] / max(weights[CATCH_UP], 1e-12))
+        charged[i] = lag + one_pass_row_seconds(low, step.shape)
+    return costs, charged
 
 
 @compiled
@@ -165,22 +176,22 @@ def _hidden_gain(
     better: FloatArray,
     target: IntArray,
 ) -> tuple[float, float]:
-    """Tokens by which the target's gain rises per standard deviation of one source's acceptance, and the mean variance
-    of that. All arrays have a row for each of the source's offers."""
+    """The tokens that the target would gain if one source's log-odds were a standard deviation higher, and the variance
+    of the mean log-odds over its offers. All arrays have a row for each of these."""
     n, depth = survival.shape
     hidden, variance, between_variance = 0.0, 0.0, between_request_variance(terms)
     for i in range(n):
         for j in range(min(target[i], depth)):
             hidden += better[i, j] - min(survival[i, j], better[i, j])
-        own = posterior(terms.requests, rows[i], between_variance)[1]
-        own += posterior(terms.classes, class_ids[i] % MAX_CLASSES, PRIOR_VARIANCE)[1]
-        variance += (terms.level[1] + own / n) / n
+        _, common, own = request_terms(terms, class_ids[i], rows[i], between_variance)
+        variance += (common + own / n) / n
     return hidden, variance
 
 
 @compiled
 def _outcomes(tried: IntArray, best: IntArray) -> float:
-    """Outcomes that an experiment shows of one source: one a request, all where the source is not used otherwise."""
+    """Draft tokens whose outcome only the experiment shows: one for each longer draft if the best plan uses the source
+    too, otherwise all."""
     number, drafts, used = 0, 0, False
     for i in range(len(tried)):
         if tried[i] > best[i]:

@@ -185,7 +185,8 @@ def _learn_acceptance(
 ) -> None:
     """Learn the acceptance of each source; `passes` are the drafter's, the other arguments as in `learn`."""
     constants, server = shared.constants, shared.server
-    memory = Memory(constants.server_memory, constants.request_memory, math.exp(-1.0 / constants.idle_steps))
+    idle_decay = math.exp(-1.0 / constants.idle_steps) if forgets else 1.0
+    memory = Memory(constants.server_memory, constants.request_memory, idle_decay)
     of_drafter, accepted_of_drafter = drafts.drafted, drafts.accepted
     if len(sources):
         of_drafter = np.where(sources == LOOKUP, 0, of_drafter)

@@ -39,7 +39,7 @@ class Server(Protocol):
     """Seconds that experiments may lose."""
     budget_limit: float
     """Largest budget; 0 before the first measured step without prompts."""
-    considered_at: int
+    refused_at: int
     """Last step in which no experiment was worth its loss."""
     found_share: float
     """Mean tokens that the look-up appended, as a share of those that the plan allowed; 1 before the first."""
@@ -65,7 +65,7 @@ SERVER = np.dtype(
         ("unforeseen_tokens", np.float64),
         ("budget", np.float64),
         ("budget_limit", np.float64),
-        ("considered_at", np.int64),
+        ("refused_at", np.int64),
         ("found_share", np.float64),
     ]
 )
@@ -95,7 +95,7 @@ class AdaptiveState:
         """(1,) `SHARED`, an array of one `Shared`."""
         self.shared["constants"][0] = tuple(constants)
         self.shared["cost"] = initial_cost(latency)
-        self.shared["server"]["considered_at"] = -constants.pause_steps
+        self.shared["server"]["refused_at"] = -constants.pause_steps
         self.shared["server"]["found_share"] = 1.0
         self.start(1)
 

@@ -160,7 +160,7 @@ class VllmAdaptiveVerificationPolicy:
         return slots
 
     def _learn_costs(self, outcome: StepOutcome) -> None:
-        if len(self._samples) == MAX_SAMPLES:
+        if len(self._samples) == MAX_SAMPLES or outcome.step_seconds == 0.0:
             return
         self._samples.append(LatencySample.from_outcome(outcome))
         if len(self._samples) >= self._next_fit:

@@ -32,7 +32,7 @@ _ALL = (
     Mechanism(
         "catch-up-spread",
         "a step is charged a share of the time to catch up a drafter KV lag. Without: all of it",
-        {"catch_up_tokens": 1.0},
+        {"catch_up_horizon": 1.0},
     ),
     Mechanism(
         "experiments",

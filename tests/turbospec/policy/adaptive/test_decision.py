@@ -94,8 +94,6 @@ def expected(policy: AdaptivePolicy, view: StepView, plan: StepPlan) -> tuple[fl
     shape = sum_up(
         view.phase,
         view.context_tokens,
-        view.drafter_lag_tokens,
-        view.draft_limits,
         view.prefill_tokens,
         view.parallel_drafter,
         view.batch_drafter,

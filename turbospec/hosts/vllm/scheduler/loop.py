@@ -383,8 +383,6 @@ class VllmLoop:
         # A pass that only updates the drafter's KV cache, over prompts or after rejected drafts, is not drafting.
         passes = drafted_in.passes.number if drafted_in.drafts else 0
         draft_seconds = drafted_in.draft_seconds if drafted_in.drafts else 0.0
-        # Look-up runs no drafter pass in vLLM, and is reported as one.
-        reported = 1 if drafted_in.drafts and self.limits.parallel_drafter else passes
         reused = self._reused.take()
         self.controller.observe(
             StepOutcome(
@@ -396,7 +394,7 @@ class VllmLoop:
                 # Where the output ends at an accepted draft token, the tokens after it are unobserved.
                 truncated=(emitted > 0) & (emitted <= accepted),
                 proposed=drafted,
-                draft_rows=np.full(reported, view.size, np.int64),
+                draft_rows=np.full(passes, view.size, np.int64),
                 draft_context_tokens=passes * int(view.context_tokens.sum()),
                 catch_up_tokens=drafted_in.passes.catch_up_tokens,
                 tokens_batched=step.target.tokens,
