@@ -57,7 +57,7 @@ def read_target(target: LlamaForCausalLM, tokens: Tensor, entering: tuple[int, .
 
 def starts_at(step: int, count: int, last: int, seed: int) -> Tensor:
     """(count,) different positions from 0 to `last` that drafts begin at in all windows of a step, in order."""
-    draw = np.random.default_rng((seed, step))
+    draw = np.random.default_rng((seed, step, 1))  # `Windows` draws from (seed, epoch)
     return torch.from_numpy(np.sort(draw.choice(last + 1, count, replace=False)))
 
 
