@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -53,6 +54,14 @@ def read_target(target: LlamaForCausalLM, tokens: Tensor, entering: tuple[int, .
     read = target(input_ids=tokens, output_hidden_states=True, use_cache=False)
     features = torch.cat([read.hidden_states[layer] for layer in entering], dim=-1)
     return features.float(), read.logits.float()
+
+
+def origin(target: Path, seed: int) -> str:
+    """What a head is trained for and from: a digest of the target's weights, and the seed."""
+    digest = hashlib.sha256()
+    for path in sorted(target.glob("*.safetensors")):
+        digest.update(path.read_bytes())
+    return f"target {digest.hexdigest()[:16]}, seed {seed}"
 
 
 def starts_at(step: int, count: int, last: int, seed: int) -> Tensor:

@@ -72,7 +72,7 @@ def sweep_cost(
     runs, requests, seconds = 0, 0, 0.0
     for _, scenario in scenarios:
         number = sum(_tried(policy, scenario) for policy in policies or (scenario.policy,)) * seeds
-        for rate in (rates or scenario.rates) if scenario.workload.has_rates else (None,):
+        for rate in scenario.rates_of_runs(rates):
             one = run_cost(scenario, rate)
             runs, requests, seconds = runs + number, requests + number * one.requests, seconds + number * one.seconds
     return Cost(runs, requests, seconds)
