@@ -11,6 +11,7 @@ the machine does.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -18,13 +19,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
-from turbospec import StepOutcome, StepPlan, StepView
+from turbospec import StepOutcome, StepPlan, StepView, UserError
 from turbospec.controller import Controller, GuardConfig
 from turbospec.policy import load_policy
 from turbospec_bench.texts import read_texts
 from turbospec_engine import Engine, EngineConfig, Models, SamplingParams
+from turbospec_engine.checkpoint import load_model
+from turbospec_sim.arguments import positive
 
 MEMORIES = ("reserved", "shared")
 
@@ -57,24 +60,30 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--target", default="models/target", help="checkpoint (default models/target)")
     arguments.add_argument("--drafter", help="checkpoint, in place of the target's first layers")
-    arguments.add_argument("--layers", type=int, default=4, help="layers of the draft model (default 4)")
+    arguments.add_argument("--layers", type=positive, default=4, help="layers of the draft model (default 4)")
     arguments.add_argument("--policy", default="adaptive", help="policy of both engines (default adaptive)")
     arguments.add_argument("--workload", default="prose", help="code or prose (default prose)")
-    arguments.add_argument("--requests", type=int, default=96, help="requests of a round (default 96)")
-    arguments.add_argument("--prompt-tokens", type=int, default=160, help="tokens of a prompt (default 160)")
-    arguments.add_argument("--output-tokens", type=int, default=160, help="tokens of an output (default 160)")
-    arguments.add_argument("--blocks", type=int, default=240, help="blocks of the KV cache (default 240)")
-    arguments.add_argument("--rounds", type=int, default=3, help="rounds after the first, uncounted one (default 3)")
+    arguments.add_argument("--requests", type=positive, default=96, help="requests of a round (default 96)")
+    arguments.add_argument("--prompt-tokens", type=positive, default=160, help="tokens of a prompt (default 160)")
+    arguments.add_argument("--output-tokens", type=positive, default=160, help="tokens of an output (default 160)")
+    arguments.add_argument("--blocks", type=positive, default=240, help="blocks of the KV cache (default 240)")
+    arguments.add_argument(
+        "--rounds", type=positive, default=3, help="rounds after the first, uncounted one (default 3)"
+    )
     options = arguments.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        drafter = options.drafter or first_layers(Path(options.target), options.layers, Path(folder))
-        play(drafter, options)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            drafter = options.drafter or first_layers(Path(options.target), options.layers, Path(folder))
+            play(drafter, options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def first_layers(target: Path, layers: int, folder: Path) -> Path:
     """Write the draft model that is a target's first layers."""
-    model = AutoModelForCausalLM.from_pretrained(target)
+    model = load_model("target", target, dtype=torch.float32, device="cpu")
     model.model.layers = model.model.layers[:layers]
     model.config.num_hidden_layers = layers
     model.save_pretrained(folder)

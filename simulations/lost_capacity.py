@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 
+from turbospec_sim.arguments import positive
 from turbospec_sim.attribution import shapley, subsets
 from turbospec_sim.capacity import capacities
 from turbospec_sim.run import Run
@@ -36,8 +37,8 @@ def parts() -> dict[str, list[str]]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--seeds", type=int, default=4, help="seeds of each search (default 4)")
-    arguments.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    arguments.add_argument("--seeds", type=positive, default=4, help="seeds of each search (default 4)")
+    arguments.add_argument("--jobs", type=positive, default=1, help="processes (default 1)")
     arguments.add_argument(
         "--tolerance", type=float, default=0.01, help="relative width at which bisection ends (default 0.01)"
     )

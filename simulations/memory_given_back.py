@@ -10,9 +10,12 @@ without a drafter, are left out. The last column is the lowest ratio of any seed
 from __future__ import annotations
 
 import argparse
+import sys
 
 import numpy as np
 
+from turbospec.errors import UserError
+from turbospec_sim.arguments import positive
 from turbospec_sim.run import Run, simulate
 from turbospec_sim.scenario_file import find_scenario, read_scenario, shipped_scenarios
 
@@ -20,11 +23,20 @@ from turbospec_sim.scenario_file import find_scenario, read_scenario, shipped_sc
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--policy", default="adaptive", help="policy of both servers (default adaptive)")
-    arguments.add_argument("--seeds", type=int, default=3, help="seeds of each scenario (default 3)")
+    arguments.add_argument("--seeds", type=positive, default=3, help="seeds of each scenario (default 3)")
     arguments.add_argument("--kv-share", type=float, default=0.25, help="memory of a token in the drafter's KV cache")
     arguments.add_argument("--cache", type=float, action="append", help="share of the KV cache; repeat for several")
     arguments.add_argument("--scenario", action="append", help="only this one; repeat for several")
     options = arguments.parse_args()
+    try:
+        play(options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def play(options: argparse.Namespace) -> None:
+    """Print a row for each scenario and share of the cache."""
     print(f"{'scenario':28} {'cache':>6} {'reserved':>9} {'shared':>9} {'ratio':>7} {'lowest':>7} {'preemptions':>13}")
     for name in options.scenario or shipped_scenarios():
         for cache in options.cache or [1.0]:

@@ -23,8 +23,18 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm, app
 
 from training.architectures import PADDING_ID
 from training.batches import Windows
+from training.command import run_command
 from training.corpus import CACHE
-from training.heads import attend_drafts, bf16_weights, draft_losses, learn, read_target, starts_at, write_head
+from training.heads import (
+    attend_drafts,
+    bf16_weights,
+    draft_losses,
+    learn,
+    origin,
+    read_target,
+    starts_at,
+    write_head,
+)
 from training.loop import Budget, Run
 from training.tokenizer import stream
 from training.train import with_generated
@@ -208,7 +218,8 @@ def main(
     rotary = LlamaRotaryEmbedding(model.config)
     head = fresh_head(model, seed)
     budget = Budget(tokens, None if deadline_minutes is None else 60.0 * deadline_minutes)
-    run = Run(head, "embed_tokens", ADAMW_RATE, budget, batch * length, cache / "dflash-state.pt")
+    state = cache / "dflash-state.pt"
+    run = Run(head, "embed_tokens", ADAMW_RATE, budget, batch * length, state, origin(target, seed))
 
     def loss_at(step: int) -> tuple[Tensor, list[float]]:
         return loss_on(head, model, rotary, windows.at(step), starts_at(step, STARTS, length - POSITIONS, seed))
@@ -218,4 +229,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main)

@@ -24,8 +24,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from training.batches import Windows
+from training.command import run_command
 from training.corpus import CACHE
-from training.heads import bf16_weights, learn, read_target, write_head
+from training.heads import bf16_weights, learn, origin, read_target, write_head
 from training.loop import Budget, Run
 from training.tokenizer import stream
 from training.train import with_generated
@@ -196,7 +197,8 @@ def main(
     head = fresh_head(model, chosen, seed)
     export(head, model, chosen, cache / "tokenizer", out / "eagle3-untrained")
     budget = Budget(tokens, None if deadline_minutes is None else 60.0 * deadline_minutes)
-    run = Run(head, "lm_head", ADAMW_RATE, budget, batch * length, cache / "eagle3-state.pt")
+    state = cache / "eagle3-state.pt"
+    run = Run(head, "lm_head", ADAMW_RATE, budget, batch * length, state, origin(target, seed))
 
     def loss_at(step: int) -> tuple[Tensor, list[float]]:
         return loss_on(head, model, rotary, windows.at(step), drafted)
@@ -206,4 +208,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -55,9 +56,17 @@ def read_target(target: LlamaForCausalLM, tokens: Tensor, entering: tuple[int, .
     return features.float(), read.logits.float()
 
 
+def origin(target: Path, seed: int) -> str:
+    """What a head is trained for and from: a digest of the target's weights, and the seed."""
+    digest = hashlib.sha256()
+    for path in sorted(target.glob("*.safetensors")):
+        digest.update(path.read_bytes())
+    return f"target {digest.hexdigest()[:16]}, seed {seed}"
+
+
 def starts_at(step: int, count: int, last: int, seed: int) -> Tensor:
     """(count,) different positions from 0 to `last` that drafts begin at in all windows of a step, in order."""
-    draw = np.random.default_rng((seed, step))
+    draw = np.random.default_rng((seed, step, 1))  # `Windows` draws from (seed, epoch)
     return torch.from_numpy(np.sort(draw.choice(last + 1, count, replace=False)))
 
 

@@ -11,6 +11,8 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from turbospec.errors import UserError
+
 WARMUP_STEPS = 40
 DECAY_SHARE = 0.45
 MUON_RATE = 0.015
@@ -50,6 +52,10 @@ class Run:
         budget: of the whole run, the part before a resumption included.
         tokens_per_step: tokens of a batch.
         state_file: written every two minutes, and at the end.
+        origin: what the module is trained for and from; a state of another origin is refused.
+
+    Raises:
+        UserError: the state file is of another origin.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class Run:
         budget: Budget,
         tokens_per_step: int,
         state_file: Path,
+        origin: str = "",
     ) -> None:
         self.done = Progressed()
         self.rate_factor = 0.0
@@ -73,8 +80,11 @@ class Run:
         self._budget = budget
         self._tokens_per_step = tokens_per_step
         self._state_file = state_file
+        self._origin = origin
         if state_file.exists():
             state = torch.load(state_file, weights_only=True)
+            if state.get("origin", "") != origin:
+                raise UserError(f"{state_file}: is of a run with another target or seed; move it away")
             module.load_state_dict(state["model"])
             for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
@@ -111,6 +121,7 @@ class Run:
             "model": self._module.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "done": asdict(self.done),
+            "origin": self._origin,
         }
         torch.save(state, self._state_file.with_suffix(".tmp"))
         self._state_file.with_suffix(".tmp").replace(self._state_file)

@@ -24,9 +24,19 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, Lla
 
 from training.architectures import PADDING_ID
 from training.batches import Windows
+from training.command import run_command
 from training.corpus import CACHE
 from training.eagle3 import Attention, Layer, target_layers
-from training.heads import attend_drafts, bf16_weights, draft_losses, learn, read_target, starts_at, write_head
+from training.heads import (
+    attend_drafts,
+    bf16_weights,
+    draft_losses,
+    learn,
+    origin,
+    read_target,
+    starts_at,
+    write_head,
+)
 from training.loop import Budget, Run
 from training.tokenizer import stream
 from training.train import with_generated
@@ -200,7 +210,8 @@ def main(
     if init is not None:
         begin_as(head, init)
     budget = Budget(tokens, None if deadline_minutes is None else 60.0 * deadline_minutes)
-    run = Run(head, "mask_hidden", ADAMW_RATE, budget, batch * length, cache / "peagle-state.pt")
+    state = cache / "peagle-state.pt"
+    run = Run(head, "mask_hidden", ADAMW_RATE, budget, batch * length, state, origin(target, seed))
 
     def loss_at(step: int) -> tuple[Tensor, list[float]]:
         return loss_on(head, model, rotary, windows.at(step), starts_at(step, STARTS, length - POSITIONS, seed))
@@ -210,4 +221,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main)

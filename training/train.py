@@ -23,9 +23,11 @@ from transformers import LlamaForCausalLM
 
 from training.architectures import Role, drafter_for, fresh_model
 from training.batches import Windows
+from training.command import run_command
 from training.corpus import CACHE
 from training.loop import Budget, Progressed, Run, token_progress
 from training.tokenizer import stream
+from turbospec.errors import UserError
 
 ADAMW_RATE = 3e-3
 GENERATED_SHARE = 0.5
@@ -45,10 +47,17 @@ def loss_on(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, tokens: t
 
 
 def with_generated(text: list[np.ndarray], folder: Path) -> list[np.ndarray]:
-    """Corpus streams plus the ``.npy`` streams of ``folder``, repeated to make up ``GENERATED_SHARE`` of all tokens."""
+    """Corpus streams plus the ``.npy`` streams of ``folder``, repeated to make up ``GENERATED_SHARE`` of all tokens.
+
+    Raises:
+        UserError: the folder has none.
+    """
     generated = [np.load(path) for path in sorted(folder.glob("*.npy"))]
+    tokens = sum(map(len, generated))
+    if not tokens:
+        raise UserError(f"--generated {folder}: no tokens in it; write them with `python -m training.generate`")
     wanted = sum(map(len, text)) * GENERATED_SHARE / (1.0 - GENERATED_SHARE)
-    return text + generated * max(1, round(wanted / sum(map(len, generated))))
+    return text + generated * max(1, round(wanted / tokens))
 
 
 def save_weights(model: LlamaForCausalLM, folder: Path, note: dict[str, Any]) -> None:
@@ -123,4 +132,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,11 @@ class Configuration:
         """Such as `code/good/c8`, or `code/good/r2.5` for Poisson arrivals."""
         arrival = f"c{self.concurrency}" if self.concurrency is not None else f"r{self.request_rate:g}"
         return f"{self.workload}/{self.drafter}/{arrival}"
+
+    @property
+    def checksum(self) -> int:
+        """Of the name; a part of seeds, so that configurations draw different numbers."""
+        return zlib.crc32(self.name.encode())
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -31,11 +31,10 @@ class DecisionCost:
 
 
 def measure_decisions(
-    controller: Policy, *, requests: int = 256, max_draft: int = 15, steps: int = 500, seed: int = 0
+    controller: Policy, *, requests: int = 256, max_draft: int = 15, steps: int = 500
 ) -> DecisionCost:
     """Time `plan` and `observe` over steps of a server whose requests differ in acceptance and come and go."""
-    rng = np.random.default_rng(seed)
-    traffic = _Traffic(requests, max_draft, rng)
+    traffic = _Traffic(requests, max_draft, np.random.default_rng(0))
     seconds = np.zeros((steps, 2))
     for step in range(-WARM_UP_STEPS, steps):
         view = traffic.view(step + WARM_UP_STEPS)

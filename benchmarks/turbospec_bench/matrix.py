@@ -28,7 +28,7 @@ PAIRS: Pairings = (
 )
 HEADS = ("eagle3", "peagle", "dflash")
 NAMED_PAIRS: Pairings = (*product(("code",), HEADS), *product(ANSWERED_KINDS, ("good", "n-gram")))
-"""Measured only where their name that the full table lacks is chosen."""
+"""Measured only where a workload or drafter is named that `PAIRS` lacks."""
 CONCURRENCIES = (1, 8, 32)
 
 QUICK_MATRIX = (

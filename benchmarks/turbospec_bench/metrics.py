@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -68,7 +69,7 @@ def summarise(records: Sequence[RequestRecord], duration: float) -> dict[str, fl
 
 
 def _distribution(name: str, seconds: Sequence[float]) -> dict[str, float]:
-    values = np.asarray(seconds, float) * 1e3 if seconds else np.zeros(1)
+    values = np.asarray(seconds, float) * 1e3 if seconds else np.full(1, math.nan)
     figures = {
         f"mean_{name}_ms": float(values.mean()),
         f"median_{name}_ms": float(np.median(values)),

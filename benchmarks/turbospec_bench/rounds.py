@@ -20,6 +20,8 @@ LoadT = TypeVar("LoadT")
 OnRun = Callable[[Configuration, Variant], None]
 """Called before every run."""
 
+ORDER = 1
+"""Ends the seed of a round's order. Without it, the order would draw the numbers of the round's requests."""
 MAX_REPEATS = 2
 """Most rounds of a configuration that are repeated because other processes disturbed them."""
 
@@ -48,7 +50,7 @@ def play_rounds(
     contenders: Sequence[Contender[LoadT]],
     draw: Callable[[int], LoadT],
     numbers: Sequence[int],
-    seed: int,
+    seeds: tuple[int, int],
     on_run: Callable[[Variant], None] = lambda _: None,
     check: DisturbanceCheck | None = None,
 ) -> Iterator[list[Run]]:
@@ -59,7 +61,8 @@ def play_rounds(
     Args:
         draw: the load of a round.
         numbers: of the rounds; 0 is the warm-up round.
-        seed: with the round's number it draws the order in which the contenders run.
+        seeds: of the benchmark and of its configuration; with the round's number they draw the order in which the
+            contenders run.
         on_run: called before every run.
         check: notices disturbed rounds; None to count every round as it is.
     """
@@ -67,14 +70,15 @@ def play_rounds(
     with _frozen():
         for number in numbers:
             load = draw(number)
-            runs = _play_round(contenders, load, (seed, number), on_run, check)
+            order = (*seeds, number, ORDER)
+            runs = _play_round(contenders, load, order, on_run, check)
             while check is not None and any(run.disturbed for run in runs):
                 again = "measured again" if repeats else "marked as disturbed"
                 check.say(f"other processes used {most_other_cores(runs):.1f} cores during a round; it is {again}")
                 if not repeats:
                     break
                 repeats -= 1
-                repeated = _play_round(contenders, load, (seed, number), on_run, check)
+                repeated = _play_round(contenders, load, order, on_run, check)
                 runs = min(runs, repeated, key=most_other_cores)
             yield runs
 
@@ -87,7 +91,7 @@ def most_other_cores(runs: Sequence[Run]) -> float:
 def _play_round(
     contenders: Sequence[Contender[LoadT]],
     load: LoadT,
-    order: tuple[int, int],
+    order: tuple[int, ...],
     on_run: Callable[[Variant], None],
     check: DisturbanceCheck | None,
 ) -> list[Run]:

@@ -11,10 +11,12 @@ import numpy as np
 from turbospec.interface import FloatArray
 
 RESAMPLES = 2000
+SEED = 0
+"""Of the resampling: the same rounds have the same interval."""
 LEVEL = 0.95
 HONEST_ROUNDS = 6
-"""Rounds from which a 95 % interval can hold what it says: the median lies outside all of n values with probability
-2 · 0.5ⁿ, which is 3 % for six and 25 % for three, and no resampling reaches beyond the values."""
+"""Fewest rounds for which a 95 % interval can have that coverage: the median lies outside all of n values with
+probability 2 · 0.5ⁿ, which is 3 % for six and 25 % for three, and no resampling reaches beyond the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +41,14 @@ class BestRival:
     """One for each round, against the rival that was chosen on the other half."""
 
 
-def median_ratio(ratios: Sequence[float] | FloatArray, seed: int = 0) -> Ratio:
+def median_ratio(ratios: Sequence[float] | FloatArray) -> Ratio:
     """Median of paired ratios with its percentile-bootstrap interval over rounds."""
-    return _with_interval([np.asarray(ratios, float)], np.median, seed)
+    return _with_interval([np.asarray(ratios, float)], np.median)
 
 
-def paired_ratio(values: Sequence[float], baseline: Sequence[float], seed: int = 0) -> Ratio:
+def paired_ratio(values: Sequence[float], baseline: Sequence[float]) -> Ratio:
     """Median over rounds of value / baseline of the same round."""
-    return median_ratio(np.asarray(values, float) / np.asarray(baseline, float), seed)
+    return median_ratio(np.asarray(values, float) / np.asarray(baseline, float))
 
 
 def best_rival(values: Sequence[float], rivals: Mapping[str, Sequence[float]]) -> BestRival:
@@ -71,13 +73,13 @@ def best_rival(values: Sequence[float], rivals: Mapping[str, Sequence[float]]) -
     return BestRival((chosen[0], chosen[1]), ratios)
 
 
-def geometric_mean(samples: Sequence[Sequence[float] | FloatArray], seed: int = 0) -> Ratio:
+def geometric_mean(samples: Sequence[Sequence[float] | FloatArray]) -> Ratio:
     """Geometric mean of the samples' medians with its percentile-bootstrap interval.
 
     Args:
         samples: paired ratios of the rounds, one sample for each configuration. Each is resampled by itself.
     """
-    return _with_interval([np.asarray(ratios, float) for ratios in samples], _mean_of_medians, seed)
+    return _with_interval([np.asarray(ratios, float) for ratios in samples], _mean_of_medians)
 
 
 def _mean_of_medians(*samples: FloatArray, axis: int = -1) -> FloatArray:
@@ -85,7 +87,7 @@ def _mean_of_medians(*samples: FloatArray, axis: int = -1) -> FloatArray:
     return np.exp(np.mean(np.broadcast_arrays(*logs), axis=0))
 
 
-def _with_interval(samples: Sequence[FloatArray], statistic: Callable[..., Any], seed: int) -> Ratio:
+def _with_interval(samples: Sequence[FloatArray], statistic: Callable[..., Any]) -> Ratio:
     """A statistic of the samples with its interval; a sample of one round cannot be resampled and is taken as exact."""
     value = float(statistic(*samples))
     several = [sample for sample in samples if len(sample) > 1]
@@ -102,6 +104,6 @@ def _with_interval(samples: Sequence[FloatArray], statistic: Callable[..., Any],
         confidence_level=LEVEL,
         method="percentile",
         vectorized=True,
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(SEED),
     )
     return Ratio(value, float(found.confidence_interval.low), float(found.confidence_interval.high))

@@ -66,7 +66,7 @@ class Verdict:
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
     """Every target, in order."""
-    configurations = by_configuration([row for row in rows if row["emit"] == "before_draft"])
+    configurations = by_configuration([row for row in rows if row["emit"] != "after_draft"])
     return [
         at_least_best_rival(
             "tokens/s of adaptive over the best of off and the fixed Ks: no configuration under",

@@ -37,7 +37,7 @@ class Shape:
         output_tokens = 72 if busy < 4 else 64 if busy < 16 else 48
         if configuration.workload == "shift":
             return cls(3 * max(2, busy), output_tokens * 3 // 4)
-        # Where requests differ, the slowest run alone at the end; with more requests that is a smaller share.
+        # Where requests differ, the slowest ones run alone at the end. More requests make that part of the run smaller.
         rounds = 3 if configuration.workload == "mixed" else 2
         return cls(max(4, rounds * busy), output_tokens)
 

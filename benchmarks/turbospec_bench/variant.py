@@ -30,6 +30,8 @@ class Variant:
     @classmethod
     def parse(cls, text: str) -> Variant:
         """Read `POLICY` or `POLICY:after_draft`."""
+        if text.startswith(TRANSFORMERS_PREFIX):
+            return cls(text, emit=None)
         if text.endswith(AFTER_DRAFT_SUFFIX):
             return cls(text.removesuffix(AFTER_DRAFT_SUFFIX), "after_draft")
         return cls(text)

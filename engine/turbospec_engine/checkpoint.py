@@ -1,4 +1,4 @@
-"""Checkpoint folders in Hugging Face's format, checked for what would otherwise be loaded without a word.
+"""Checkpoint folders in Hugging Face's format, checked for faults that transformers loads silently.
 
 transformers fills tensors that a checkpoint lacks with random numbers and ignores those that its config does not
 describe; the model then generates other text. Both are errors here, like every exception of the libraries that load.

@@ -44,8 +44,8 @@ class EngineConfig:
     target: str | Path
     """Checkpoint folder of the target model."""
     drafter: str | Path | None = None
-    """Checkpoint folder of a draft model, an EAGLE-3 head or a parallel head, "ngram" for prompt look-up, "suffix" for
-    suffix decoding, or None for no speculation."""
+    """Checkpoint folder of a draft model, an EAGLE-3 head, a parallel head or a DFlash head; "ngram" for prompt
+    look-up, "suffix" for suffix decoding, or None for no speculation."""
     lookup: str | None = None
     """A second source of drafts, beside a drafter that is a model: "ngram", "suffix" or None. The controller chooses
     the source of each draft."""

@@ -54,7 +54,8 @@ class Engine:
     ) -> None:
         self.config = config
         self.controller = controller
-        self.lookup = lookup or (build_lookup(config.lookup) if config.lookup else None)
+        # A look-up of the user's own may be empty, and false.
+        self.lookup = build_lookup(config.lookup) if lookup is None and config.lookup else lookup
         self.models = models or Models.load(config)
         self.device = torch.device(config.device)
         self.max_model_len = sizing.max_model_len(config, self.models)
@@ -143,10 +144,11 @@ class Engine:
         if not self.has_work():
             return []
         planned, self._planned = self._planned, None
-        if planned is None:
-            planned = self._schedule_plan_draft()
-        else:
+        if planned is not None:
             planned.update_batch(self.scheduler)
+        # An update may leave no request, where the running ones got no tokens of the planned step.
+        if planned is None or not planned.batch.requests:
+            planned = self._schedule_plan_draft()
         began = time.perf_counter()
         verification = verify_step(self.target, planned)
         emissions = self._emit(planned, verification)
@@ -166,20 +168,23 @@ class Engine:
             params: one for all, or one for each.
 
         Raises:
-            UserError: as `add_request`, or the engine is serving other requests.
+            UserError: as `add_request`, or the engine is serving other requests, `prompts` is one text, or `params` are
+                more or fewer than the prompts.
         """
         self._check_alone("generate")
+        if isinstance(prompts, str):
+            raise UserError("generate takes a list of prompts, not one text; write [prompt], or use stream")
         each = params if isinstance(params, Sequence) else [params] * len(prompts)
+        if len(each) != len(prompts):
+            raise UserError(f"{len(each)} params for {len(prompts)} prompts; give one for all, or one for each")
         requests: list[Request] = []
         try:
             for prompt, request_params in zip(prompts, each, strict=True):
                 requests.append(self._requests[self.add_request(prompt, request_params)])
-        except UserError:
-            for request in requests:
-                self.abort(request.request_id)
-            raise
-        while self.has_work():
-            self.step()
+            while self.has_work():
+                self.step()
+        finally:
+            self.abort_all()
         return [
             Completion(
                 request.request_id,
@@ -218,7 +223,7 @@ class Engine:
         began = time.perf_counter()
         batch = self.scheduler.schedule()
         found = self._planner.look_up(batch)
-        view = self._planner.view(batch, found)
+        view = self._planner.next_view(batch, found)
         plan = self.controller.plan(view)
         return self._planner.draft(batch, view, plan, found, began=began)
 

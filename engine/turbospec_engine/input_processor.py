@@ -69,8 +69,9 @@ class InputProcessor:
             arrival=time.monotonic(),
             max_total_tokens=min(len(token_ids) + params.max_tokens, self.max_request_tokens),
             class_id=self._class_id(params.service_class),
-            seed=(self._config.seed, row_id) if params.seed is None else (params.seed,),
-            allowed=None if params.allowed_token_ids is None else self._allowed_mask(params.allowed_token_ids),
+            # numpy pads seeds with zeros: without the 1, request 0 would draw the numbers of `seed=config.seed`.
+            seed=(self._config.seed, row_id, 1) if params.seed is None else (params.seed,),
+            allowed=None if params.allowed_token_ids is None else self._allowed_mask(tuple(params.allowed_token_ids)),
             detokenizer=Detokenizer(self._models.backend_tokenizer, params.stop),
         )
 

@@ -28,7 +28,7 @@ class StepPlanner:
         self._blocks = scheduler.blocks
         self._drafter = drafter
         self._lookup = lookup
-        self.max_draft = max(config.max_draft if drafter else 0, config.max_lookup if lookup else 0)
+        self.max_draft = max(config.max_draft if drafter else 0, config.max_lookup if lookup is not None else 0)
         """Longest draft of any source."""
         self._next_step = 0
 
@@ -42,7 +42,7 @@ class StepPlanner:
         ]
         return find_all(self._lookup, batch.requests, np.array(limits, np.int64))
 
-    def view(self, batch: ScheduledBatch, found: Found | None) -> StepView:
+    def next_view(self, batch: ScheduledBatch, found: Found | None) -> StepView:
         """What the controller sees of the next step."""
         requests, waiting, drafter = batch.requests, self._scheduler.waiting, self._drafter
         now = time.monotonic()

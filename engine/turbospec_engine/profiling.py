@@ -51,7 +51,6 @@ def measure(
     progress: Progress | None = None,
     *,
     max_seconds: float = 60.0,
-    seed: int = 0,
     sampling: SamplingParams | None = None,
     text: Sequence[int] = (),
 ) -> Profile:
@@ -61,7 +60,6 @@ def measure(
         engine: an idle engine, or the configuration to build one from. Its controller is restored at the end.
         progress: called after every point of the grid.
         max_seconds: no grid point begins later than this after the first.
-        seed: of the random prompts and of the grid's order.
         sampling: temperature, top-k and top-p of the requests; greedy when absent. Top-p sampling takes a considerable
             part of a step, greedy decoding next to nothing.
         text: tokens that prompts are cut from; where it is too short, prompts are random. After random tokens the
@@ -70,7 +68,7 @@ def measure(
     Raises:
         UserError: the engine is serving requests, or cannot be built.
     """
-    controller = ScriptedController(np.random.default_rng(seed))
+    controller = ScriptedController(np.random.default_rng(0))
     if isinstance(engine, EngineConfig):
         engine = Engine(engine, controller)
     if engine.has_work():
@@ -125,7 +123,8 @@ def describe(engine: Engine) -> dict[str, Any]:
 
 
 def _grid(engine: Engine, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """(requests, context) pairs that fit the engine, shuffled against slow phases of the machine."""
+    """(requests, context) pairs that fit the engine, in random order, so that a slow phase of the machine does not
+    fall on neighbouring points."""
     longest = max(DRAFT_LENGTHS) + 1
     contexts = [context for context in CONTEXTS if context + longest < engine.max_request_tokens]
     slots = engine.config.max_num_seqs

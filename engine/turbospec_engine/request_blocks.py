@@ -11,8 +11,8 @@ from turbospec_engine.request import Request
 IDLE_STEPS = 100
 """Decode steps of a request without a draft of the drafter, after which its drafter KV blocks may be given back."""
 IN_USE = 1 / 8
-"""Share of the requests that could draft and do, in the mean over the last `IDLE_STEPS` steps, above which new requests
-get drafter KV blocks when they are admitted. Experiments of a controller that leaves the drafter off stay below it."""
+"""Of the requests that could draft, the mean share that did in the last `IDLE_STEPS` steps. Above this share new
+requests get drafter KV blocks. Experiments of a controller that leaves the drafter off stay below it."""
 
 
 class RequestBlocks:
@@ -25,8 +25,8 @@ class RequestBlocks:
     Args:
         target: the target's blocks.
         drafter: the drafter's; None for a drafter without a KV cache in blocks.
-        gives_back: False: every request holds the drafter's blocks as long as the target's. So it does where these are
-            no parts of the target's: giving them back would free nothing for the target.
+        gives_back: False: every request holds the drafter's blocks as long as the target's. The same holds where
+            the drafter's blocks are not parts of the target's: giving them back would free nothing for the target.
     """
 
     def __init__(

@@ -41,20 +41,24 @@ class Cost:
         """The cost of both."""
         return Cost(self.runs + other.runs, self.requests + other.requests, self.seconds + other.seconds)
 
-    def said(self, jobs: int) -> str | None:
-        """The cost in words; None where it is not worth saying.
+    def check(self, jobs: int) -> None:
+        """Refuse an absurd cost.
 
         Raises:
             UserError: it is absurd.
         """
-        seconds = self.seconds / jobs
-        words = f"{self.runs:,} runs of {self.requests:,} requests in all: roughly {_in_words(seconds)}"
-        if seconds > MOST_HOURS * 3600 or self.runs > MOST_RUNS:
+        if self.seconds / jobs > MOST_HOURS * 3600 or self.runs > MOST_RUNS:
             raise UserError(
-                f"{words}; the limit is {MOST_HOURS} hours and {MOST_RUNS:,} runs: "
+                f"{self._words(jobs)}; the limit is {MOST_HOURS} hours and {MOST_RUNS:,} runs: "
                 "use fewer seeds, rates, policies, trials or requests"
             )
-        return words if seconds >= WORTH_SAYING else None
+
+    def said(self, jobs: int) -> str | None:
+        """The cost in words; None where it is not worth saying."""
+        return self._words(jobs) if self.seconds / jobs >= WORTH_SAYING else None
+
+    def _words(self, jobs: int) -> str:
+        return f"{self.runs:,} runs of {self.requests:,} requests in all: roughly {_in_words(self.seconds / jobs)}"
 
 
 def sweep_cost(
@@ -68,7 +72,7 @@ def sweep_cost(
     runs, requests, seconds = 0, 0, 0.0
     for _, scenario in scenarios:
         number = sum(_tried(policy, scenario) for policy in policies or (scenario.policy,)) * seeds
-        for rate in (rates or scenario.rates) if scenario.workload.has_rates else (None,):
+        for rate in scenario.rates_of_runs(rates):
             one = run_cost(scenario, rate)
             runs, requests, seconds = runs + number, requests + number * one.requests, seconds + number * one.seconds
     return Cost(runs, requests, seconds)

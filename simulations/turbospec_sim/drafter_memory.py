@@ -18,8 +18,8 @@ DRAFTER = Source.DRAFTER.value
 IDLE_STEPS = 100
 """Decode steps of a request without a draft of the drafter, after which its drafter KV blocks may be given back."""
 IN_USE = 1 / 8
-"""Share of the requests that could draft and do, in the mean over the last `IDLE_STEPS` steps, above which new requests
-get drafter KV blocks when they are admitted."""
+"""Of the requests that could draft, the mean share that did in the last `IDLE_STEPS` steps. Above this share new
+requests get drafter KV blocks."""
 
 
 @compiled

@@ -65,8 +65,8 @@ def drafter_lag_tokens(engine: Records, request: Record) -> int:
 
 
 @compiled
-def first_pass_seconds(engine: Records, requests: Records, slots: IntArray) -> float:
-    """Seconds of the drafter's pass that is part of every step; 0 where there is none."""
+def run_first_pass(engine: Records, requests: Records, slots: IntArray) -> float:
+    """Run the drafter's pass that is part of every step; returns its seconds, 0 where there is none."""
     state, cost = engine[0], engine[0].times
     if not state.first_pass_every_step or len(slots) == 0:
         return 0.0

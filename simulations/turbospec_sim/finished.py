@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from turbospec.errors import UserError
-from turbospec.files.reading import MEBIBYTE, is_finite_number, read_json
+from turbospec.files.reading import MEBIBYTE, is_finite_number, read_bytes, read_json
 from turbospec.files.results_file import plain, save
 from turbospec.policy import find_policy, read_policy
 from turbospec_sim.backends import Workers
@@ -185,8 +185,13 @@ def rows_of(
 
 
 def scenario_settings(scenario: Scenario) -> dict[str, Any]:
-    """What of a scenario defines its runs."""
-    return scenario.model_dump(mode="json", exclude=RUN_ONLY)
+    """What of a scenario defines its runs: its fields, and digests of the files that it refers to.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    digests = {str(path): hashlib.sha256(read_bytes(path, "file of a scenario")).hexdigest() for path in scenario.files}
+    return scenario.model_dump(mode="json", exclude=RUN_ONLY) | {"files": digests}
 
 
 def policy_settings(name: str) -> Any:

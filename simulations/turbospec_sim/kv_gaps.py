@@ -13,7 +13,7 @@ from turbospec.runtime.kernels import compiled
 from turbospec_sim.records import Record, Records
 
 NO_LAG = -1
-NO_DRAFTS = -1.0
+NEVER_DRAFTS = -1.0
 """`gap_acceptance` of an engine in which a request that cannot catch up drafts no more."""
 
 
@@ -29,7 +29,7 @@ def lag_is_lost(engine: Records, request: Record) -> bool:
 @compiled
 def goes_on_with_gap(engine: Records, request: Record) -> bool:
     """Whether the drafter's next pass leaves out what the request lags by."""
-    return engine[0].gap_acceptance != NO_DRAFTS and lag_is_lost(engine, request)
+    return engine[0].gap_acceptance != NEVER_DRAFTS and lag_is_lost(engine, request)
 
 
 @compiled

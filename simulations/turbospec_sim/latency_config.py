@@ -80,7 +80,7 @@ class _Latency(Settings):
     catch_up_token_seconds: Seconds | None = None
     """For each prompt token, or token of drafter KV lag, that the drafter computes."""
     decision_seconds: Seconds = 0.0
-    """For each plan of the controller."""
+    """For each step with a view."""
     cold_draft_seconds: Seconds = 0.0
     """Once, at the first draft: compilation, allocation and loading."""
     lookup_request_seconds: Seconds = 0.0
@@ -158,9 +158,7 @@ class GivenLatency(_Latency):
     """Time to compute one token in the target."""
     verify_combined: Literal["max", "plus"] = "max"
     """Whether the two overlap ("max") or add up ("plus")."""
-    verify_curve: tuple[tuple[Annotated[int, Field(ge=0, le=MAX_COUNT)], Seconds], ...] | None = Field(
-        default=None, min_length=2, max_length=MAX_ENTRIES
-    )
+    verify_curve: tuple[CurvePoint, ...] | None = Field(default=None, min_length=2, max_length=MAX_ENTRIES)
     """[tokens, seconds] points of the target's pass in place of floor and slope, rising from 0 tokens."""
 
     @model_validator(mode="after")

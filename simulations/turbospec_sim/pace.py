@@ -17,7 +17,7 @@ from turbospec_sim.randomness import uniform
 from turbospec_sim.records import Records
 from turbospec_sim.step_time import noise
 
-TARGET, DRAFTER, HOST = 0, 1, 2
+TARGET_PART, DRAFTER_PART, HOST_PART = 0, 1, 2
 """Parts of a step. The first two have a noise of their own."""
 AT, STEP_FACTOR, TARGET_FACTOR, DRAFTER_FACTOR = 0, 1, 2, 3
 """Columns of `StepTimes.changes`."""
@@ -46,11 +46,11 @@ def pace(arrays: EngineArrays, part: int, now: float) -> float:
     state = arrays.engine[0]
     times = state.times
     factor = 1.0
-    if part != HOST:
+    if part != HOST_PART:
         factor = noise(times, state.seed, state.step, part)
-    if part == TARGET:
+    if part == TARGET_PART:
         factor *= _cold(times.cold_target_factor, times.cold_target_steps, state.step)
-    elif part == DRAFTER:
+    elif part == DRAFTER_PART:
         factor *= _cold(times.cold_drafter_factor, times.cold_drafter_steps, state.draft_steps)
     if state.step < state.stalled_until:
         factor *= times.stall_factor
@@ -76,8 +76,8 @@ def _speed(changes: FloatArray, elapsed: float, part: int) -> float:
     if last < 0:
         return 1.0
     factor = changes[last, STEP_FACTOR]
-    if part == TARGET:
+    if part == TARGET_PART:
         factor *= changes[last, TARGET_FACTOR]
-    elif part == DRAFTER:
+    elif part == DRAFTER_PART:
         factor *= changes[last, DRAFTER_FACTOR]
     return factor

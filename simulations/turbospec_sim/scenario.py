@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
-from turbospec_sim.kv_gaps import NO_DRAFTS
+from turbospec_sim.kv_gaps import NEVER_DRAFTS
 from turbospec_sim.latency_config import Latency, ProfiledLatency
 from turbospec_sim.limits import (
     MAX_BATCH_SLOTS,
@@ -168,6 +169,10 @@ class Scenario(Settings):
             files.append(self.latency.file)
         return files
 
+    def rates_of_runs(self, given: Sequence[float] = ()) -> Sequence[float | None]:
+        """Requests/s of its runs: the given rates, or its own without any; one None where the workload has no rates."""
+        return (given or self.rates) if self.workload.has_rates else (None,)
+
     def engine(self, seed: int) -> Records:
         """(1,) `ENGINE` record with the engine's settings."""
         engine = engine_record(self.server, self.drafter, seed)
@@ -189,7 +194,7 @@ def engine_record(server: Server, drafter: Drafter, seed: int = 0) -> Records:
     engine["batch_drafter"] = drafter.batch
     engine["first_pass_every_step"] = drafter.first_pass_every_step and drafter.max_draft > 0
     engine["kept_limit"] = drafter.kept_tokens or 0
-    engine["gap_acceptance"] = NO_DRAFTS if drafter.gap_acceptance is None else drafter.gap_acceptance
+    engine["gap_acceptance"] = NEVER_DRAFTS if drafter.gap_acceptance is None else drafter.gap_acceptance
     engine["gap_tokens"] = drafter.gap_tokens
     engine["draft_kv_share"] = drafter.kv_share if drafter.max_draft > 0 else 0.0
     keeps_up = drafter.first_pass_every_step or drafter.kept_tokens is not None

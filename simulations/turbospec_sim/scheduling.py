@@ -70,7 +70,7 @@ def schedule(arrays: EngineArrays) -> int:
     if preempted or (state.drafts_lack_blocks > 0 and state.running > 0):
         return size
     while budget > 0 and state.running < state.max_num_seqs:
-        slot = _head_of_queue(arrays)
+        slot = _prepare_next(arrays)
         if slot < 0:
             break
         request = requests[slot]
@@ -152,10 +152,11 @@ def _preempt_latest(engine: Records, requests: Records, queues: IntArray) -> int
 
 
 @compiled
-def _head_of_queue(arrays: EngineArrays) -> int:
-    """Batch slot of the request that is next to be admitted; -1 where none waits.
+def _prepare_next(arrays: EngineArrays) -> int:
+    """Make the request that is next to be admitted ready in a batch slot, which is returned; -1 where none waits.
 
-    Requests that need more KV blocks than the whole cache has are refused on the way.
+    Requests before it that need more KV blocks than the whole cache has are refused; in a closed loop their clients
+    send the next ones.
     """
     state = arrays.engine[0]
     if state.preempted > 0:

@@ -21,6 +21,7 @@ from turbospec_sim.drafting import ALL_TOKENS, draft
 from turbospec_sim.records import REQUEST, SLOT, TOKENS, Records
 from turbospec_sim.state import EngineState
 from turbospec_sim.verification import target_pass
+from turbospec_sim.workload.offered import STARTUP
 
 REPLAYS = 5
 
@@ -39,8 +40,8 @@ def startup_profile(state: EngineState, context_tokens: int, seed: int) -> Profi
     most = int(engine["max_num_batched_tokens"][0])
     graphs = [size for size in state.times.graph_sizes if size <= most]
     # Without graphs, on which vLLM would insist, sizes that lie as closely.
-    sizes = graphs or list(takewhile(lambda size: size < most, (1 << power for power in range(32))))
-    rng, sigma = np.random.default_rng(seed), state.times.noise
+    sizes = graphs or list(takewhile(lambda size: size < most, (1 << power for power in range(32)))) or [most]
+    rng, sigma = np.random.default_rng([seed, STARTUP]), state.times.noise
     samples = list[LatencySample]()
     for size in sorted({*sizes, *_tail(sizes[-1], most)}):
         requests = min(size, int(engine["max_num_seqs"][0]))

@@ -39,7 +39,7 @@ class StepTimes:
     lookup_request: float = 0.0
     """For each request of a step, in an engine with a look-up: part of the host's time."""
     decision: float = 0.0
-    """For each plan of the controller."""
+    """For each step with a view."""
     kv_token: float = 0.0
     """For each KV token that the target's pass reads."""
     attention_pair: float = 0.0

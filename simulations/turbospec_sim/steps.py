@@ -15,11 +15,10 @@ from turbospec.interface import IntArray
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.appending import append
 from turbospec_sim.arrays import EngineArrays
-from turbospec_sim.drafter_memory import DRAFTER as DRAFTER_SOURCE
 from turbospec_sim.drafter_memory import allocate_most, reserve_drafts
-from turbospec_sim.drafting import DrafterPasses, draft, first_pass_seconds, is_prefilling, keep_inputs
+from turbospec_sim.drafting import DRAFTER, DrafterPasses, draft, is_prefilling, keep_inputs, run_first_pass
 from turbospec_sim.emission import emit
-from turbospec_sim.pace import DRAFTER, HOST, TARGET, begin_step, pace
+from turbospec_sim.pace import DRAFTER_PART, HOST_PART, TARGET_PART, begin_step, pace
 from turbospec_sim.records import Records
 from turbospec_sim.scheduling import drop_finished, next_arrival, receive, schedule
 from turbospec_sim.timeline import take_snapshot
@@ -166,18 +165,18 @@ def _draft_and_verify(
     lengths = _reserved(engine, requests, slots, lengths, sources)
     # A pass that drafts before the target has computed a prompt cannot include that prompt.
     decoding = np.array([slot for slot in slots if not is_prefilling(requests[slot])], np.int64)
-    first_seconds = first_pass_seconds(engine, requests, decoding)
+    first_seconds = run_first_pass(engine, requests, decoding)
     begin_step(engine)
-    draft_pace = pace(arrays, DRAFTER, now)
+    draft_pace = pace(arrays, DRAFTER_PART, now)
     drafter = draft(engine, requests, slots, lengths, sources)
     searched = append(arrays, slots, append_limits) if len(append_limits) else 0
     target = target_pass(arrays, size)
     times, step = engine[0].times, engine[0].step
     draft_seconds = drafter.seconds * draft_pace
-    target_pace = pace(arrays, TARGET, now)
+    target_pace = pace(arrays, TARGET_PART, now)
     verify_seconds = (target.seconds + first_seconds) * target_pace
     host_seconds = times.host + times.host_request * size + times.lookup_request * searched + times.decision
-    host_seconds *= pace(arrays, HOST, now)
+    host_seconds *= pace(arrays, HOST_PART, now)
     step_seconds = host_seconds + draft_seconds + verify_seconds
     verify(arrays, size)
     judged = outcome_columns(requests, slots, step)
@@ -209,13 +208,13 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
     verify(arrays, size)
     judged = outcome_columns(requests, drafted_slots, step)
     columns, next_prefill_tokens = view_columns(arrays, size)
-    first_seconds = first_pass_seconds(engine, requests, columns[VIEW_SLOT])
-    target_pace = pace(arrays, TARGET, now)
+    first_seconds = run_first_pass(engine, requests, columns[VIEW_SLOT])
+    target_pace = pace(arrays, TARGET_PART, now)
     verify_seconds = (target.seconds + first_seconds) * target_pace
     host_seconds = times.host + times.host_request * size
     if columns.shape[1]:
         host_seconds += times.decision
-    host_seconds *= pace(arrays, HOST, now)
+    host_seconds *= pace(arrays, HOST_PART, now)
     number, seconds = waiting(engine, requests, arrays.queues, offered, now)
     admitted = min(number, engine[0].max_num_seqs - engine[0].running)
     totals[0].prefill_tokens += target.prefill_tokens
@@ -232,7 +231,7 @@ def _draft_and_emit(
 ) -> tuple[Any, ...]:
     arrays = EngineArrays(*loose)
     engine, totals = arrays.engine, arrays.totals
-    draft_pace = pace(arrays, DRAFTER, now)
+    draft_pace = pace(arrays, DRAFTER_PART, now)
     lengths = reserve_drafts(engine, arrays.requests, slots, lengths, sources)
     drafter = draft(engine, arrays.requests, slots, lengths, sources)
     seconds = drafter.seconds * draft_pace
@@ -250,7 +249,7 @@ def _reserved(engine: Records, requests: Records, slots: IntArray, lengths: IntA
             continue
         request = requests[slots[i]]
         known = request.prompt_tokens + request.emitted
-        lengths[i] = allocate_most(engine, request, known, lengths[i], sources[i] == DRAFTER_SOURCE)
+        lengths[i] = allocate_most(engine, request, known, lengths[i], sources[i] == DRAFTER)
     return lengths
 
 

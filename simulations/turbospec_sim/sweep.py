@@ -31,8 +31,7 @@ class Sweep:
         """All runs; `best_static` is one for each of its fixed plans."""
         runs: list[Run] = []
         for name, scenario in self.scenarios:
-            rates = (self.rates or scenario.rates) if scenario.workload.has_rates else (None,)
-            for rate in rates:
+            for rate in scenario.rates_of_runs(self.rates):
                 for seed in range(scenario.seed, scenario.seed + self.seeds):
                     for policy in self.policies or (scenario.policy,):
                         tried = fixed_plans(scenario) if policy == BEST_STATIC else (None,)

@@ -9,7 +9,7 @@ from turbospec.runtime.kernels import compiled
 from turbospec_sim.arrays import EngineArrays
 from turbospec_sim.drafter_memory import blocks_lacking
 from turbospec_sim.drafting import drafter_lag_tokens, is_prefilling
-from turbospec_sim.kv_gaps import NO_DRAFTS, lag_is_lost
+from turbospec_sim.kv_gaps import NEVER_DRAFTS, lag_is_lost
 from turbospec_sim.records import PREEMPTED, SLOT, TOKENS, Records
 from turbospec_sim.repeats import look_up
 
@@ -55,7 +55,7 @@ def view_columns(arrays: EngineArrays, size: int) -> tuple[IntArray, int]:
             if state.max_lookup > 0:
                 score = look_up(request, classes[request.class_id], 0).score
                 found = min(state.max_lookup, room) if score > 0 else 0
-            if state.gap_acceptance == NO_DRAFTS and lag_is_lost(engine, request):
+            if state.gap_acceptance == NEVER_DRAFTS and lag_is_lost(engine, request):
                 limit = 0
             if state.draft_kv_share > 0:
                 begins = request.prompt_tokens + request.emitted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,8 @@ def test_drafts_begin_at_different_positions_up_to_the_last() -> None:
     assert max(int(each.max()) for each in starts) == 502
     assert torch.equal(heads.starts_at(3, 56, 502, seed=7), starts[3])
     assert not torch.equal(starts[3], starts[4])
+    of_windows = np.random.default_rng((7, 3)).choice(503, 56, replace=False)
+    assert starts[3].tolist() != sorted(of_windows.tolist())
 
 
 @pytest.mark.parametrize("causal", [False, True])

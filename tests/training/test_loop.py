@@ -2,11 +2,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from training.command import run_command
+from training.heads import origin
 from training.loop import DECAY_SHARE, Budget, Progressed, Run, rate_factor
+from training.train import with_generated
+from turbospec import UserError
 
 
 def a_model() -> nn.Sequential:
@@ -17,9 +22,9 @@ def a_model() -> nn.Sequential:
     return model
 
 
-def trained(model: nn.Module, tokens: int, state: Path) -> list[float]:
+def trained(model: nn.Module, tokens: int, state: Path, origin: str = "") -> list[float]:
     """The loss of each step, on a batch of 10 tokens that goes by the step's number."""
-    run = Run(model, "lm_head", 0.01, Budget(tokens), 10, state)
+    run = Run(model, "lm_head", 0.01, Budget(tokens), 10, state, origin)
     losses: list[float] = []
     for step in run.steps():
         inputs = torch.randn(10, 4, generator=torch.Generator().manual_seed(step))
@@ -47,6 +52,31 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert (len(first), len(more)) == (10, 20)
     assert sum(more) / 20 < sum(first) / 10
     assert not state.with_suffix(".tmp").exists()
+
+
+def test_a_state_of_another_target_or_seed_is_refused(tmp_path: Path) -> None:
+    state, weights = tmp_path / "state.pt", tmp_path / "model.safetensors"
+    weights.write_bytes(b"1")
+    first, other = origin(tmp_path, 7), origin(tmp_path, 8)
+    trained(a_model(), 100, state, first)
+    assert trained(a_model(), 100, state, first) == []
+    weights.write_bytes(b"2")
+    for changed in (other, origin(tmp_path, 7)):
+        with pytest.raises(UserError, match="is of a run with another target or seed; move it away"):
+            trained(a_model(), 100, state, changed)
+
+
+def test_generated_text_that_is_missing_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(generated: Path) -> None:
+        with_generated([np.arange(4)], generated)
+
+    monkeypatch.setattr("sys.argv", ["train", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        run_command(command)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: --generated {tmp_path}: no tokens in it; write them with")
 
 
 def test_learning_rate_warms_up_holds_and_decays() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Any, NoReturn
 
 import pytest
 
 from turbospec import cli
+from turbospec.cli.console import stdout
 
 
 def run_command(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
@@ -15,6 +17,15 @@ def run_command(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | 
     with pytest.raises(SystemExit) as end:
         cli.main()
     return end.value.code
+
+
+def close_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Printing ends the command, as rich does where stdout is a closed pipe."""
+
+    def end(*_: Any, **__: Any) -> NoReturn:
+        raise SystemExit(1)
+
+    monkeypatch.setattr(stdout, "print", end)
 
 
 def assert_one_line(error: str, words: str = "") -> None:

@@ -78,8 +78,14 @@ def test_off_always_competes_and_transformers_only_alone() -> None:
         Variant("off"),
         Variant("static-15", "after_draft"),
     )
-    assert Variant("transformers-heuristic") in variants_of(alone, (), quick=False)
+    assert Variant("transformers-heuristic", emit=None) in variants_of(alone, (), quick=False)
     assert variants_of(busy, ["transformers-off"], quick=False) == (Variant("off"),)
+
+
+def test_transformers_has_no_order_of_emission() -> None:
+    assert Variant.parse("transformers-off").emit is None
+    # No schedule has this name, which is told when it is looked up.
+    assert Variant.parse("transformers-off:after_draft").policy == "transformers-off:after_draft"
 
 
 @pytest.mark.parametrize("policies", [["adaptive", "mine/adaptive.yaml"], ["mine/off.yaml"]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from turbospec_bench.metrics import RequestRecord, summarise
@@ -36,4 +38,4 @@ def test_failed_requests_count_as_failed_only() -> None:
 
     assert (figures["completed"], figures["failed"]) == (1, 1)
     assert figures["total_input_tokens"] == 5
-    assert figures["mean_tpot_ms"] == 0.0  # one token has no time per further token
+    assert math.isnan(figures["mean_tpot_ms"])  # one token has no time per further token

@@ -22,11 +22,13 @@ class FakeContender:
         return Run({"duration": float(len(self.log))}, {})
 
 
-def play(names: str, rounds: int, seed: int = 0) -> tuple[list[tuple[str, Load]], list[list[Run]], list[Load]]:
+def play(
+    names: str, rounds: int, seed: int = 0, configuration: int = 0
+) -> tuple[list[tuple[str, Load]], list[list[Run]], list[Load]]:
     log: list[tuple[str, Load]] = []
     loads = [Load((), max_in_flight=index) for index in range(rounds)]
     contenders = [FakeContender(Variant(name), log) for name in names]
-    played = list(play_rounds(contenders, lambda number: loads[number], range(rounds), seed))
+    played = list(play_rounds(contenders, lambda number: loads[number], range(rounds), (seed, configuration)))
     assert not any(enabled for contender in contenders for enabled in contender.collected)
     assert gc.isenabled()
     return log, played, loads
@@ -47,6 +49,7 @@ def test_the_order_within_rounds_changes_and_follows_the_seed() -> None:
 
     assert len({tuple(names[start : start + 4]) for start in range(0, len(names), 4)}) > 1
     assert [name for name, _ in play("abcd", rounds=5, seed=1)[0]] == names
+    assert [name for name, _ in play("abcd", rounds=5, seed=1, configuration=2)[0]] != names
 
 
 def test_runs_come_back_in_the_contenders_order() -> None:
@@ -77,7 +80,7 @@ def disturbed(
     said: list[str] = []
     check = DisturbanceCheck(spare_cores=1.0, repeats=repeats, say=said.append, watch=FakeWatch(*used))
     draw = [Load((), max_in_flight=number) for number in range(rounds)].__getitem__
-    played = list(play_rounds([FakeContender(Variant("a"), log)], draw, range(rounds), 0, check=check))
+    played = list(play_rounds([FakeContender(Variant("a"), log)], draw, range(rounds), (0, 0), check=check))
     return log, [run for runs in played for run in runs], said
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.turbospec_engine.harness import DEVICE, FixedPlans, Pair, RandomPlans, byte_level_tokenizer
 from turbospec import UserError
 from turbospec_engine import Engine, EngineConfig, Models, SamplingParams
+from turbospec_engine.lookup import NGramLookup
 from turbospec_engine.profiling import measure
 
 
@@ -101,6 +102,56 @@ def test_abort_of_everything_that_was_planned(llama: Pair) -> None:
     engine.abort(request)
     assert engine.step() == []
     assert len(engine.generate([[3, 4]], SamplingParams(max_tokens=5, ignore_eos=True))[0].token_ids) == 5
+
+
+def test_abort_of_all_that_was_planned_while_another_request_runs(llama: Pair) -> None:
+    engine = Engine(llama.config(emit="after_draft", max_num_seqs=4, max_num_batched_tokens=4), FixedPlans(longest=3))
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    expected = engine.generate([[8, 9, 10]], params)[0].token_ids
+    decoding = engine.add_request([3], params)
+    engine.step()
+    prefilling = engine.add_request([4] * 40, params)
+    engine.step()
+    left = engine.add_request([8, 9, 10], params)
+    engine.step()
+    engine.abort(decoding)
+    engine.step()  # the last request is admitted, and the next step's tokens are all planned for the one before it
+    engine.abort(prefilling)
+    tokens: list[int] = []
+    while engine.has_work():
+        for output in engine.step():
+            assert output.request_id == left
+            tokens += output.new_token_ids
+    assert tuple(tokens) == expected
+
+
+def test_generate_leaves_no_request_behind(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    each = [SamplingParams(max_tokens=3)]
+    for prompts, words in (("hello", "takes a list of prompts"), (["a", "b"], "1 params for 2 prompts")):
+        with pytest.raises(UserError, match=words) as error:
+            engine.generate(prompts, each)
+        refused(str(error.value))
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate(["a", "b"])
+    assert not engine.has_work()
+    assert len(engine.generate(["a"], each)) == 1
+
+
+def test_a_look_up_of_ones_own_may_be_empty(llama: Pair) -> None:
+    class Empty(NGramLookup):
+        def __len__(self) -> int:
+            return 0
+
+    lookup, plans = Empty(), RandomPlans()
+    engine = Engine(llama.config(max_draft=3, max_lookup=9), plans, lookup=lookup)
+    assert engine.lookup is lookup
+    engine.generate(["the cat"], SamplingParams(max_tokens=3))
+    assert plans.views[0].max_draft == 9
 
 
 def test_stop_string_is_cut(engine: Engine) -> None:

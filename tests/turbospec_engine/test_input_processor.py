@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 
+import numpy as np
 import pytest
 
 from tests.turbospec_engine.harness import Pair
@@ -31,9 +32,16 @@ def process(processor: InputProcessor, **params: object) -> Request:
 def test_equal_sets_of_allowed_tokens_share_a_mask(processor: InputProcessor) -> None:
     first, second = (process(processor, allowed_token_ids=(3, 4)) for _ in range(2))
     assert first.allowed is second.allowed
+    assert process(processor, allowed_token_ids=[3, 4]).allowed is first.allowed
     assert first.allowed is not None
     assert (first.allowed == 0).nonzero().flatten().tolist() == [3, 4]
     assert process(processor).allowed is None
+
+
+def test_requests_without_a_seed_draw_other_numbers_than_those_with_the_engines(processor: InputProcessor) -> None:
+    given = process(processor, seed=0).rng.random()
+    assert given == np.random.default_rng(0).random()
+    assert process(processor).rng.random() != given
 
 
 def test_old_masks_are_dropped(processor: InputProcessor) -> None:

@@ -129,8 +129,9 @@ def test_an_answer_is_found_by_the_requests_after_it(package: str) -> None:
     assert score == 1.5
 
 
-def test_answers_are_bounded_and_finished_requests_forgotten() -> None:
-    lookup = SuffixLookup(max_answers=3)
+def test_answers_are_bounded_and_finished_requests_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turbospec_engine.lookup.suffix.MAX_ANSWERS", 3)
+    lookup = SuffixLookup()
     for row_id in range(10):
         request = request_of([1, 2], [3, 4], row_id)
         lookup.find(request, 4)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.turbospec.command import assert_one_line, run_command
+from tests.turbospec.command import assert_one_line, close_stdout, run_command
 from tests.turbospec_sim.interruption import interrupt_after, rows_of
 from tests.turbospec_sim.scenarios import document
 from tests.turbospec_sim.test_processes import alive, children
@@ -260,6 +260,16 @@ def test_signals_keep_finished_runs_and_leave_no_process(number: signal.Signals,
     assert len(started) == 2
     assert not alive(started)
     assert len(rows_of(part)) >= 1
+
+
+def test_a_closed_stdout_loses_no_results(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    results, report = tmp_path / "r.json", tmp_path / "r.html"
+    close_stdout(monkeypatch)
+    assert run([str(file), "--seeds", "3", *QUICK, "--json", str(results), "--report", str(report)], monkeypatch) == 1
+    assert "unfinished" not in json.loads(results.read_text())["meta"]
+    assert len(rows_of(results)) == 3
+    assert report.exists()
 
 
 def test_the_report_shows_every_policy_and_needs_no_network(

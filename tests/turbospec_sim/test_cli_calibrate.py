@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.turbospec.command import assert_one_line
+from tests.turbospec.command import assert_one_line, close_stdout
 from tests.turbospec.command import run_command as run
 from tests.turbospec_sim.interruption import interrupt_after, rows_of
 from tests.turbospec_sim.scenarios import document
+from turbospec_sim import calibration
 from turbospec_sim.scenario_file import read_scenario
 
 FLOOR = "latency.verify_floor_seconds"
@@ -46,6 +48,32 @@ def test_a_fit_is_shown_saved_and_written(
     assert written.read_text().startswith("# A comment\n")
     latency = read_scenario(written).latency
     assert latency.model_dump()["verify_floor_seconds"] == pytest.approx(one["value"], rel=1e-3)
+
+
+def test_a_closed_stdout_loses_no_results(
+    file: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_stdout(monkeypatch)
+    words = ["calibrate", f"{file}=a", "--measured", str(measured), "--fit", FLOOR, "--seeds", "1",
+             "--evaluations", "1", "--json", str(tmp_path / "fit.json"), "--write",
+             str(tmp_path / "fitted")]  # fmt: skip
+    assert run(words, monkeypatch) == 1
+    assert "unfinished" not in json.loads((tmp_path / "fit.json").read_text())["meta"]
+    assert (tmp_path / "fitted" / "mine.yaml").exists()
+
+
+def test_a_scenario_that_is_edited_during_the_fit_is_written_as_it_was_read(
+    file: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def edit_and_fit(*arguments: Any, **options: Any) -> calibration.Calibration:
+        file.write_text("edited")
+        return fit(*arguments, **options)
+
+    fit = calibration.calibrate
+    monkeypatch.setattr(calibration, "calibrate", edit_and_fit)
+    words = ["calibrate", f"{file}=a", "--measured", str(measured), "--seeds", "1", "--write", str(tmp_path / "fitted")]
+    assert run(words, monkeypatch) == 0
+    assert (tmp_path / "fitted" / "mine.yaml").read_text().startswith("# A comment\n")
 
 
 def test_without_a_field_figures_are_only_compared(
@@ -95,6 +123,7 @@ def test_a_scenario_that_was_read_is_not_overwritten(
         (["--fit", "server.max_num_seqs"], "only real numbers can be fitted"),
         (["--fit", FLOOR, "--fit", f"mine:{FLOOR}"], "fitted already"),
         (["--figure", "speed"], "--figure speed: not a simulated figure"),
+        (["--set", "policy=best_static"], "run `a`: a fit needs one policy, not best_static; name static-K"),
         (["--set", "seed=3", "--write", "x"], "--write edits the scenario files"),
         (["--json", "."], ".: this is a folder; name a file in it"),
         (["--write", "/dev/null/fitted"], "/dev/null/fitted/mine.yaml: cannot be written"),

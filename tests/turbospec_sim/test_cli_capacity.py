@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.turbospec.command import run_command
+from tests.turbospec.command import close_stdout, run_command
 from tests.turbospec_sim.interruption import rows_of
 from tests.turbospec_sim.scenarios import document
 from turbospec_sim.capacity import capacity
@@ -39,6 +39,12 @@ def test_policies_are_compared_seed_by_seed(
     assert (best["capacity"], best["draft_length"]) == (off["capacity"], 0)
     first, second = off["capacity_by_seed"]
     assert off["capacity"] == pytest.approx((first + second) / 2, rel=1e-5)  # six digits
+
+
+def test_a_closed_stdout_loses_no_results(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    close_stdout(monkeypatch)
+    assert run([str(file), "--json", str(tmp_path / "r.json")], monkeypatch) == 1
+    assert "unfinished" not in json.loads((tmp_path / "r.json").read_text())["meta"]
 
 
 def test_the_scenarios_own_policy_is_taken_where_none_is_named(

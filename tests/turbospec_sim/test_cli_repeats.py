@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,17 @@ def test_mistakes_are_one_line(
 
 
 def test_a_tokenizer_that_cannot_be_read_is_named(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("tokenizers")
-    assert run(["repeats", str(file), "--tokenizer", "nowhere.json"], monkeypatch) == 2
-    assert_one_line(capsys.readouterr().err, "--tokenizer nowhere.json: cannot be read")
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for tokenizer, words in (
+        ("nowhere.json", "nowhere.json: no such tokenizer"),
+        (str(pipe), "pipe: this is a pipe"),  # opening it would wait for its writer
+        (str(file), f"--tokenizer {file}: cannot be read"),
+    ):
+        assert run(["repeats", str(file), "--tokenizer", tokenizer], monkeypatch) == 2
+        assert_one_line(capsys.readouterr().err, words)
 
 
 def test_a_missing_file_is_named(

@@ -51,7 +51,7 @@ def test_little_work_is_not_worth_a_line_and_the_absurd_is_refused() -> None:
     assert Cost(10, 10_000, 7200.0).said(1000) is None
     for absurd in (Cost(10, 10**9, 1e10), Cost(10**7, 10**7, 10.0), Cost(1, 1, math.inf)):
         with pytest.raises(UserError, match="use fewer seeds"):
-            absurd.said(2)
+            absurd.check(2)
 
 
 def test_costs_add_up_and_have_multiples() -> None:

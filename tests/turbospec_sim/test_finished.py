@@ -93,6 +93,17 @@ def test_a_policys_file_that_has_changed_is_another_run(row: dict[str, Any], tmp
     assert FinishedRuns.resumed(tmp_path / "r.json", META).get(mine) is None
 
 
+def test_a_scenarios_file_that_has_changed_is_another_run(row: dict[str, Any], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_time,prompt_tokens,output_tokens\n0,10,5\n")
+    arrivals = {"process": "trace", "file": str(trace)}
+    mine = run(scenario=scenario(workload__arrivals=arrivals, workload__requests=1, rates=[]), rate=None)
+    FinishedRuns(tmp_path / "r.json", META).add(mine, row)
+    assert FinishedRuns.resumed(tmp_path / "r.json", META).get(mine) is not None
+    trace.write_text("arrival_time,prompt_tokens,output_tokens\n0,10,6\n")
+    assert FinishedRuns.resumed(tmp_path / "r.json", META).get(mine) is None
+
+
 def test_the_file_is_not_written_after_every_run(
     row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from turbospec.policy.static import StaticPolicy
 from turbospec_sim.run import Run, simulate
 from turbospec_sim.scenario_file import find_scenario, read_scenario
 from turbospec_sim.startup_profile import startup_profile
+from turbospec_sim.workload.offered import CLASSES
 
 ORDERS = ("before_draft", "after_draft")
 
@@ -119,6 +120,18 @@ def test_confidence_is_calibrated_and_tells_tokens_apart() -> None:
 def test_without_correlation_confidence_tells_the_mean_acceptance_alone() -> None:
     predicted, _ = judged_confidence(0.0)
     np.testing.assert_allclose(predicted, 0.7)
+
+
+def test_a_startup_profile_has_a_size_within_the_least_token_budget() -> None:
+    profile = startup_profile(state_of(scenario(server__max_num_batched_tokens=1)), 1000, seed=0)
+    assert [sample.tokens_batched for sample in profile.samples] == [1] * 5
+
+
+def test_the_noise_of_a_startup_profile_is_not_the_numbers_of_the_requests() -> None:
+    exact, noisy = (startup_profile(state_of(scenario(latency__noise=noise)), 1000, seed=0) for noise in (0.0, 0.1))
+    drawn = noisy.samples[0].draft_seconds / exact.samples[0].draft_seconds
+    of_classes = np.random.default_rng([0, CLASSES]).standard_normal()
+    assert drawn != pytest.approx(np.exp(0.1 * of_classes - 0.005))
 
 
 def test_the_startup_profile_by_hand() -> None:

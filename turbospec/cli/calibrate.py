@@ -17,6 +17,7 @@ from turbospec.cli.console import progress, stdout, table
 from turbospec.cli.resuming import Resume, finished_runs, kept, results_file, say_cost
 from turbospec.cli.scenario_options import MOST_SEEDS, Jobs, input_files
 from turbospec.errors import UserError
+from turbospec.files.reading import read_text
 from turbospec.files.writing import check_outputs
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def calibrate(
     """Fit fields of scenarios to measured runs, jointly, and report which fields the measurements do not identify."""
     from turbospec.files.results_file import save
     from turbospec_sim import calibration
-    from turbospec_sim.finished import FIGURES_ONLY
+    from turbospec_sim.finished import FIGURES_ONLY, scenario_settings
     from turbospec_sim.scenario_file import find_scenario, read_scenario
 
     if settings and write is not None:
@@ -77,6 +78,7 @@ def calibrate(
     if len(files) < len(sources):
         raise UserError("two scenarios have the same name; give each once")
     read = {name: read_scenario(path, settings or ()) for name, path in files.items()}
+    texts = {name: read_text(path, "scenario file") for name, path in files.items()}
     runs = {run or name: name for name, (_, run) in zip(files, sources, strict=True)}
     if len(runs) < len(files):
         raise UserError("two scenarios have the same measured run; give each its own")
@@ -93,7 +95,9 @@ def calibrate(
         "seeds": seeds,
         "settings": {
             "turbospec": version("turbospec"),
-            "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in read.items()},
+            "scenarios": {
+                name: scenario.model_dump(mode="json") | scenario_settings(scenario) for name, scenario in read.items()
+            },
             "fit": fit or [],
             "seeds": seeds,
             "evaluations": evaluations,
@@ -112,7 +116,7 @@ def calibrate(
         found = calibration.calibrate(
             read, cases, coefficients, seeds=seeds, jobs=jobs, evaluations=evaluations, progress=tell, finished=finished
         )
-    _show(found)
+    # Files come first: printing ends the command where stdout is closed.
     if json is not None:
         meta |= {
             "coefficients": [_document(found, place) for place in range(len(coefficients))],
@@ -120,9 +124,12 @@ def calibrate(
             "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in found.scenarios.items()},
         }
         save(json, meta, _rows(found))
+    written = [] if write is None else _write(write, texts, found)
+    _show(found)
+    if json is not None:
         stdout.print(f"results: {json}", soft_wrap=True)
-    if write is not None:
-        _write(write, files, found)
+    for path in written:
+        stdout.print(f"scenario: {path}", soft_wrap=True)
 
 
 def _cases(
@@ -131,7 +138,7 @@ def _cases(
     """The measured runs of the scenarios; other runs in the files are ignored."""
     from turbospec_sim.calibration import Case
     from turbospec_sim.measurements import read_measurements
-    from turbospec_sim.run import check_policy
+    from turbospec_sim.run import BEST_STATIC, check_policy
 
     rows = [row for path in paths for row in read_measurements(path, figures)]
     there = sorted({row.run for row in rows})
@@ -149,7 +156,10 @@ def _cases(
             raise UserError(f"run `{case.measured.run}` has no request rate, but {case.scenario} needs one")
         if not scenario.workload.has_rates and rate is not None:
             raise UserError(f"run `{case.measured.run}` has a request rate, but {case.scenario} has no rates")
-        check_policy(case.measured.policy or scenario.policy)
+        policy = case.measured.policy or scenario.policy
+        if policy == BEST_STATIC:
+            raise UserError(f"run `{case.measured.run}`: a fit needs one policy, not {BEST_STATIC}; name static-K")
+        check_policy(policy)
     return cases
 
 
@@ -240,17 +250,19 @@ def _show(found: Calibration) -> None:
         stdout.print(f"{what} {said}; set what you know otherwise, and leave it out of the fit")
 
 
-def _write(folder: Path, files: Mapping[str, Path], found: Calibration) -> None:
+def _write(folder: Path, texts: Mapping[str, str], found: Calibration) -> list[Path]:
+    """Write the scenario files' texts with the fitted values; returns the files."""
     from turbospec.files.writing import write_whole
     from turbospec_sim.scenario_edit import with_values
 
-    for name, source in files.items():
+    paths: list[Path] = []
+    for name, text in texts.items():
         values = {
             field: one.value(float(change))
             for one, change in zip(found.coefficients, found.changes, strict=True)
             for field in one.fields
             if name in one.scenarios
         }
-        path = folder / f"{name}.yaml"
-        write_whole(path, with_values(source.read_text(encoding="utf-8"), values))
-        stdout.print(f"scenario: {path}", soft_wrap=True)
+        paths.append(folder / f"{name}.yaml")
+        write_whole(paths[-1], with_values(text, values))
+    return paths

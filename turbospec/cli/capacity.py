@@ -55,7 +55,7 @@ def capacity(
         check(run)
     # Near its capacity a server's batch is full, as if all requests came at once.
     cost = sweep_cost(read, policies, [math.inf], seeds).times(RUNS)
-    cost.said(jobs)
+    cost.check(jobs)
     meta = {
         "command": "capacity",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -80,6 +80,9 @@ def capacity(
             runs, seeds=seeds, jobs=jobs, tolerance=tolerance, done=lambda: bar.advance(task), finished=finished
         )
     rows = _rows(runs, found)
+    # The file comes first: printing ends the command where stdout is closed.
+    if json is not None:
+        save(json, meta, rows)
     _show(rows)
     for row in rows:
         if max(row["capacity_by_seed"]) >= HIGHEST:
@@ -89,7 +92,6 @@ def capacity(
             said = f"the SLO is missed even at {LOWEST:g} requests/s"
             stderr.print(f"{row['scenario']}, {row['policy']}: {said}", soft_wrap=True)
     if json is not None:
-        save(json, meta, rows)
         stdout.print(f"results: {json}", soft_wrap=True)
 
 

@@ -98,8 +98,9 @@ def _tokenizer(file: Path) -> Callable[[str], list[str]]:
     """
     from tokenizers import Tokenizer
 
+    text = read_text(file, "tokenizer", hint="name a tokenizer.json")
     try:
-        loaded: Any = Tokenizer.from_file(str(file))
+        loaded: Any = Tokenizer.from_str(text)
     except Exception as error:  # the package raises nothing more precise
         raise UserError(f"--tokenizer {file}: cannot be read ({error}); name a tokenizer.json") from error
     return lambda text: loaded.encode(text, add_special_tokens=False).tokens

@@ -77,12 +77,14 @@ def replay(
         for name, config in configs:
             rows += recorded.rows(name, config)
             bar.update(task, advance=1, description=name)
-    _show(rows)
     remarks = _remarks(recorded, rows)
+    # The file comes first: printing ends the command where stdout is closed.
+    if json is not None:
+        save(json, _meta(recorded, trace, steps, broken, remarks), rows)
+    _show(rows)
     for remark in remarks:
         stdout.print(remark, soft_wrap=True)
     if json is not None:
-        save(json, _meta(recorded, trace, steps, broken, remarks), rows)
         stdout.print(f"results: {json}", soft_wrap=True)
 
 

@@ -64,6 +64,7 @@ def say_cost(cost: Cost, jobs: int, *, at_most: bool = False) -> None:
     Raises:
         UserError: the cost is absurd.
     """
+    cost.check(jobs)
     words = cost.said(jobs)
     if words is not None:
         stderr.print(f"{'at most ' if at_most else ''}{words}", soft_wrap=True)

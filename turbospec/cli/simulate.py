@@ -85,7 +85,7 @@ def simulate(
     chosen = checked_rates(rates or (), read)
     processes = workers(backend, jobs).count
     cost = sweep_cost(read, policies, chosen, seeds)
-    cost.said(processes)
+    cost.check(processes)
     runs = Sweep(read, policies, chosen, seeds).runs()
     about = {
         "command": "simulate",
@@ -112,16 +112,19 @@ def simulate(
             rows.append(row)
             bar.update(task, advance=1, description=f"{row['scenario']} {row['policy']}")
     rows = with_regret(rows)
-    _show(rows)
-    for name, refused in dict.fromkeys((row["scenario"], row["refused"]) for row in rows if row["refused"]):
-        stderr.print(f"{name}: {refused}", soft_wrap=True)
+    # Files come first: printing ends the command where stdout is closed.
     if json is not None:
         save(json, meta, rows, digits=None)
-        stdout.print(f"results: {json}", soft_wrap=True)
     if report is not None:
         from turbospec_bench.reports.simulation import write_report
 
         write_report(report, about, rows)
+    _show(rows)
+    for name, refused in dict.fromkeys((row["scenario"], row["refused"]) for row in rows if row["refused"]):
+        stderr.print(f"{name}: {refused}", soft_wrap=True)
+    if json is not None:
+        stdout.print(f"results: {json}", soft_wrap=True)
+    if report is not None:
         stdout.print(f"report:  {report}", soft_wrap=True)
 
 

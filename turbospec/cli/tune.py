@@ -51,7 +51,7 @@ def tune(
 ) -> None:
     """Search a policy's settings on scenarios, evaluate the best on held-out seeds, and write them as a policy file."""
     from turbospec.files.results_file import save
-    from turbospec_sim.finished import FIGURES_ONLY, RUN_ID
+    from turbospec_sim.finished import FIGURES_ONLY, RUN_ID, scenario_settings
     from turbospec_sim.scenario_file import named_scenarios
     from turbospec_sim.tuning.objective import Trials, check_objective
     from turbospec_sim.tuning.policy_file import write_policy
@@ -69,7 +69,10 @@ def tune(
     chosen = checked_rates(rates or (), read)
     about: dict[str, Any] = {
         "policy": config.model_dump(mode="json"),
-        "scenarios": {name: scenario.model_dump(mode="json", exclude={"description"}) for name, scenario in read},
+        "scenarios": {
+            name: scenario.model_dump(mode="json", exclude={"description"}) | scenario_settings(scenario)
+            for name, scenario in read
+        },
         "names": [name for name, _ in read],
         "rates": chosen,
         "search": [asdict(dimension) for dimension in space],

@@ -27,6 +27,7 @@ from turbospec_bench.ablation.checkpoint import Checkpoint, sources_digest
 from turbospec_bench.ablation.mechanisms import MECHANISMS, NOTHING
 from turbospec_bench.ablation.runs import Row, fixed_lengths, run_case
 from turbospec_bench.ablation.table import GOODPUT, best_fixed, descriptions, effect, markdown, plain_text, table
+from turbospec_sim.arguments import positive
 from turbospec_sim.backends import workers
 
 CHUNK = 4
@@ -106,29 +107,23 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seeds", type=_positive, default=2, help="seeds of each run (default 2)")
+    parser.add_argument("--seeds", type=positive, default=2, help="seeds of each run (default 2)")
     parser.add_argument(
-        "--confirm", type=_positive, default=0, help="further seeds where a mechanism earns or costs 0.5 %% (default 0)"
+        "--confirm", type=positive, default=0, help="further seeds where a mechanism earns or costs 0.5 %% (default 0)"
     )
-    parser.add_argument("--jobs", type=_positive, default=1, help="processes (default 1)")
+    parser.add_argument("--jobs", type=positive, default=1, help="processes (default 1)")
     parser.add_argument("--shorter", type=float, default=1.0, help="factor by which runs are shorter (default 1)")
     parser.add_argument(
         "--only", action="append", metavar="PATTERN", help="cases or groups, such as 'gpu-8b 64 *'; repeat"
     )
     parser.add_argument("--mechanism", action="append", metavar="NAME", help="what is switched off; repeat; all")
-    parser.add_argument("--concurrency", type=_positive, action="append", help="of the synthetic engines; repeat")
+    parser.add_argument("--concurrency", type=positive, action="append", help="of the synthetic engines; repeat")
     parser.add_argument("--profile", choices=PROFILES, action="append", help="of the synthetic engines; repeat")
     parser.add_argument("--trace", type=Path, action="append", default=[], help="decision trace to replay too; repeat")
     parser.add_argument("--fixed", action="store_true", help="compare `adaptive` with all fixed draft lengths too")
     parser.add_argument("--json", type=Path, help="file for the rows; those that it has are not simulated again")
     parser.add_argument("--markdown", type=Path, help="file for the tables")
     return parser.parse_args(arguments)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0 (got {text})")
-    return int(text)
 
 
 def _cases(options: argparse.Namespace) -> list[AnyCase]:

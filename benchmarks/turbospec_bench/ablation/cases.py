@@ -44,7 +44,7 @@ class RecordedCase:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return str(self.path)  # traces of a benchmark share their file names
 
     @property
     def groups(self) -> tuple[str, ...]:

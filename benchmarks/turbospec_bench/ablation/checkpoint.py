@@ -13,6 +13,8 @@ import turbospec_sim
 from turbospec.errors import UserError
 from turbospec.files.reading import read_json
 from turbospec.files.results_file import save
+from turbospec.policy import find_policy
+from turbospec_sim.scenario_file import shipped_scenarios
 
 PARTS = ("policy", "planning", "models", "exploration", "runtime", "controller.py", "interface.py")
 """Of `turbospec`, what simulated rows depend on."""
@@ -24,13 +26,14 @@ Row = dict[str, Any]
 
 
 def sources_digest() -> str:
-    """A digest of the sources that a row depends on: rows of other sources are simulated again."""
+    """A digest of the sources that a row depends on: code, shipped scenarios and the policy's file."""
     product, simulator, bench = (
         Path(str(package.__file__)).parent for package in (turbospec, turbospec_sim, turbospec_bench)
     )
     digest = hashlib.sha256()
     own = [bench / "ablation" / part for part in OWN_PARTS]
-    for place in (*(product / part for part in PARTS), simulator, *own):
+    settings = [*shipped_scenarios().values(), find_policy("adaptive")]
+    for place in (*(product / part for part in PARTS), simulator, *own, *settings):
         for source in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             digest.update(source.name.encode() + source.read_bytes())
     return digest.hexdigest()[:16]
@@ -41,7 +44,10 @@ class Checkpoint:
 
     Args:
         path: JSON file; None to keep them in memory only.
-        meta: settings that all rows depend on. Rows of a file with other settings are not used.
+        meta: settings that all rows depend on.
+
+    Raises:
+        UserError: the file cannot be read, or its rows depend on other settings.
     """
 
     def __init__(self, path: Path | None, meta: dict[str, Any]) -> None:
@@ -82,8 +88,9 @@ class Checkpoint:
             meta = dict(document["meta"])
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path}: not rows of an ablation; name another file") from error
-        if meta == self._meta:
-            self._rows = rows
+        if meta != self._meta:
+            raise UserError(f"{path}: has rows of other sources or of another --shorter; name another file with --json")
+        self._rows = rows
 
 
 def _key(row: Row) -> Key:

@@ -13,6 +13,7 @@ from turbospec_bench.ablation.cases import AnyCase
 from turbospec_bench.ablation.mechanisms import MECHANISMS, NOTHING, Mechanism
 from turbospec_bench.ablation.runs import FIRST_STEPS, FIXED, SETTLED_STEP
 from turbospec_sim.replications import half_width
+from turbospec_sim.tuning.objective import LARGEST_LOG_RATIO
 
 Row = Mapping[str, Any]
 GOODPUT, OUTPUT, TTFT = "token_goodput", "output_throughput", "p99_ttft_ms"
@@ -66,11 +67,19 @@ def effect(rows: Iterable[Row], mechanism: str, figure: str, cases: set[str]) ->
         full = by_key.get((case, NOTHING.name, seed))
         if name != mechanism or case not in cases or full is None:
             continue
-        value, base = row[figure], full[figure]
-        if value and base:
-            logs.setdefault(case, []).append(math.log(value / base))
+        logs.setdefault(case, []).append(_log_ratio(row[figure], full[figure]))
     means = {case: float(np.mean(values)) for case, values in logs.items()}
     return Effect(means, {case: (min(values), max(values)) for case, values in logs.items()})
+
+
+def _log_ratio(value: float | None, base: float | None) -> float:
+    """Clipped, because a run that served nothing counts too: its goodput is 0, and its latency, which it lacks,
+    infinite."""
+    value, base = (math.inf if figure is None or math.isnan(figure) else figure for figure in (value, base))
+    if value == base:
+        return 0.0
+    with np.errstate(divide="ignore"):
+        return float(np.clip(np.log(value) - np.log(base), -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))
 
 
 def changed_share(rows: Iterable[Row], mechanism: str) -> float:
@@ -171,7 +180,7 @@ def _over_best(rows: Sequence[Row], figure: str, part: str | None) -> tuple[str 
     if not fixed or NOTHING.name not in means:
         return None, "–"
     best = max(fixed, key=fixed.__getitem__)
-    return best, f"{means[NOTHING.name] / fixed[best]:.3f}"
+    return best, f"{means[NOTHING.name] / fixed[best]:.3f}" if fixed[best] else "–"
 
 
 def _means(rows: Sequence[Row], figure: str, part: str | None) -> dict[str, float]:

@@ -54,7 +54,8 @@ class Session:
 
         def play(numbers: Sequence[int], check: DisturbanceCheck | None) -> Iterator[list[Run]]:
             draw = partial(self.source.draw, configuration)
-            return play_rounds(contenders, draw, numbers, self.seed, partial(on_run, configuration), check)
+            seeds = (self.seed, configuration.checksum)
+            return play_rounds(contenders, draw, numbers, seeds, partial(on_run, configuration), check)
 
         for _ in play(range(UNCOUNTED_ROUNDS), None):
             pass

@@ -17,7 +17,6 @@ loops, which raises acceptance).
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +80,7 @@ class RequestSource:
     def draw(self, configuration: Configuration, number: int) -> Load:
         """The load of a round, counted from the uncounted one; the same for every policy, different in every round and
         configuration."""
-        rng = np.random.default_rng((self._seed, zlib.crc32(configuration.name.encode()), number))
+        rng = np.random.default_rng((self._seed, configuration.checksum, number))
         shape = Shape.of(configuration)
         requests = self._requests(configuration.workload, shape, rng)
         if configuration.request_rate is None:

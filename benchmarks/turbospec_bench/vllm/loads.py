@@ -11,7 +11,6 @@ number of output tokens.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +84,7 @@ class LoadSource:
 
     def draw(self, configuration: Configuration, number: int) -> VllmLoad:
         """The load of a configuration's round; 0 is the first uncounted round. The same for every variant."""
-        rng = np.random.default_rng((self._seed, zlib.crc32(configuration.name.encode()), number))
+        rng = np.random.default_rng((self._seed, configuration.checksum, number))
         shape = shape_of(configuration)
         workload = configuration.workload
         dataset = _random(shape, int(rng.integers(2**31))) if workload == RANDOM else self._text(workload, shape, rng)

@@ -109,4 +109,5 @@ class VllmSession:
             for variant in variants
         ]
         draw = partial(self.source.draw, configuration)
-        return play_rounds(contenders, draw, numbers, self.seed, partial(on_run, configuration), check)
+        seeds = (self.seed, configuration.checksum)
+        return play_rounds(contenders, draw, numbers, seeds, partial(on_run, configuration), check)

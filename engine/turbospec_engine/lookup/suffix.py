@@ -19,6 +19,8 @@ MAX_DRAFT_PER_MATCH = 1.0
 """Longest draft, as a multiple of the tokens that match."""
 MIN_PROBABILITY = 0.1
 """Estimated probability of a draft token below which the draft ends."""
+MAX_ANSWERS = 1000
+"""Latest answers that are kept, unfinished ones included. A token of an answer takes about 320 bytes."""
 
 
 class SuffixLookup:
@@ -26,15 +28,12 @@ class SuffixLookup:
 
     The score is the sum of the estimated probabilities of the draft tokens, the accepted length that the tree expects.
 
-    Args:
-        max_answers: latest answers that are kept, unfinished ones included. A token of an answer takes about 320 bytes.
-
     Raises:
         UserError: `arctic-inference` is not installed.
     """
 
-    def __init__(self, max_answers: int = 1000) -> None:
-        self._trees = _suffix_decoding_cache()(MAX_TREE_DEPTH, max_answers)
+    def __init__(self) -> None:
+        self._trees = _suffix_decoding_cache()(MAX_TREE_DEPTH, MAX_ANSWERS)
         self._known: dict[int, int] = {}
         """Tokens of each unfinished request that are in the trees."""
 

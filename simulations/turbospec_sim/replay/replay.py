@@ -78,9 +78,10 @@ class _Bounds:
         self.judged += judged
         self.drafted += drafted
         self.emitted += int(outcome.emitted.sum())
-        self.seconds += outcome.step_seconds - self._between
+        seconds = outcome.step_seconds - self._between
+        self.seconds += seconds
         if len(outcome.draft_rows) not in self._passes:
-            self.extrapolated += outcome.step_seconds
+            self.extrapolated += seconds
 
 
 class Replay:

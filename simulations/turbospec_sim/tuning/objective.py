@@ -101,7 +101,5 @@ class Trials:
 
     def _points(self) -> list[tuple[str, Scenario, float | None]]:
         return [
-            (name, scenario, rate)
-            for name, scenario in self.scenarios
-            for rate in ((self.rates or scenario.rates) if scenario.workload.has_rates else (None,))
+            (name, scenario, rate) for name, scenario in self.scenarios for rate in scenario.rates_of_runs(self.rates)
         ]

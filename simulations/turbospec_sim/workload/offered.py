@@ -17,8 +17,9 @@ from turbospec_sim.workload.arrivals import ClosedLoop, TraceArrivals
 from turbospec_sim.workload.config import RequestClass, Workload
 from turbospec_sim.workload.files import csv_rows, json_lines, shown
 
-CLASSES, ARRIVALS, LENGTHS = range(3)
-"""Streams of random numbers: changing one part of a workload does not change the others."""
+CLASSES, ARRIVALS, LENGTHS, STARTUP = range(4)
+"""Streams of random numbers: changing one part of a workload does not change the others. The last is for the dummy
+steps before the first request."""
 
 
 def offered_requests(workload: Workload, rate: float | None, seed: int) -> Records:

@@ -11,7 +11,7 @@ from turbospec import UserError
 from turbospec.observability.trace import DecisionTrace
 from turbospec_bench.ablation import __main__ as command
 from turbospec_bench.ablation.cases import PROFILES, RecordedCase, changing_cases, shipped_cases, synthetic_cases
-from turbospec_bench.ablation.checkpoint import Checkpoint
+from turbospec_bench.ablation.checkpoint import Checkpoint, sources_digest
 from turbospec_bench.ablation.profiles import profile_of
 from turbospec_bench.ablation.runs import fixed_lengths, run_case
 from turbospec_bench.ablation.table import best_fixed, changed_share, effect
@@ -68,13 +68,16 @@ def test_effects_are_confirmed_by_further_seeds(tmp_path: Path, capsys: pytest.C
     assert ("first-token-price", 2) in rows
 
 
-def test_rows_of_other_settings_are_not_used(tmp_path: Path) -> None:
+def test_rows_of_other_settings_are_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     checkpoint = Checkpoint(path, {"sources": "a"})
     checkpoint.add(row("c", "nothing", 0, 1.0))
     checkpoint.save()
     assert ("c", "nothing", 0) in Checkpoint(path, {"sources": "a"})
-    assert ("c", "nothing", 0) not in Checkpoint(path, {"sources": "b"})
+    before = path.read_text()
+    with pytest.raises(UserError, match="has rows of other sources or of another --shorter; name another"):
+        Checkpoint(path, {"sources": "b"})
+    assert path.read_text() == before
     path.write_text("[]")
     with pytest.raises(UserError, match="not rows of an ablation"):
         Checkpoint(path, {"sources": "a"})
@@ -108,6 +111,28 @@ def test_effects_are_paired_by_case_and_seed() -> None:
     assert (found.losing(), found.gaining()) == (["a"], [])
     assert changed_share(rows, "x") == 0.75
     assert math.isnan(effect(rows, "y", "token_goodput", {"a"}).mean)
+
+
+def test_a_run_that_served_nothing_counts_as_the_largest_loss() -> None:
+    nothing_served = row("a", "x", 0, 0.0) | {"p99_ttft_ms": None}
+    rows = [row("a", "nothing", 0, 100.0), nothing_served, row("b", "nothing", 0, 0.0), row("b", "x", 0, 0.0)]
+    assert effect(rows, "x", "token_goodput", {"a", "b"}).cases == {"a": -math.log(100.0), "b": 0.0}
+    assert effect(rows, "x", "p99_ttft_ms", {"a"}).cases == {"a": math.log(100.0)}
+    assert best_fixed([row("a", "nothing", 0, 0.0), row("a", "fixed-0", 0, 0.0)])[1][1:3] == ["0", "–"]
+
+
+def test_an_edited_scenario_is_another_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, scenario = sources_digest(), tmp_path / "drift.yaml"
+    monkeypatch.setattr("turbospec_bench.ablation.checkpoint.shipped_scenarios", lambda: {"drift": scenario})
+    found: set[str] = {before}
+    for text in ("version: 1", "version: 2"):
+        scenario.write_text(text)
+        found.add(sources_digest())
+    assert len(found) == 3
+
+
+def test_traces_of_the_same_name_are_different_cases() -> None:
+    assert RecordedCase(Path("a/round-1.jsonl")).name != RecordedCase(Path("b/round-1.jsonl")).name
 
 
 def test_the_best_fixed_length_is_chosen_for_each_phase() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.turbospec.command import assert_one_line, run_command
+from tests.turbospec.command import assert_one_line, close_stdout, run_command
 from tests.turbospec_sim.replay.traces import written
 from tests.turbospec_sim.scenarios import closed
 from turbospec.cli.compilation import MESSAGE
@@ -53,6 +53,12 @@ def test_bounds_are_shown_and_written(
     assert meta["broken_lines"] == 0
     assert 0.0 <= meta["step_time_median_error"] < 0.02
     assert meta["drafter"]["max_draft"] == 5
+
+
+def test_a_closed_stdout_loses_no_results(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    close_stdout(monkeypatch)
+    assert run([str(trace), "--policy", "off", "--json", str(tmp_path / "r.json")], monkeypatch) == 1
+    assert json.loads((tmp_path / "r.json").read_text())["rows"]
 
 
 def test_a_trace_without_drafts_tells_nothing_of_their_cost(

@@ -138,6 +138,13 @@ def test_what_passes_between_steps_counts(tmp_path: Path) -> None:
         assert again[figure] == pytest.approx(replay.recorded[figure], rel=0.01)
 
 
+def test_pauses_count_in_no_share_of_step_times(tmp_path: Path) -> None:
+    steps = written(tmp_path / "trace.jsonl", closed(4), "off")
+    later = [replace(step, now=step.now + 5e-3 * place) for place, step in enumerate(steps)]
+    extrapolated, _ = Replay(later, concurrency=4).rows("static-3", policy("static-3"))
+    assert 0.8 < extrapolated["extrapolated_time_share"] <= 1.0
+
+
 def test_a_parallel_drafters_rows_are_not_charged_by_the_token(tmp_path: Path) -> None:
     drafter_of_batches = {"max_draft": 5, "kind": "parallel", "batch": False}
     made = closed(4, server__emit="before_draft", drafter=drafter_of_batches, latency__draft_row_seconds=2e-3)
