@@ -12,8 +12,7 @@ DEFAULT_DTYPE = "bfloat16"
 Drafter = Annotated[
     str,
     typer.Option(
-        help="Checkpoint folder of a draft model or of an EAGLE-3, P-EAGLE or DFlash head; "
-        'or "ngram" or "suffix".'
+        help='Checkpoint folder of a draft model or of an EAGLE-3, P-EAGLE or DFlash head; or "ngram" or "suffix".'
     ),
 ]
 DEFAULT_DRAFTER = "models/drafter"
