@@ -57,7 +57,7 @@ format: $(READY) ## Mend style in place
 docs: $(DOCS_READY) ## Build the documentation site into site/; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
-bench: $(READY) ## Every policy in all 21 configurations (an hour and a half)
+bench: $(READY) ## The default policies in all 21 configurations (60 to 90 minutes)
 	$(BIN)/turbospec bench $(ARGS)
 
 profile: $(READY) ## Measure this machine's step times and fit the latency model

@@ -14,7 +14,7 @@ Models = Annotated[Path, typer.Option(help="Folder of the target and its drafter
 Workloads = Annotated[Path, typer.Option(help="Folder of code.jsonl, prose.jsonl and the other workload files.")]
 Json = Annotated[
     Path | None,
-    typer.Option(help="Results file, written after every configuration; under runs/ when absent."),
+    typer.Option(help="Results file, written after every round; under runs/ when absent."),
 ]
 Report = Annotated[Path | None, typer.Option(help="HTML report; beside the results when absent.")]
 Pictures = Annotated[Path | None, typer.Option(help="Folder for the report's pictures as SVG files.")]

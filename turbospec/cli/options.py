@@ -10,7 +10,10 @@ Dtype = Annotated[str, typer.Option(help="Type of the weights: bfloat16, float16
 DEFAULT_DTYPE = "bfloat16"
 
 Drafter = Annotated[
-    str, typer.Option(help='Checkpoint folder of a draft model, an EAGLE-3 or a P-EAGLE head, or "ngram" or "suffix".')
+    str,
+    typer.Option(
+        help='Checkpoint folder of a draft model or of an EAGLE-3, P-EAGLE or DFlash head; or "ngram" or "suffix".'
+    ),
 ]
 DEFAULT_DRAFTER = "models/drafter"
 
