@@ -71,6 +71,7 @@ class Server:
         limits = EngineLimits(
             max_draft=MAX_DRAFT,
             max_model_len=8192,
+            reserved_length=0,
             max_batched_tokens=8192,
             parallel_drafter=False,
             kept_tokens=8192,
@@ -157,16 +158,17 @@ def measure(requests: int, acceptance: str, *, ahead: bool, steps: int = 500) ->
 
 
 def main() -> None:
-    """Print a line for each kind of scheduler and each drafter."""
-    print("requests  scheduler  drafter  steps that draft  between steps, ms (P90)  beside a step, ms (P90)")
+    """Print a line for each way to plan and each drafter: ahead, as under vLLM's sync scheduler, or when the step is
+    scheduled, as under the async one."""
+    print("requests  planned        drafter  steps that draft  between steps, ms (P90)  beside a step, ms (P90)")
     for requests in (8, 64, 256, 1024):
         for ahead in (True, False):
             for acceptance in ACCEPTANCE:
                 seconds, drafting = measure(requests, acceptance, ahead=ahead)
                 (between, beside), (between_p90, beside_p90) = np.percentile(seconds * 1e3, [50, 90], axis=0)
-                kind = "sync" if ahead else "async"
+                kind = "ahead" if ahead else "when scheduled"
                 print(
-                    f"{requests:8}  {kind:9}  {acceptance:7}  {drafting:16.2f}"
+                    f"{requests:8}  {kind:14} {acceptance:7}  {drafting:16.2f}"
                     f"  {between:8.3f} ({between_p90:.3f})         {beside:8.3f} ({beside_p90:.3f})"
                 )
 

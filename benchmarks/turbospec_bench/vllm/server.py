@@ -28,8 +28,8 @@ POLL_SECONDS = 0.05
 MAX_METRICS_BYTES = 64 * 2**20
 DEFAULTS = {"HF_HUB_OFFLINE": "1"}
 """The models are on disk; the user's environment overrides this."""
-TURBOSPEC_VARIABLES = ("TURBOSPEC_POLICY", "TURBOSPEC_LOOKUP")
-"""A server has them from its launch alone."""
+TURBOSPEC_VARIABLES = "TURBOSPEC_"
+"""What their names begin with. A server has them from its launch alone."""
 
 
 class Server:
@@ -115,7 +115,7 @@ def last_line(log: Path) -> str:
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """Our environment, but with TurboSpec only in the servers that ask for it."""
-    ours = {name: value for name, value in os.environ.items() if name not in TURBOSPEC_VARIABLES}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(TURBOSPEC_VARIABLES)}
     return DEFAULTS | ours | dict(own)
 
 

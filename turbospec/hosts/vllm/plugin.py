@@ -27,8 +27,6 @@ from pathlib import Path
 
 log = logging.getLogger("turbospec")
 
-SYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.schedulers.TurboSpecScheduler"
-ASYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.schedulers.TurboSpecAsyncScheduler"
 SCHEDULE = "num_speculative_tokens_per_batch_size"
 MARK = "_turbospec_registered"
 
@@ -70,7 +68,8 @@ def _with_schedule(create):
         config = create(args, *positional, **named)
         if config is None or config.num_speculative_tokens_per_batch_size is not None:
             return config
-        if _settings(args) is not None and _reason(args, config) is None:
+        settings = _settings(args)
+        if settings is not None and _reason(args, config, lookup=settings.lookup is not None) is None:
             config.num_speculative_tokens_per_batch_size = graph_schedule(config.num_speculative_tokens)
         return config
 
@@ -110,6 +109,8 @@ def _with_scheduler(create):
             if speculation is not None and not given:
                 speculation.num_speculative_tokens_per_batch_size = None
             return config
+        from turbospec.hosts.vllm.shared.support import ASYNC_SCHEDULER, SYNC_SCHEDULER
+
         scheduler.scheduler_cls = ASYNC_SCHEDULER if scheduler.async_scheduling else SYNC_SCHEDULER
         _share_metrics(config.parallel_config.data_parallel_size)
         log.info("TurboSpec chooses draft lengths by policy %s", settings.policy)

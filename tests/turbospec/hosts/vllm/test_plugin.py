@@ -16,6 +16,7 @@ from prometheus_client import REGISTRY
 
 from turbospec.errors import UserError
 from turbospec.hosts.vllm import plugin
+from turbospec.hosts.vllm.shared import support
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileReader
 
 SERVER, SCRIPT = "a server", "a script"
@@ -85,7 +86,7 @@ def test_a_policy_sets_scheduler_and_table_and_a_private_folder(
 ) -> None:
     monkeypatch.setenv("TURBOSPEC_POLICY", "off")
     config = start(vllm)
-    assert config.scheduler_config.scheduler_cls == plugin.SYNC_SCHEDULER
+    assert config.scheduler_config.scheduler_cls == support.SYNC_SCHEDULER
     assert config.speculative_config.num_speculative_tokens_per_batch_size
     folder = Path(os.environ[METRICS_FILE_VARIABLE]).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -135,7 +136,7 @@ def test_a_look_up_beside_a_look_up_is_one_warning(
 ) -> None:
     monkeypatch.setenv("TURBOSPEC_POLICY", "off")
     monkeypatch.setenv("TURBOSPEC_LOOKUP", "ngram")
-    assert start(vllm).scheduler_config.scheduler_cls == plugin.SYNC_SCHEDULER
+    assert start(vllm).scheduler_config.scheduler_cls == support.SYNC_SCHEDULER
     args = vllm["vllm.engine.arg_utils"].EngineArgs()
     own = args.create_speculative_config
     monkeypatch.setattr(args, "create_speculative_config", lambda: SimpleNamespace(**vars(own()) | {"method": "ngram"}))
@@ -184,6 +185,6 @@ def test_a_server_without_temporary_files_has_no_metrics_and_starts(
     monkeypatch.setattr(plugin.tempfile, "mkdtemp", full)
     with caplog.at_level(logging.WARNING, "turbospec"):
         config = start(vllm)
-    assert config.scheduler_config.scheduler_cls == plugin.SYNC_SCHEDULER
+    assert config.scheduler_config.scheduler_cls == support.SYNC_SCHEDULER
     assert len(caplog.records) == 1
     assert "No usable temporary directory" in caplog.text

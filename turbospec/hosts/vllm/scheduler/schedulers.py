@@ -36,7 +36,13 @@ from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule, largest_ba
 from turbospec.hosts.vllm.shared.lookup_drafts import LOOKUP_DRAFTS_ATTRIBUTE, LookupDraft
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileWriter, file_of_engine
 from turbospec.hosts.vllm.shared.settings import Settings, read_settings
-from turbospec.hosts.vllm.shared.support import LOOK_UP_METHODS, drafts_in_one_pass, drafts_late, kept_tokens
+from turbospec.hosts.vllm.shared.support import (
+    HEAD_METHODS,
+    LOOK_UP_METHODS,
+    drafts_in_one_pass,
+    drafts_late,
+    kept_tokens,
+)
 from turbospec.observability.metrics import HostSeconds, StepMetrics
 from turbospec.observability.trace import DecisionTrace
 
@@ -101,13 +107,16 @@ class _Adaptive(Scheduler):
             return None
         # Suffix decoding has no draft model, and no configuration of one.
         drafter = speculation.draft_model_config or vllm_config.model_config
+        # DFlash also needs room for the token that its block begins with.
+        drafter_slots = self.num_spec_tokens + (speculation.method == "dflash")
         limits = EngineLimits(
             max_draft=self.num_spec_tokens,
             max_model_len=min(self.max_model_len, drafter.max_model_len),
+            reserved_length=0 if vllm_config.use_v2_model_runner else drafter_slots,
             max_batched_tokens=self.max_num_scheduled_tokens,
             parallel_drafter=drafts_in_one_pass(speculation),
             look_up=speculation.method in LOOK_UP_METHODS,
-            heads=speculation.method == "medusa",
+            heads=speculation.method in HEAD_METHODS,
             kept_tokens=kept_tokens(vllm_config),
             drafter_slots=max(speculation.max_num_new_slots_for_drafting, 1),
             prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),
@@ -157,7 +166,8 @@ class _Adaptive(Scheduler):
 
     def _update_after_schedule(self, scheduler_output) -> None:
         self.drafts_are_due, self._lengths, self._lookup_lengths = True, {}, {}
-        self._send_looked_up(scheduler_output)
+        with self._measured():
+            self._send_looked_up(scheduler_output)
         if self._loop is not None:
             with self._measured():
                 restarted = _restarted(self._loop, scheduler_output)
@@ -319,14 +329,16 @@ class _Adaptive(Scheduler):
         first = next((request for request in self.waiting if request not in deferred), None) if ready else None
         # A preempted request is first in the queue and has its first token; the others' waiting time is not known then.
         arrived = now if first is None or first.num_preemptions else first.arrival_time
-        slots = max(getattr(self, "max_num_active_reqs", self.max_num_running_reqs) - len(self.running), 0)
-        return Queue(requests, max(now - arrived, 0.0), min(ready, slots))
+        # A session that waits for its next input keeps its slot.
+        slots = getattr(self, "max_num_active_reqs", self.max_num_running_reqs) - len(self.running)
+        slots -= getattr(self, "num_waiting_for_streaming_input", 0)
+        return Queue(requests, max(now - arrived, 0.0), min(ready, max(slots, 0)))
 
     def _fail(self) -> None:
         if self._loop is None:
             return
         self._faults, self._healthy_steps = self._faults + 1, 0
-        self._stats.guard_trips += 1
+        self._stats.host_faults += 1
         if self._faults == 1:
             log.exception("TurboSpec failed in a step; the step runs with vLLM's own draft length")
         if self._faults < MAX_FAULTS:

@@ -21,6 +21,9 @@ class EngineLimits:
     max_draft: int
     max_model_len: int
     """Of the target or the drafter, whichever is shorter."""
+    reserved_length: int
+    """Tokens that each request must be away from `max_model_len`, or vLLM drafts for none; 0 for no such rule, as in
+    model runner V2."""
     max_batched_tokens: int
     parallel_drafter: bool
     look_up: bool = False
@@ -141,9 +144,10 @@ class Views:
     def drafts_fit(self, batch: ScheduledBatch) -> bool:
         """Whether vLLM drafts in this batch.
 
-        Where one request has no room for the longest draft, vLLM drafts zeros for the whole batch.
+        Where one request has no room for the longest draft, model runner V1 drafts zeros for the whole batch.
         """
-        return int(batch.computed.max(initial=0)) + self._limits.max_draft <= self._limits.max_model_len
+        limits = self._limits
+        return int(batch.computed.max(initial=0)) + limits.reserved_length <= limits.max_model_len
 
     def draft_limits(self, batch: ScheduledBatch, left: IntArray) -> IntArray:
         """(n,) longest draft of each request.

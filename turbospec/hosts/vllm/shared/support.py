@@ -11,6 +11,8 @@ from turbospec.interface import MAX_DRAFT_LENGTH
 
 ADDITIONAL_CONFIG_KEY = "turbospec"
 POLICY_VARIABLE = "TURBOSPEC_POLICY"
+SYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.schedulers.TurboSpecScheduler"
+ASYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.schedulers.TurboSpecAsyncScheduler"
 
 OLDEST_VERSION = (0, 29)
 NEWEST_VERSION = (0, 32)
@@ -18,9 +20,11 @@ OLDEST_V2_VERSION = (0, 32)
 """The first version whose model runner V2 takes a step's draft length from the scheduler."""
 
 SEQUENTIAL_METHODS = ("draft_model", "eagle", "eagle3", "mtp")
-LOOK_UP_METHODS = ("ngram", "ngram_gpu", "suffix", "custom_class")
-BLOCK_METHODS = ("medusa", "dflash", "dspark")
+LOOK_UP_METHODS = ("ngram", "ngram_gpu", "suffix")
+BLOCK_METHODS = ("medusa", "dflash", "dspark", "custom_class")
 """One pass of these drafts all positions."""
+HEAD_METHODS = ("medusa", "custom_class")
+"""Drafters without a KV cache that TurboSpec knows of: they are called in steps that draft alone."""
 BESIDE_LOOKUP = (*SEQUENTIAL_METHODS, "dflash", "dspark")
 """Drafters that a look-up can be offered beside."""
 LOOKUP_VERSION = (0, 32)
@@ -79,11 +83,11 @@ def may_be_scheduled_by_us(vllm_config: Any) -> bool:
     Args:
         vllm_config: vLLM's.
     """
-    return (
-        vllm_config.speculative_config is not None
-        and vllm_config.scheduler_config.scheduler_cls is not None
-        and is_asked_for(vllm_config.additional_config)
-    )
+    scheduler = vllm_config.scheduler_config.scheduler_cls
+    if vllm_config.speculative_config is None or scheduler is None:
+        return False
+    # The environment does not reach every worker, as with Ray; the scheduler's name does.
+    return scheduler in (SYNC_SCHEDULER, ASYNC_SCHEDULER) or is_asked_for(vllm_config.additional_config)
 
 
 def drafts_in_one_pass(speculation: Any) -> bool:
@@ -102,7 +106,11 @@ def kept_tokens(vllm_config: Any) -> int:
         vllm_config: vLLM's, whose speculation is supported.
     """
     speculation, model = vllm_config.speculative_config, vllm_config.model_config
-    if model.is_multimodal_model or vllm_config.parallel_config.decode_context_parallel_size > 1:
+    if model.is_multimodal_model or _has_window(speculation.draft_model_config):
+        return 0
+    # With context parallelism a worker has a part of each request's tokens.
+    parallel = vllm_config.parallel_config
+    if parallel.decode_context_parallel_size > 1 or getattr(parallel, "prefill_context_parallel_size", 1) > 1:
         return 0
     # A KV connector transfers the drafter's KV cache with the target's; without padding the drafter's input has no rows
     # for rejected tokens.
@@ -111,6 +119,23 @@ def kept_tokens(vllm_config: Any) -> int:
     if speculation.method == "mtp" and not _is_like_eagle(speculation, vllm_config.use_v2_model_runner):
         return 0
     return KEPT_TOKENS.get(speculation.method, 0)
+
+
+def _has_window(drafter: Any) -> bool:
+    """Whether a drafter attends to its latest tokens only, in some layer.
+
+    vLLM frees the KV blocks of the others, and gives them to other requests. A pass that catches up would write there.
+
+    Args:
+        drafter: vLLM's `ModelConfig`; None for a drafter without a model.
+    """
+    if drafter is None:
+        return False
+    config = drafter.hf_text_config
+    if (kinds := getattr(config, "layer_types", None)) is not None:
+        return any("sliding" in kind or "chunked" in kind for kind in kinds)
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    return window is not None or getattr(config, "attention_chunk_size", None) is not None
 
 
 def _is_like_eagle(speculation: Any, model_runner_v2: bool) -> bool:

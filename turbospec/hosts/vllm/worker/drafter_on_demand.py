@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag, orders_of
+from turbospec.hosts.vllm.worker.host_to_device import to_device
 from turbospec.hosts.vllm.worker.kept_inputs import KeptInputs
 
 log = logging.getLogger("turbospec")
@@ -196,11 +197,11 @@ class DrafterOnDemand:
         device = tokens.device
         all_positions = merged.positions(positions)
         starts_cpu = torch.from_numpy(merged.starts)
-        rows = torch.from_numpy(np.repeat(np.arange(len(merged.added)), merged.lengths)).to(device)
+        rows = to_device(np.repeat(np.arange(len(merged.added)), merged.lengths), device)
         block_size = self._drafter.block_size
         blocks = metadata.block_table_tensor[rows, (all_positions // block_size).long()].long()
         changed = {
-            "query_start_loc": starts_cpu.to(device, non_blocking=True),
+            "query_start_loc": to_device(starts_cpu, device),
             "query_start_loc_cpu": starts_cpu,
             "num_actual_tokens": len(all_positions),
             "max_query_len": int(merged.lengths.max()),
@@ -208,6 +209,6 @@ class DrafterOnDemand:
         }
         changed |= {name: None for name in DERIVED if hasattr(metadata, name)}
         if to_sample is not None:
-            to_sample = to_sample + torch.from_numpy(np.cumsum(merged.added)).to(device, to_sample.dtype)
+            to_sample = to_sample + to_device(np.cumsum(merged.added), device).to(to_sample.dtype)
         states = hidden if merged.hidden is None else merged.hidden
         return merged.tokens, all_positions, states, to_sample, dataclasses.replace(metadata, **changed)

@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 import torch
 
+from turbospec.hosts.vllm.shared.support import HEAD_METHODS
+
 
 def install(model_runner) -> None:
     """Let a worker's drafter be asked for any draft length up to its own; does nothing where vLLM allows it."""
     speculation, drafter = model_runner.speculative_config, model_runner.drafter
-    if speculation.method in ("medusa", "custom_class"):
+    if speculation.method in HEAD_METHODS:
         _skip_call(model_runner)
     if speculation.method == "suffix":
         drafter.propose = _SuffixDrafts(drafter).propose

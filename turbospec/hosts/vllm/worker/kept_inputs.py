@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
+from turbospec.hosts.vllm.worker.host_to_device import to_device
 
 log = logging.getLogger("turbospec")
 
@@ -48,8 +49,6 @@ class KeptStep:
 class FirstPass(NamedTuple):
     """The rows of a drafter's first pass, each request's kept tokens before its own. n requests, t rows."""
 
-    source: torch.Tensor
-    """(t,) rows of the step's own input followed by the kept one."""
     anchors: torch.Tensor
     """(t,) the step's own row that a row's position is counted from."""
     offsets: torch.Tensor
@@ -115,7 +114,7 @@ class KeptInputs:
         if not orders.skip:
             missing = np.array([name in orders.keep for name in kept])
             rows = np.flatnonzero(np.repeat(missing, list(kept.values())))
-            places = torch.from_numpy(rows).to(tokens.device)
+            places = to_device(rows, tokens.device)
             kept = {name: number for name, number in kept.items() if name in orders.keep}
         with self.degrade_on_error():
             states = torch.cat([each[places] for each in hidden], dim=-1) if self._with_hidden else None
@@ -162,14 +161,14 @@ class KeptInputs:
         own = np.concatenate([np.arange(-added[row], lengths[row]) for row in range(len(added))])
         anchors = np.repeat(starts[:-1], lengths + added) + np.maximum(own, 0)
         device = tokens.device
-        source = torch.from_numpy(np.concatenate(pieces)).to(device, non_blocking=True)
+        # Rows of the step's own input followed by the kept one.
+        source = to_device(np.concatenate(pieces), device)
         states = None
         if hidden is not None:
             states = torch.cat([hidden[:total], *(kept.hidden for kept in sources if kept.hidden is not None)])[source]
         return FirstPass(
-            source=source,
-            anchors=torch.from_numpy(anchors.astype(np.int64)).to(device, non_blocking=True),
-            offsets=torch.from_numpy(np.minimum(own, 0)).to(device, non_blocking=True),
+            anchors=to_device(anchors.astype(np.int64), device),
+            offsets=to_device(np.minimum(own, 0), device),
             starts=np.concatenate([[0], np.cumsum(lengths + added)]).astype(np.int32),
             added=added,
             tokens=torch.cat([tokens[:total], *(kept.tokens for kept in sources)])[source],

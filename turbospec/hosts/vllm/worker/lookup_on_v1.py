@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from turbospec.hosts.vllm.shared.lookup_drafts import LookupDraft, lookup_drafts_of
+from turbospec.hosts.vllm.worker.host_to_device import to_device
 from turbospec.hosts.vllm.worker.placed_drafts import placed
 
 
@@ -54,7 +55,7 @@ class LookupOnV1:
         wide = torch.zeros(size, width, dtype=torch.int64, device=runner.device)
         if isinstance(made, torch.Tensor):
             wide[:, : made.shape[1]] = made
-        places = torch.tensor(list(drafts), dtype=torch.int64).to(runner.device, non_blocking=True)
+        places = to_device(np.array(list(drafts), np.int64), runner.device)
         counts = runner.valid_sampled_token_count_gpu
         emitted = torch.ones_like(places) if counts is None else counts[places].long()
         wide[places] = placed(list(drafts.values()), emitted, width)
@@ -73,7 +74,7 @@ class LookupOnV1:
         own = self._draft_probs(dataclasses.replace(metadata, num_draft_tokens=others.tolist()))
         if own is None:
             return None
-        masses = torch.nn.functional.one_hot(metadata.draft_token_ids.long(), own.shape[1]).to(own.dtype)
-        kept = torch.from_numpy(np.repeat(~looked_up, lengths)).to(own.device, non_blocking=True)
-        masses[kept] = own
-        return masses
+        tokens = metadata.draft_token_ids.long()
+        masses = own.new_zeros(len(tokens), own.shape[1]).scatter_(1, tokens[:, None], 1.0)
+        kept = np.flatnonzero(np.repeat(~looked_up, lengths))
+        return masses.index_copy_(0, to_device(kept, own.device), own)

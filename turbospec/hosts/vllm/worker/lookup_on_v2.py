@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 
 from turbospec.hosts.vllm.shared.lookup_drafts import LookupDraft, lookup_drafts_of
+from turbospec.hosts.vllm.worker.host_to_device import to_device
 from turbospec.hosts.vllm.worker.placed_drafts import placed
 
 
@@ -39,9 +41,8 @@ def put(drafts: Mapping[str, LookupDraft], states, speculator) -> None:
             are point masses.
     """
     kept = states.draft_tokens
-    rows = torch.tensor([states.req_id_to_index[name] for name in drafts], dtype=torch.int64)
-    known = torch.tensor([draft.known for draft in drafts.values()], dtype=torch.int64)
-    rows, known = (each.to(kept.device, non_blocking=True) for each in (rows, known))
+    rows = to_device(np.array([states.req_id_to_index[name] for name in drafts], np.int64), kept.device)
+    known = to_device(np.array([draft.known for draft in drafts.values()], np.int64), kept.device)
     tokens = placed(list(drafts.values()), states.total_len.gpu[rows].long() - known, kept.shape[1])
     kept[rows] = tokens.to(kept.dtype)
     if (draft_logits := speculator.draft_logits) is not None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from turbospec.hosts.vllm.shared.lookup_drafts import LookupDraft
+from turbospec.hosts.vllm.worker.host_to_device import to_device
 
 
 def placed(drafts: Sequence[LookupDraft], emitted: torch.Tensor, width: int) -> torch.Tensor:
@@ -22,7 +24,7 @@ def placed(drafts: Sequence[LookupDraft], emitted: torch.Tensor, width: int) -> 
         width: columns.
     """
     longest = max(len(draft.tokens) for draft in drafts)
-    tokens = torch.tensor([draft.tokens + draft.tokens[-1:] * (longest - len(draft.tokens)) for draft in drafts])
-    tokens = tokens.to(emitted.device, non_blocking=True)
+    rows = [draft.tokens + draft.tokens[-1:] * (longest - len(draft.tokens)) for draft in drafts]
+    tokens = to_device(np.array(rows, np.int64), emitted.device)
     places = emitted[:, None] + torch.arange(width, device=emitted.device)
     return tokens.gather(1, places.clamp(0, longest - 1))

@@ -22,6 +22,7 @@ from vllm.v1.worker.gpu.attn_utils import build_slot_mappings_by_layer
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
 
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag, orders_of
+from turbospec.hosts.vllm.worker.host_to_device import to_device
 from turbospec.hosts.vllm.worker.kept_inputs import KeptInputs
 
 log = logging.getLogger("turbospec")
@@ -155,7 +156,7 @@ class SpeculatorOnDemand:
             own if self._takes_hidden else None,
         )
         total, positions = len(merged.tokens), merged.positions(batch.positions)
-        starts = torch.from_numpy(merged.starts).to(positions.device, non_blocking=True)
+        starts = to_device(merged.starts, positions.device)
         batch = dataclasses.replace(
             batch,
             num_scheduled_tokens=merged.lengths.astype(batch.num_scheduled_tokens.dtype),
@@ -181,6 +182,9 @@ class SpeculatorOnDemand:
     def _metadata(self, batch) -> tuple:
         """Attention metadata and slot mappings, by layer, of a first pass over this input batch."""
         speculator, size, total, starts = self._speculator, batch.num_reqs, batch.num_tokens, batch.query_start_loc
+        # The speculator sets it only after this, for its own metadata.
+        longest = int(batch.seq_lens_cpu_upper_bound[:size].max())
+        speculator.draft_max_seq_len = min(longest, speculator.max_model_len)
         buffers = speculator.input_buffers
         buffers.query_start_loc[: size + 1].copy_(starts)
         buffers.query_start_loc[size + 1 :].fill_(total)

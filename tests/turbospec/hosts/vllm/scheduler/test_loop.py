@@ -20,7 +20,9 @@ from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 from turbospec.interface import IntArray, Phase, Source, StepOutcome, StepPlan, StepView
 
-LIMITS = EngineLimits(max_draft=5, max_model_len=100, max_batched_tokens=64, parallel_drafter=False)
+LIMITS = EngineLimits(
+    max_draft=5, max_model_len=100, reserved_length=5, max_batched_tokens=64, parallel_drafter=False
+)
 ON_DEMAND = replace(LIMITS, kept_tokens=8)
 
 
@@ -461,7 +463,7 @@ def test_nobody_is_padded_where_one_cannot_catch_up() -> None:
 def test_a_padded_plan_ahead_is_cut_where_a_request_has_come_near_the_models_length() -> None:
     controller = Recorder(lengths=[2, 3, 3])
     engine, a = (
-        FakeEngine(controller, replace(GRAPHS, max_draft=3, max_model_len=19)),
+        FakeEngine(controller, replace(GRAPHS, max_draft=3, reserved_length=3, max_model_len=19)),
         Request("a", num_prompt_tokens=9),
     )
     assert engine.step([a], ahead=True).tolist() == [2]

@@ -69,13 +69,21 @@ def a_worker(**change: Any) -> SimpleNamespace:
         "async_scheduling": False,
         "kv_transfer_config": None,
         "disable_padded_drafter_batch": False,
+        "drafter": {},
+        "context_parallel": "decode",
+        "context_parallel_size": 1,
     } | change
+    parallel = {f"{own['context_parallel']}_context_parallel_size": own["context_parallel_size"]}
     return SimpleNamespace(
         speculative_config=own["method"]
-        and SimpleNamespace(method=own["method"], disable_padded_drafter_batch=own["disable_padded_drafter_batch"]),
+        and SimpleNamespace(
+            method=own["method"],
+            disable_padded_drafter_batch=own["disable_padded_drafter_batch"],
+            draft_model_config=SimpleNamespace(hf_text_config=SimpleNamespace(**own["drafter"])),
+        ),
         scheduler_config=SimpleNamespace(scheduler_cls=own["scheduler_cls"], async_scheduling=own["async_scheduling"]),
         model_config=SimpleNamespace(is_multimodal_model=own["is_multimodal_model"]),
-        parallel_config=SimpleNamespace(decode_context_parallel_size=1),
+        parallel_config=SimpleNamespace(**{"decode_context_parallel_size": 1} | parallel),
         additional_config=own["additional_config"],
         use_v2_model_runner=own["use_v2_model_runner"],
         kv_transfer_config=own["kv_transfer_config"],
@@ -87,8 +95,8 @@ def a_worker(**change: Any) -> SimpleNamespace:
     [
         {"method": None},
         {"scheduler_cls": None},
-        {"additional_config": {}},
-        {"additional_config": object()},
+        {"scheduler_cls": "another.Scheduler", "additional_config": {}},
+        {"scheduler_cls": "another.Scheduler", "additional_config": object()},
     ],
 )
 def test_workers_are_left_alone_unless_a_scheduler_gives_orders(
@@ -99,9 +107,14 @@ def test_workers_are_left_alone_unless_a_scheduler_gives_orders(
     assert not may_be_scheduled_by_us(a_worker(**change))
 
 
-def test_a_worker_hears_of_a_policy_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURBOSPEC_POLICY", "adaptive")
+def test_a_worker_knows_our_scheduler_where_the_environment_does_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TURBOSPEC_POLICY", raising=False)
     assert may_be_scheduled_by_us(a_worker(additional_config={}))
+
+
+def test_a_worker_of_another_scheduler_hears_of_a_policy_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "adaptive")
+    assert may_be_scheduled_by_us(a_worker(scheduler_cls="another.Scheduler", additional_config={}))
 
 
 @pytest.mark.parametrize(
@@ -111,10 +124,18 @@ def test_a_worker_hears_of_a_policy_from_the_environment_too(monkeypatch: pytest
         {"is_multimodal_model": True},
         {"kv_transfer_config": object()},
         {"disable_padded_drafter_batch": True},
+        {"context_parallel_size": 2},
+        {"context_parallel": "prefill", "context_parallel_size": 2},
+        {"drafter": {"sliding_window": 512}},
+        {"drafter": {"attention_chunk_size": 8192}},
+        {"drafter": {"layer_types": ["full_attention", "sliding_attention"]}},
+        {"drafter": {"layer_types": ["chunked_attention"], "sliding_window": None}},
     ],
 )
 def test_some_drafters_run_in_every_step(change: dict[str, Any]) -> None:
     assert kept_tokens(a_worker()) > 0
+    assert kept_tokens(a_worker(drafter={"layer_types": ["full_attention"], "sliding_window": 512})) > 0
+    assert kept_tokens(a_worker(drafter={"use_sliding_window": False, "sliding_window": 512})) > 0
     assert kept_tokens(a_worker(**change)) == 0
 
 
