@@ -108,12 +108,11 @@ def confidence_covariate(confidence: float) -> float:
 
 
 @inlined
-def request_terms(terms: Terms, class_id: int, row: int, between_variance: float) -> tuple[float, float, float]:
-    """Of the sum of the terms that all tokens of a request share: its mean, the variance that the request shares with
-    others, and that of its own term."""
+def request_terms(terms: Terms, class_id: int, row: int, between_variance: float) -> tuple[float, float]:
+    """Mean and variance of the sum of the terms that all tokens of a request share."""
     class_mean, class_variance = posterior(terms.classes, class_id % MAX_CLASSES, PRIOR_VARIANCE)
     request_mean, request_variance = posterior(terms.requests, row, between_variance)
-    return terms.level[0] + class_mean + request_mean, terms.level[1] + class_variance, request_variance
+    return terms.level[0] + class_mean + request_mean, terms.level[1] + class_variance + request_variance
 
 
 @compiled
@@ -135,7 +134,9 @@ def fill_survival(
         class_ids: (n,) service classes.
         buckets: (n,) of the scores; empty for a source without scores.
         limits: (n,) draft limits.
-        deviations: standard deviations of the mean over the requests; the variance of their own terms is divided by n.
+        deviations: standard deviations of the mean over the requests. The level's variance counts in full, that of
+            classes and requests is divided by n: of level and class the sum alone is observed, so that their errors
+            cancel where most requests are of one class.
         first: (n,) a[i,1].
         survival: (n, K) S[i,j], K at least 1; 0 past a limit, and after the first value below 1 / `LEVELS`.
     """
@@ -148,8 +149,8 @@ def fill_survival(
     position_odds = np.empty((SCORE_BUCKETS if len(buckets) else 1, LEVELS + 1, depth))
     position_odds[:, :, 0] = 0.0  # not known yet
     for i in range(n):
-        mean, common, own = request_terms(terms, int(class_ids[i]), int(rows[i]), between_variance)
-        kappa = int(LEVELS / np.sqrt(1.0 + np.pi / 8.0 * (common + own + of_covariate)) + 0.5)
+        mean, variance = request_terms(terms, int(class_ids[i]), int(rows[i]), between_variance)
+        kappa = int(LEVELS / np.sqrt(1.0 + np.pi / 8.0 * (variance + of_covariate)) + 0.5)
         bucket = buckets[i] if len(buckets) else 0
         odds_at = position_odds[bucket, kappa]
         if odds_at[0] == 0.0:
@@ -158,7 +159,7 @@ def fill_survival(
                 odds_at[j] = np.exp(-kappa / LEVELS * (terms.prior[feature] + terms.offsets[0, feature]))
         raised = 0.0
         if deviations > 0.0:
-            raised = deviations * np.sqrt(common + own / n)
+            raised = deviations * np.sqrt(terms.level[1] + (variance - terms.level[1]) / n)
         rest_odds, inverse, j = np.exp(-kappa / LEVELS * mean - raised), 1.0, 0
         while j < min(limits[i], depth) and inverse <= LEVELS:
             inverse *= 1.0 + odds_at[j] * rest_odds

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,7 +21,7 @@ from turbospec.models.acceptance import (
     observe,
     score_buckets,
 )
-from turbospec.models.logistic import PRIOR_VARIANCE, REQUEST_COLUMNS, between_request_variance
+from turbospec.models.logistic import REQUEST_COLUMNS
 
 ZERO = np.zeros(1, np.int64)
 
@@ -209,18 +207,6 @@ def test_estimates_are_raised_the_less_the_more_is_known_and_the_more_requests_s
     assert unknown > 1.2 * new
     assert new > 2.0 * many
     assert new > 1.5 * raised_by([1])
-
-
-def test_the_doubt_about_a_class_is_common_to_its_requests() -> None:
-    model = AcceptanceModel(1)
-    rows = model.rows(np.arange(64))
-    one, survival = np.ones(64, np.int64), []
-    for deviations in (0.0, 1.0):
-        survival.append(survivals(model, rows, np.zeros(64, np.int64), one, deviations)[0][0, 0])
-    raised = float(np.diff([np.log(each / (1.0 - each)) for each in survival])[0])
-    terms = model.terms
-    common = terms.level[1] + PRIOR_VARIANCE
-    assert raised == pytest.approx(math.sqrt(common + between_request_variance(terms) / 64), rel=0.02)
 
 
 @settings(max_examples=60, deadline=None)

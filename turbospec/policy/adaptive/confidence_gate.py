@@ -141,8 +141,7 @@ def _advance(
     for r in range(len(rows)):
         i = int(rows[r])
         row = int(request_rows[i])
-        shared_terms, common, own = request_terms(terms, int(class_ids[i]), row, between_variance)
-        variance = common + own
+        shared_terms, variance = request_terms(terms, int(class_ids[i]), row, between_variance)
         feature = min(position, last)
         deviation = confidence_covariate(confidence[r]) - usual_covariate(terms, row, feature)
         x = terms.prior[feature] + terms.offsets[0, feature] + shared_terms + terms.slope[0] * deviation

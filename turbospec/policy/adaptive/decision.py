@@ -191,7 +191,9 @@ def _choose(
         unforeseen = server.unforeseen_tokens / server.unforeseen_share
         joined = step_costs(weights, shape, facts.prefill_tokens + unforeseen)
         costs = expected_costs(costs, joined, server.unforeseen_share)
-    costs = with_start(costs, weights[CATCH_UP] * facts.drafter_prefill_tokens)
+    # Prompts that a pass of this step leaves out are computed later, if drafting goes on.
+    saved = (1.0 - server.drafting_share) * facts.drafter_prefill_tokens
+    costs = with_start(costs, weights[CATCH_UP] * saved)
     plain_seconds = no_draft_seconds(costs)
     waiting = shape.prefilling + facts.admitted_requests + (shape.first_decode if facts.draft_before_emit else 0)
     offers = list_offers(requests.limits, requests.lookup_lengths, requests.lookup_buckets)

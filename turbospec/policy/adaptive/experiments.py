@@ -183,8 +183,8 @@ def _hidden_gain(
     for i in range(n):
         for j in range(min(target[i], depth)):
             hidden += better[i, j] - min(survival[i, j], better[i, j])
-        _, common, own = request_terms(terms, class_ids[i], rows[i], between_variance)
-        variance += (common + own / n) / n
+        _, own = request_terms(terms, class_ids[i], rows[i], between_variance)
+        variance += (terms.level[1] + (own - terms.level[1]) / n) / n
     return hidden, variance
 
 

@@ -124,6 +124,8 @@ def learn(
     if measured.step_seconds > 0.0:
         _learn_cost(shared.cost, measured, draft_rows, constants)
     weight, server = constants.mean_weight, shared.server
+    server.drafting_share *= (1.0 - weight) ** measured.reused_plan_steps
+    server.drafting_share += weight * ((len(draft_rows) > 0) - server.drafting_share)
     server.unforeseen_share += weight * ((prompts > 0) - server.unforeseen_share)
     server.unforeseen_tokens += weight * (prompts - server.unforeseen_tokens)
     drafts = VerifiedDrafts(rows, class_ids, score_buckets(lookup_scores), drafted, accepted, truncated, confidence)

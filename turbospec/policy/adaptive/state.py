@@ -41,6 +41,8 @@ class Server(Protocol):
     """Largest budget; 0 before the first measured step without prompts."""
     refused_at: int
     """Last step in which no experiment was worth its loss."""
+    drafting_share: float
+    """Share of steps in which the drafter drafted lately; 1 before the first."""
     found_share: float
     """Mean tokens that the look-up appended, as a share of those that the plan allowed; 1 before the first."""
 
@@ -66,6 +68,7 @@ SERVER = np.dtype(
         ("budget", np.float64),
         ("budget_limit", np.float64),
         ("refused_at", np.int64),
+        ("drafting_share", np.float64),
         ("found_share", np.float64),
     ]
 )
@@ -96,7 +99,7 @@ class AdaptiveState:
         self.shared["constants"][0] = tuple(constants)
         self.shared["cost"] = initial_cost(latency)
         self.shared["server"]["refused_at"] = -constants.pause_steps
-        self.shared["server"]["found_share"] = 1.0
+        self.shared["server"]["found_share"] = self.shared["server"]["drafting_share"] = 1.0
         self.start(1)
 
     def start(self, max_draft: int) -> None:
