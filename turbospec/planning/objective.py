@@ -11,6 +11,9 @@ S[i,j] is the survival of a draft token of the source that drafts for request i,
   seconds is the part ρ = T₀ / (T₀ + w) of their wait, of which w seconds have passed.
 * **The price of catching up**, c_i = κ · lag_i · (1 + a[i,1]) / min(tokens left, H): κ seconds per token of drafter KV
   lag, of which a step is charged its share of the tokens that benefit. 0 for a draft of a look-up.
+* **The price of the drafter's prefill**, κ · (1 − p · r / λ) for each prompt token that the first pass of a step that
+  drafts computes. p is the share of steps that drafted lately: if drafting goes on, a later pass would compute these
+  tokens, at the price r if nobody waits then.
 
 T is linear in the weights of `turbospec.models.step_cost`. Where requests join a step after its plan was made, T is the
 mean over steps with and without them.

@@ -191,9 +191,6 @@ def _choose(
         unforeseen = server.unforeseen_tokens / server.unforeseen_share
         joined = step_costs(weights, shape, facts.prefill_tokens + unforeseen)
         costs = expected_costs(costs, joined, server.unforeseen_share)
-    # Prompts that a pass of this step leaves out are computed later, if drafting goes on.
-    saved = (1.0 - server.drafting_share) * facts.drafter_prefill_tokens
-    costs = with_start(costs, weights[CATCH_UP] * saved)
     plain_seconds = no_draft_seconds(costs)
     waiting = shape.prefilling + facts.admitted_requests + (shape.first_decode if facts.draft_before_emit else 0)
     offers = list_offers(requests.limits, requests.lookup_lengths, requests.lookup_buckets)
@@ -220,6 +217,9 @@ def _choose(
     rate, least = best_rate(gains, rate_costs, base, charged)
     price = rate * waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
 
+    # If drafting goes on, prompts that this step's passes leave out are computed later, when nobody may wait.
+    saved = max(1.0 - server.drafting_share * rate / price, 0.0)
+    costs = with_start(costs, saved * weights[CATCH_UP] * facts.drafter_prefill_tokens)
     if size > n:
         consider(gains, costs, price, least, charged)
     lengths = np.zeros(size, np.int64)
