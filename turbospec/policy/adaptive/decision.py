@@ -217,13 +217,15 @@ def _choose(
     rate, least = best_rate(gains, rate_costs, base, charged)
     price = rate * waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
 
-    # If drafting goes on, prompts that this step's passes leave out are computed later, when nobody may wait.
-    saved = max(1.0 - server.drafting_share * rate / price, 0.0)
-    costs = with_start(costs, saved * weights[CATCH_UP] * facts.drafter_prefill_tokens)
+    longest = max_seconds(slack, plain_seconds, added_seconds)
+    prefill, unsaved = weights[CATCH_UP] * facts.drafter_prefill_tokens, 0.0
+    if math.isinf(longest):
+        # If drafting goes on, prompts that this step's passes leave out are computed later, when nobody may wait.
+        unsaved = min(server.drafting_share * rate / price, 1.0) * prefill
+    costs = with_start(costs, prefill - unsaved)
     if size > n:
         consider(gains, costs, price, least, charged)
     lengths = np.zeros(size, np.int64)
-    longest = max_seconds(slack, plain_seconds, added_seconds)
     padded = best_lengths(gains, costs, price, charged, longest, lengths)
     if not math.isinf(longest):
         padded = shorten(lengths, n, padded, costs, lag_seconds, longest)
@@ -244,7 +246,8 @@ def _choose(
             appended_terms(shared, request_state), requests, each, sources, token_weight, costs, price, share, most
         )
     drafting, decoding = int(np.count_nonzero(lengths)), shape.decoding
-    expected, no_experiment = (base + gain, seconds, price, decoding), (0.0, 0.0, longest)
+    in_full = seconds + (unsaved if lengths[:n].any() else 0.0)
+    expected, no_experiment = (base + gain, in_full, price, decoding), (0.0, 0.0, longest)
     best = Choice(each, sources, added, padded, False, *expected, drafting, *no_experiment)
     refused = facts.step < server.refused_at + constants.pause_steps
     # Without a budget no experiment runs. Whether one would be wanted decides whether a plan without drafts is reused.
@@ -283,6 +286,7 @@ def _choose(
     tokens = base + accepted_tokens(survival, offers, token_weight, chosen).sum()
     tried_seconds = plan_seconds(costs, chosen, n, padded) + catch_up_seconds(lag_seconds, chosen)
     each, sources = by_request(offers, chosen)
-    expected, shown = (tokens, tried_seconds, price, decoding), (tried_seconds - seconds, gain, longest)
+    in_full = tried_seconds + (unsaved if chosen[:n].any() else 0.0)
+    expected, shown = (tokens, in_full, price, decoding), (tried_seconds - seconds, gain, longest)
     none, drafting = np.zeros(n, np.int64), int(np.count_nonzero(chosen))
     return Choice(each, sources, none, padded, False, *expected, drafting, *shown)
