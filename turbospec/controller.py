@@ -47,7 +47,9 @@ class GuardConfig(BaseModel):
         description="Draft length of every request where the policy fails; 0 is off.",
     )
     max_decision_seconds: float = Field(
-        default=0.05, ge=1e-3, description="Longest time for one plan. A second slower plan within the next eight is a fault."
+        default=0.05,
+        ge=1e-3,
+        description="Longest time for one plan. A second slower plan within the next eight is a fault.",
     )
     cooldown_steps: int = Field(
         default=50,

@@ -120,9 +120,8 @@ class StepView:
     batch_drafter: bool = False
     """True where every drafter pass runs over the whole batch, up to the longest draft, as in vLLM."""
     first_pass_every_step: bool = False
-    """True where the drafter's first pass runs in every step, with or without drafts, so that the KV lag
-    is always 0. That pass is then part of the step, and only further passes are reported as drafting: none of a parallel
-    drafter."""
+    """True where the drafter's first pass runs in every step, with or without drafts, so that the KV lag is always 0.
+    That pass is then part of the step, and only further passes are reported as drafting: none of a parallel drafter."""
     drafter_always_prefills: bool = False
     """True where the drafter prefills every prompt, whether or not the request drafts, because other requests may
     reuse its part of the prefix cache. Elsewhere the drafter's prefill is a cost of drafting."""

@@ -75,7 +75,7 @@ def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
         raise UserError(f"tolerance {tolerance:g} is too fine; use at least {FINEST:g} (of the rate)")
     check(run)
     low, high = _bracket(run, min(max(run.rate or FIRST_GUESS, LOWEST), HIGHEST))
-    while 0.0 < low and low * (1.0 + tolerance) < high:
+    while low > 0.0 and low * (1.0 + tolerance) < high:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if _meets_slo(run, middle) else (low, middle)
     return low

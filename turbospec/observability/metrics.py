@@ -100,7 +100,10 @@ class StepMetrics(Collector):
         }
         stats = self._stats
         counters = {
-            "turbospec_steps": ("Finished steps; those that reuse a plan are added with the next outcome.", self._steps),
+            "turbospec_steps": (
+                "Finished steps; those that reuse a plan are added with the next outcome.",
+                self._steps,
+            ),
             "turbospec_emitted_tokens": ("Tokens emitted.", self._emitted),
             "turbospec_step_seconds": ("Duration of the finished steps.", self._seconds),
             "turbospec_draft_seconds": ("Time in drafter passes.", self._draft_seconds),

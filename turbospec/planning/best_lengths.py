@@ -132,9 +132,7 @@ def _best_rate(gains: Gains, costs: LinearCosts, base_tokens: float) -> tuple[fl
 
 
 @inlined
-def best_rate(
-    gains: Gains, costs: LinearCosts, base_tokens: float, fixed_seconds: FloatArray
-) -> tuple[float, float]:
+def best_rate(gains: Gains, costs: LinearCosts, base_tokens: float, fixed_seconds: FloatArray) -> tuple[float, float]:
     """Largest (base + gain) / seconds of a step, in tokens/s, and the smallest gain in the plan that reaches it.
 
     It counts the gains. With two sources it chooses those of the offers, first by the price that the look-up alone

@@ -139,8 +139,8 @@ def count_gains(gains: FloatArray, requests: int, counts: IntArray, sums: FloatA
         gains: (offers, K) not increasing along a row.
         requests: n; the first n offers are the drafter's.
         counts: (K + 1, BINS) tokens by bin; row 0 has those of the look-up, row d the d-th ones of the drafter.
-        sums: (K + 1, BINS) their summed gains. Rows after the drafter's first empty one are not cleared, and must not be
-            read: gains do not increase from one position to the next.
+        sums: (K + 1, BINS) their summed gains. Rows after the drafter's first empty one are not cleared, and must not
+            be read: gains do not increase from one position to the next.
     """
     depth, cleared = gains.shape[1], 1
     counts[:2], sums[:2] = 0, 0.0

@@ -70,8 +70,9 @@ class TtftSlo(_Slo):
     """Learns how much longer drafts may make a step, so that P99 TTFT meets a target.
 
     `added_seconds` halves with each first token that is late, and doubles while 99 are in time: in the long run one in
-    a hundred is late, where shorter steps help. It starts at the target, and stays between 1 % and 100 % of it. A request that found others waiting for longer than a step counts as in time: it waited for throughput,
-    which drafts raise.
+    a hundred is late, where shorter steps help. It starts at the target, and stays between 1 % and 100 % of it. A
+    request that found others waiting for longer than a step counts as in time: it waited for throughput, which drafts
+    raise.
 
     A view does not say when a request arrived that was not queued in the view before. The moment is drawn, evenly
     between those at which the last two steps were scheduled.

@@ -21,8 +21,8 @@ _ALL = (
     ),
     Mechanism(
         "joining-prompts",
-        "plans expect the prompts of requests that join the step later, and are charged the drafter's prefill as far as "
-        "it could be saved. Without: neither",
+        "plans expect the prompts of requests that join the step later, and are charged the drafter's prefill as far "
+        "as it could be saved. Without: neither",
         {"mean_weight": 0.0},
     ),
     Mechanism(

@@ -390,7 +390,9 @@ class Walk:
         self._most_drafts |= {name: step.lengths.get(name, 0) or looked_up.get(name, 0) for name in scheduled}
         self._expect(longest == max(step.lengths.values(), default=0), "the longest draft is not the step's")
         computed = max(request.num_computed_tokens for request in step.requests.values())
-        self._expect(not longest or computed + limits.reserved_length <= limits.max_model_len, "vLLM does not draft here")
+        self._expect(
+            not longest or computed + limits.reserved_length <= limits.max_model_len, "vLLM does not draft here"
+        )
         padded = len(set(step.lengths.values())) == 1 and longest in dict(limits.graphs)
         for name, length in step.lengths.items():
             request = step.requests[name]

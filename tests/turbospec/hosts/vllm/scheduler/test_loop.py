@@ -20,9 +20,7 @@ from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 from turbospec.interface import IntArray, Phase, Source, StepOutcome, StepPlan, StepView
 
-LIMITS = EngineLimits(
-    max_draft=5, max_model_len=100, reserved_length=5, max_batched_tokens=64, parallel_drafter=False
-)
+LIMITS = EngineLimits(max_draft=5, max_model_len=100, reserved_length=5, max_batched_tokens=64, parallel_drafter=False)
 ON_DEMAND = replace(LIMITS, kept_tokens=8)
 
 
