@@ -11,11 +11,10 @@ medians over the rounds.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from turbospec.errors import UserError
+from turbospec.errors import exit_on_user_error
 from turbospec.files.results_file import save
 from turbospec_bench.agreement import (
     BY_OTHERS,
@@ -41,11 +40,8 @@ def main() -> None:
     arguments.add_argument("traces", type=Path, help="folder that was given to it as --traces")
     arguments.add_argument("--json", type=Path, help="file for the figures of every run")
     options = arguments.parse_args()
-    try:
+    with exit_on_user_error():
         found = list(agreements(read_rows(options.results), TraceFolder(options.traces)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
     _show(found)
     if options.json is not None:
         meta = {"results": str(options.results), "traces": str(options.traces)}

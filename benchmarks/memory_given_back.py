@@ -11,7 +11,6 @@ the machine does.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -21,8 +20,9 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from turbospec import StepOutcome, StepPlan, StepView, UserError
+from turbospec import StepOutcome, StepPlan, StepView
 from turbospec.controller import Controller, GuardConfig
+from turbospec.errors import exit_on_user_error
 from turbospec.policy import load_policy
 from turbospec_bench.texts import read_texts
 from turbospec_engine import Engine, EngineConfig, Models, SamplingParams
@@ -72,13 +72,9 @@ def main() -> None:
     )
     options = arguments.parse_args()
     torch.set_num_threads(1)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            drafter = options.drafter or first_layers(Path(options.target), options.layers, Path(folder))
-            play(drafter, options)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    with exit_on_user_error(), tempfile.TemporaryDirectory() as folder:
+        drafter = options.drafter or first_layers(Path(options.target), options.layers, Path(folder))
+        play(drafter, options)
 
 
 def first_layers(target: Path, layers: int, folder: Path) -> Path:

@@ -10,11 +10,10 @@ without a drafter, are left out. The last column is the lowest ratio of any seed
 from __future__ import annotations
 
 import argparse
-import sys
 
 import numpy as np
 
-from turbospec.errors import UserError
+from turbospec.errors import exit_on_user_error
 from turbospec_sim.arguments import positive
 from turbospec_sim.run import Run, simulate
 from turbospec_sim.scenario_file import find_scenario, read_scenario, shipped_scenarios
@@ -28,11 +27,8 @@ def main() -> None:
     arguments.add_argument("--cache", type=float, action="append", help="share of the KV cache; repeat for several")
     arguments.add_argument("--scenario", action="append", help="only this one; repeat for several")
     options = arguments.parse_args()
-    try:
+    with exit_on_user_error():
         play(options)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
 
 
 def play(options: argparse.Namespace) -> None:

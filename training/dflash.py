@@ -23,7 +23,6 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm, app
 
 from training.architectures import PADDING_ID
 from training.batches import Windows
-from training.command import run_command
 from training.corpus import CACHE
 from training.heads import (
     attend_drafts,
@@ -38,6 +37,7 @@ from training.heads import (
 from training.loop import Budget, Run
 from training.tokenizer import stream
 from training.train import with_generated
+from turbospec.errors import exit_on_user_error
 
 LAYERS = 4
 KV_HEADS = 2
@@ -229,4 +229,5 @@ def main(
 
 
 if __name__ == "__main__":
-    run_command(main)
+    with exit_on_user_error():
+        typer.run(main)

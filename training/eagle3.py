@@ -24,12 +24,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from training.batches import Windows
-from training.command import run_command
 from training.corpus import CACHE
 from training.heads import bf16_weights, learn, origin, read_target, write_head
 from training.loop import Budget, Run
 from training.tokenizer import stream
 from training.train import with_generated
+from turbospec.errors import exit_on_user_error
 
 DRAFT_VOCABULARY = 2048
 STEPS = 4
@@ -208,4 +208,5 @@ def main(
 
 
 if __name__ == "__main__":
-    run_command(main)
+    with exit_on_user_error():
+        typer.run(main)

@@ -24,7 +24,6 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, Lla
 
 from training.architectures import PADDING_ID
 from training.batches import Windows
-from training.command import run_command
 from training.corpus import CACHE
 from training.eagle3 import Attention, Layer, target_layers
 from training.heads import (
@@ -40,6 +39,7 @@ from training.heads import (
 from training.loop import Budget, Run
 from training.tokenizer import stream
 from training.train import with_generated
+from turbospec.errors import exit_on_user_error
 
 LAYERS = 2
 INTERMEDIATE = 320
@@ -221,4 +221,5 @@ def main(
 
 
 if __name__ == "__main__":
-    run_command(main)
+    with exit_on_user_error():
+        typer.run(main)

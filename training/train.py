@@ -23,11 +23,10 @@ from transformers import LlamaForCausalLM
 
 from training.architectures import Role, drafter_for, fresh_model
 from training.batches import Windows
-from training.command import run_command
 from training.corpus import CACHE
 from training.loop import Budget, Progressed, Run, token_progress
 from training.tokenizer import stream
-from turbospec.errors import UserError
+from turbospec.errors import UserError, exit_on_user_error
 
 ADAMW_RATE = 3e-3
 GENERATED_SHARE = 0.5
@@ -132,4 +131,5 @@ def main(
 
 
 if __name__ == "__main__":
-    run_command(main)
+    with exit_on_user_error():
+        typer.run(main)

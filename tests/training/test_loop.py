@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import typer
 from torch import nn
 
-from training.command import run_command
 from training.heads import origin
 from training.loop import DECAY_SHARE, Budget, Progressed, Run, rate_factor
 from training.train import with_generated
 from turbospec import UserError
+from turbospec.errors import exit_on_user_error
 
 
 def a_model() -> nn.Sequential:
@@ -73,8 +74,8 @@ def test_generated_text_that_is_missing_is_one_line(
         with_generated([np.arange(4)], generated)
 
     monkeypatch.setattr("sys.argv", ["train", str(tmp_path)])
-    with pytest.raises(SystemExit) as end:
-        run_command(command)
+    with pytest.raises(SystemExit) as end, exit_on_user_error():
+        typer.run(command)
     assert end.value.code == 2
     assert capsys.readouterr().err.startswith(f"error: --generated {tmp_path}: no tokens in it; write them with")
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from turbospec.errors import UserError
+from turbospec.errors import UserError, exit_on_user_error
 from turbospec.files.suggestions import nearest
 from turbospec.files.writing import check_outputs, write_whole
 from turbospec_bench.ablation.cases import (
@@ -164,8 +164,5 @@ def _run(parts: Sequence[Part]) -> list[Row]:
 
 
 if __name__ == "__main__":
-    try:
+    with exit_on_user_error():
         sys.exit(main())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)

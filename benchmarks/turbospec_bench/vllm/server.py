@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from turbospec.errors import UserError
+from turbospec.hosts.vllm.shared.support import ENVIRONMENT
 from turbospec_bench.vllm.launch import Launch
 from turbospec_bench.vllm.watched_process import start
 
@@ -28,8 +29,6 @@ POLL_SECONDS = 0.05
 MAX_METRICS_BYTES = 64 * 2**20
 DEFAULTS = {"HF_HUB_OFFLINE": "1"}
 """The models are on disk; the user's environment overrides this."""
-TURBOSPEC_VARIABLES = "TURBOSPEC_"
-"""What their names begin with. A server has them from its launch alone."""
 
 
 class Server:
@@ -114,8 +113,8 @@ def last_line(log: Path) -> str:
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Our environment, but with TurboSpec only in the servers that ask for it."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(TURBOSPEC_VARIABLES)}
+    """Our environment, but with TurboSpec's variables from the launch alone."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT)}
     return DEFAULTS | ours | dict(own)
 
 

@@ -160,10 +160,10 @@ def _cheaper_drafting(weights: FloatArray, covariance: FloatArray, step: Planned
         base.draft_pass + then.draft_pass - now.draft_pass,
         base.draft_token + then.draft_token - now.draft_token,
     )
-    charged, row = step.charged.copy(), one_pass_row_seconds(weights, step.shape)
+    row, low_row = one_pass_row_seconds(weights, step.shape), one_pass_row_seconds(low, step.shape)
+    charged, cheaper = step.charged.copy(), low[CATCH_UP] / max(weights[CATCH_UP], 1e-12)
     for i in range(step.shape.requests):
-        lag = (charged[i] - row) * (low[CATCH_UP] / max(weights[CATCH_UP], 1e-12))
-        charged[i] = lag + one_pass_row_seconds(low, step.shape)
+        charged[i] = (charged[i] - row) * cheaper + low_row
     return costs, charged
 
 

@@ -108,11 +108,11 @@ class _Adaptive(Scheduler):
         # Suffix decoding has no draft model, and no configuration of one.
         drafter = speculation.draft_model_config or vllm_config.model_config
         # DFlash also needs room for the token that its block begins with.
-        drafter_slots = self.num_spec_tokens + (speculation.method == "dflash")
+        reserved_length = self.num_spec_tokens + (speculation.method == "dflash")
         limits = EngineLimits(
             max_draft=self.num_spec_tokens,
             max_model_len=min(self.max_model_len, drafter.max_model_len),
-            reserved_length=0 if vllm_config.use_v2_model_runner else drafter_slots,
+            reserved_length=0 if vllm_config.use_v2_model_runner else reserved_length,
             max_batched_tokens=self.max_num_scheduled_tokens,
             parallel_drafter=drafts_in_one_pass(speculation),
             look_up=speculation.method in LOOK_UP_METHODS,

@@ -16,13 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from turbospec.controller import Controller
 from turbospec.errors import UserError
 from turbospec.files.writing import check_outputs
-from turbospec.hosts.vllm.shared.support import ADDITIONAL_CONFIG_KEY, is_asked_for, settings_in
+from turbospec.hosts.vllm.shared.support import ADDITIONAL_CONFIG_KEY, ENVIRONMENT, is_asked_for, settings_in
 from turbospec.models.profile import Profile
 from turbospec.policy import load_controller
 from turbospec.policy.load import find_policy
 from turbospec.policy.schema import read_policy
-
-ENVIRONMENT = "TURBOSPEC_"
 
 
 class Settings(BaseModel):

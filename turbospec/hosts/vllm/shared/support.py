@@ -10,7 +10,9 @@ from typing import Any, cast
 from turbospec.interface import MAX_DRAFT_LENGTH
 
 ADDITIONAL_CONFIG_KEY = "turbospec"
-POLICY_VARIABLE = "TURBOSPEC_POLICY"
+ENVIRONMENT = "TURBOSPEC_"
+"""What the names of TurboSpec's environment variables begin with."""
+POLICY_VARIABLE = f"{ENVIRONMENT}POLICY"
 SYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.schedulers.TurboSpecScheduler"
 ASYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.schedulers.TurboSpecAsyncScheduler"
 
@@ -24,7 +26,7 @@ LOOK_UP_METHODS = ("ngram", "ngram_gpu", "suffix")
 BLOCK_METHODS = ("medusa", "dflash", "dspark", "custom_class")
 """One pass of these drafts all positions."""
 HEAD_METHODS = ("medusa", "custom_class")
-"""Drafters without a KV cache that TurboSpec knows of: they are called in steps that draft alone."""
+"""Drafters without a KV cache of their own, as far as TurboSpec knows. They are called only in steps that draft."""
 BESIDE_LOOKUP = (*SEQUENTIAL_METHODS, "dflash", "dspark")
 """Drafters that a look-up can be offered beside."""
 LOOKUP_VERSION = (0, 32)
