@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +28,7 @@ from turbospec.cli.bench_progress import BenchProgress
 from turbospec.cli.bench_targets import judge_file
 from turbospec.cli.console import progress, stderr, stdout
 from turbospec.cli.options import DEFAULT_DTYPE, Dtype
-from turbospec.cli.vllm_runs import installed_vllm
+from turbospec.cli.vllm_runs import gpu_name, installed_vllm
 from turbospec.errors import UserError
 from turbospec.files.writing import check_folder
 from turbospec.policy import find_policy
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from turbospec_bench.vllm.session import VllmSession
 
 ROUNDS = 4
+MAX_REQUESTS = 100_000
 TABLES = "vllm_tables"
 """Where the results' meta has the table of each drafter."""
 
@@ -60,6 +62,10 @@ def bench_vllm(
             help="vLLM's own static-K, ngram-K (its look-up) and vllm-table, or name or file of a policy of TurboSpec; "
             "NAME+ngram offers it a look-up beside the drafter."
         ),
+    ] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_REQUESTS, help="Requests of a run; default: a few seconds of load on two cores."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, max=MAX_ROUNDS, help="Counted rounds of a configuration.")] = ROUNDS,
     seed: Seed = 0,
@@ -100,8 +106,11 @@ def bench_vllm(
     variants = variants_of(policy or ())
     check_lookups(configurations, variants)
     command = _command(vllm)
-    launches = Launches(models, dtype, max(configuration.concurrency or 1 for configuration in configurations))
-    meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": installed_vllm()} | surroundings()
+    gpu = gpu_name()
+    most = max(configuration.concurrency or 1 for configuration in configurations)
+    launches = Launches(models, dtype, most, on_gpu=gpu is not None)
+    meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": installed_vllm(), "requests": requests, "gpu": gpu}
+    meta |= surroundings()
     resumed = None if resume is None else Results.load(resume)
     answered = answered_kinds(configurations)
     texts = [workloads / f"{kind}.jsonl" for kind in (*TEXT_KINDS, *answered)]
@@ -109,8 +118,10 @@ def bench_vllm(
     outputs = Outputs.check(json, report, pictures, None, resumed, (*policies, *texts))
     logs = outputs.results.parent / f"{outputs.results.stem}-logs"
     check_folder(logs)
-    results = outputs.open_results(resumed, meta, ("seed", "dtype", "vllm"))
-    cost = Cost.of([(each, variants) for each in configurations], rounds, resumed, runs_of, shape_of)
+    results = outputs.open_results(resumed, meta, ("seed", "dtype", "vllm", "requests", "gpu"))
+    cost = Cost.of(
+        [(each, variants) for each in configurations], rounds, resumed, runs_of, partial(shape_of, requests=requests)
+    )
     cost.check()
     stderr.print(cost.line(), soft_wrap=True)
     tokenizer = load_tokenizer(launches.target)
@@ -119,7 +130,7 @@ def bench_vllm(
         if (remark := shared_machine(other_cores_now())) is not None:
             shown.remark(remark)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="turbospec-bench-")))
-        source = LoadSource(workloads, tokenizer, scratch, seed, answered)
+        source = LoadSource(workloads, tokenizer, scratch, seed, answered, requests)
         fleet = stack.enter_context(Fleet(command, logs))
         # Ends before the servers do: they wait for requests that are still open.
         client = stack.enter_context(BenchClient(logs / "client.log"))

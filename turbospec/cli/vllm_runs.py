@@ -17,3 +17,10 @@ def installed_vllm() -> str:
     if not (names := packages_distributions().get("vllm")):
         raise UserError(f"vLLM is not installed for {sys.executable}; run this with the Python that has it")
     return version(names[0])
+
+
+def gpu_name() -> str | None:
+    """The first GPU's, None where vLLM runs on the CPU."""
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None

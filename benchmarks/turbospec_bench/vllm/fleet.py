@@ -1,7 +1,8 @@
-"""The servers of a benchmark: started two at a time, all stopped at the end."""
+"""The servers of a benchmark: started several at a time, all stopped at the end."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ from turbospec_bench.vllm.cpu_binding import keep_off_bound_cores
 from turbospec_bench.vllm.launch import Launch
 from turbospec_bench.vllm.server import Server
 
-AT_A_TIME = 2
-"""A start takes most of a minute of one core; more at once gain nothing."""
+AT_A_TIME = max(2, (os.cpu_count() or 1) // 3)
+"""A start takes most of a minute of one core and part of others; more at once gain nothing."""
 POLL_SECONDS = 0.5
 
 

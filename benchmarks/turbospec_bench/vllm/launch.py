@@ -17,6 +17,10 @@ MAX_MODEL_LEN = 512
 KV_CACHE_BYTES_A_REQUEST = 12 * 2**20
 """Enough for a request of that length with the repository's models. vLLM's minimum of 1 GB would take 7 GB for the
 servers of one drafter."""
+EAGER = ("--enforce-eager",)
+"""On a CPU, where vLLM would compile for most of a minute."""
+SHARED_GPU = ("--gpu-memory-utilization", "0.05")
+"""vLLM requires that this share is free, whatever it will use. The servers of one drafter share a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class Launches:
     models: Path
     dtype: str
     max_num_seqs: int
+    on_gpu: bool = False
 
     @property
     def target(self) -> str:
@@ -51,7 +56,8 @@ class Launches:
         # Without the prefix cache: a prompt may be drawn again in a later round, and the server of `off` runs through
         # the rounds of all drafters and would find more of them cached.
         common = (
-            *(self.target, "--dtype", self.dtype, "--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager"),
+            *(self.target, "--dtype", self.dtype, "--max-model-len", str(MAX_MODEL_LEN)),
+            *(SHARED_GPU if self.on_gpu else EAGER),
             *("--max-num-seqs", str(self.max_num_seqs), "--no-enable-prefix-caching"),
             *("--kv-cache-memory-bytes", str(self.max_num_seqs * KV_CACHE_BYTES_A_REQUEST)),
         )

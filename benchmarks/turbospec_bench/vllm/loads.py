@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -49,10 +49,11 @@ def load_tokenizer(target: str) -> Tokenizer:
         ) from error
 
 
-def shape_of(configuration: Configuration) -> Shape:
-    """A few seconds of load on two cores."""
+def shape_of(configuration: Configuration, requests: int | None = None) -> Shape:
+    """A few seconds of load on two cores; with `requests` so many, whatever the load."""
     busy = configuration.concurrency or 1
-    return Shape(6, 128) if busy < 4 else Shape(4 * busy, 96) if busy < 16 else Shape(2 * busy, 64)
+    shape = Shape(6, 128) if busy < 4 else Shape(4 * busy, 96) if busy < 16 else Shape(2 * busy, 64)
+    return shape if requests is None else replace(shape, requests=requests * shape.requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +69,32 @@ class LoadSource:
     Args:
         scratch: a folder for datasets.
         answered: stems of the files with answers that are drawn from too; no other is read.
+        requests: of a run; None for as many as suit its load.
 
     Raises:
         UserError: a file is missing or is not what it should be.
     """
 
     def __init__(
-        self, workloads: Path, tokenizer: Tokenizer, scratch: Path, seed: int, answered: Collection[str] = ()
+        self,
+        workloads: Path,
+        tokenizer: Tokenizer,
+        scratch: Path,
+        seed: int,
+        answered: Collection[str] = (),
+        requests: int | None = None,
     ) -> None:
         self._texts = {kind: read_texts(workloads / f"{kind}.jsonl") for kind in TEXT_KINDS}
         self._texts |= {kind: [text for text, _ in read_answered(workloads / f"{kind}.jsonl")] for kind in answered}
         self._tokenizer = tokenizer
         self._scratch = scratch
         self._seed = seed
+        self._requests = requests
 
     def draw(self, configuration: Configuration, number: int) -> VllmLoad:
         """The load of a configuration's round; 0 is the first uncounted round. The same for every variant."""
         rng = np.random.default_rng((self._seed, configuration.checksum, number))
-        shape = shape_of(configuration)
+        shape = shape_of(configuration, self._requests)
         workload = configuration.workload
         dataset = _random(shape, int(rng.integers(2**31))) if workload == RANDOM else self._text(workload, shape, rng)
         return VllmLoad(

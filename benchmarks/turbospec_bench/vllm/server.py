@@ -20,7 +20,7 @@ from turbospec_bench.vllm.watched_process import start
 
 HOST = "127.0.0.1"
 START_SECONDS = 600.0
-"""Timeout of a server's start; two start at a time, on a busy machine."""
+"""Timeout of a server's start; several start at a time, on a busy machine."""
 HEALTH_SECONDS = 5.0
 STOP_SECONDS = 20.0
 TIDY_SECONDS = 3.0

@@ -1,0 +1,184 @@
+"""Grow the shipped models to the cost of larger ones, without changing what they compute.
+
+A GPU runs the shipped pair in less than a millisecond, so that nothing can be learnt there about speculation. A grown
+model has the weights and the step time of a model of that size, and the logits, and so the acceptance, of the small
+one. As in Chen et al., "Net2Net: Accelerating Learning via Knowledge Transfer", 2016:
+
+* Further dimensions of the hidden state are always zero: no embedding or projection writes to them. Norms divide by the
+  root mean square over all dimensions, so that their weights and epsilon are scaled.
+* Further heads and MLP units are random, and the projections behind them ignore them.
+* Further layers are random, and add nothing to the hidden state.
+
+Heads of the EAGLE-3 kind read the target's hidden state: they are grown with the target's hidden size.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from safetensors.torch import load_file, save_file
+
+FIRST_LAYER, HEAD_LAYER = "model.layers.0.", "midlayer."
+KEPT = ("d2t", "t2d")
+"""Buffers of a head that name tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of a grown model; key-value heads and the head's dimension stay."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Grows the weights of one checkpoint.
+
+    Args:
+        config: of the checkpoint, as in its `config.json`.
+        size: of the grown model.
+        device: where weights are made; they stay there.
+    """
+
+    config: dict[str, Any]
+    size: Size
+    device: str
+
+    def __post_init__(self) -> None:
+        small, size = self.config, self.size
+        grows = {"hidden": "hidden_size", "intermediate": "intermediate_size", "layers": "num_hidden_layers"}
+        for name, key in (grows | {"heads": "num_attention_heads"}).items():
+            if getattr(size, name) < small[key]:
+                raise ValueError(f"{name} = {getattr(size, name)} is less than the checkpoint's {small[key]}")
+        if size.heads % small["num_key_value_heads"]:
+            raise ValueError(f"heads = {size.heads} is no multiple of the {small['num_key_value_heads']} of keys")
+
+    def grown_config(self) -> dict[str, Any]:
+        """The grown model's `config.json`."""
+        size = self.size
+        return self.config | {
+            "hidden_size": size.hidden,
+            "intermediate_size": size.intermediate,
+            "num_hidden_layers": size.layers,
+            "num_attention_heads": size.heads,
+            "rms_norm_eps": self.config["rms_norm_eps"] * self.config["hidden_size"] / size.hidden,
+        }
+
+    def weights(self, small: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every weight of the grown model, and its name."""
+        for name, weight in small.items():
+            yield name, self._grown(name, weight.to(self.device))
+        templates = {name: weight for name, weight in small.items() if name.startswith(FIRST_LAYER)}
+        for layer in range(self.config["num_hidden_layers"], self.size.layers):
+            for name, weight in templates.items():
+                added = self._grown(name, weight.to(self.device))
+                if name.endswith(("o_proj.weight", "down_proj.weight")):
+                    added.zero_()
+                elif weight.dim() == 2:
+                    added.normal_(std=self.config["initializer_range"])
+                yield name.replace(FIRST_LAYER, f"model.layers.{layer}."), added
+
+    def _grown(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        if name in KEPT:
+            return weight
+        small, hidden = self.config["hidden_size"], self.size.hidden
+        if weight.dim() == 1:
+            return torch.cat([weight, weight.new_ones(hidden - small)]) * math.sqrt(small / hidden)
+        rows, columns = self._axes(name, weight)
+        # What writes to the hidden state writes zeros to its further dimensions. Elsewhere further rows are ignored.
+        writes = rows[-1] < hidden and name.endswith(("o_proj.weight", "down_proj.weight", "fc.weight"))
+        embeds = name.endswith(("embed_tokens.weight", "lm_head.weight"))
+        new = weight.new_zeros(self._extent(name, weight))
+        if not writes and not embeds:
+            new.normal_(std=self.config["initializer_range"])
+        new[rows[:, None], columns] = weight
+        return new
+
+    def _extent(self, name: str, weight: torch.Tensor) -> tuple[int, int]:
+        small, size = self.config, self.size
+        head = small["head_dim"]
+        queries, blocks = size.heads * head, weight.shape[1] // small["hidden_size"]
+        kind = name.rpartition(".weight")[0].rpartition(".")[2]
+        return {
+            "q_proj": (queries, blocks * size.hidden),
+            "k_proj": (weight.shape[0], blocks * size.hidden),
+            "v_proj": (weight.shape[0], blocks * size.hidden),
+            "o_proj": (size.hidden, queries),
+            "gate_proj": (size.intermediate, size.hidden),
+            "up_proj": (size.intermediate, size.hidden),
+            "down_proj": (size.hidden, size.intermediate),
+            "fc": (size.hidden, blocks * size.hidden),
+            "embed_tokens": (weight.shape[0], size.hidden),
+            "lm_head": (weight.shape[0], size.hidden),
+        }[kind]
+
+    def _axes(self, name: str, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where rows and columns of a small weight are in the grown one."""
+        rows, columns = (torch.arange(length, device=weight.device) for length in weight.shape)
+        if name.endswith("o_proj.weight"):
+            return rows, self._query(columns)
+        if name.endswith("down_proj.weight"):
+            return rows, columns
+        # A weight reads one hidden state, or several side by side.
+        small = self.config["hidden_size"]
+        columns = columns // small * self.size.hidden + columns % small
+        return (self._query(rows) if name.endswith("q_proj.weight") else rows), columns
+
+    def _query(self, index: torch.Tensor) -> torch.Tensor:
+        """The place of a query dimension, whose head keeps its head of keys."""
+        keys, head = self.config["num_key_value_heads"], self.config["head_dim"]
+        group, grown = self.config["num_attention_heads"] // keys, self.size.heads // keys
+        number = index // head
+        return (number // group * grown + number % group) * head + index % head
+
+
+def grow(source: Path, out: Path, size: Size, device: str) -> int:
+    """Grow one checkpoint.
+
+    Returns:
+        The number of its weights.
+    """
+    growth = Growth(json.loads((source / "config.json").read_text()), size, device)
+    out.mkdir(parents=True, exist_ok=True)
+    for path in source.iterdir():
+        if path.suffix == ".json" and path.name != "config.json":
+            shutil.copyfile(path, out / path.name)
+    (out / "config.json").write_text(json.dumps(growth.grown_config(), indent=2) + "\n")
+    weights = {name: weight.cpu() for name, weight in growth.weights(load_file(source / "model.safetensors"))}
+    save_file(weights, out / "model.safetensors", {"format": "pt"})
+    return sum(weight.numel() for weight in weights.values())
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder that receives the grown models.")],
+    models: Annotated[Path, typer.Option(help="Folder of the target and its drafters.")] = Path("models"),
+    hidden: Annotated[int, typer.Option(help="Hidden size of the target.")] = 4096,
+    layers: Annotated[int, typer.Option(help="Layers of the target.")] = 32,
+    drafter_hidden: Annotated[int, typer.Option(help="Hidden size of draft models.")] = 3072,
+    drafter_layers: Annotated[int, typer.Option(help="Layers of draft models.")] = 8,
+    device: Annotated[str, typer.Option(help="Where weights are made: cpu or cuda.")] = "cpu",
+) -> None:
+    """Grow the target, its draft models and its EAGLE-3 heads; 8 billion and 1 billion weights by default."""
+    torch.manual_seed(0)
+    target = Size(hidden, hidden * 7 // 2, layers, hidden // 128)
+    drafter = Size(drafter_hidden, drafter_hidden * 8 // 3, drafter_layers, drafter_hidden // 128)
+    head = Size(target.hidden, target.intermediate, 1, target.heads)
+    sizes = {"target": target} | dict.fromkeys(("drafter", "drafter-weak", "drafter-mismatched"), drafter)
+    sizes |= dict.fromkeys(("eagle3", "eagle3-untrained"), head)
+    for name, size in sizes.items():
+        typer.echo(f"{name:20} {grow(models / name, out / name, size, device) / 1e9:6.2f} billion weights")
+
+
+if __name__ == "__main__":
+    typer.run(main)
