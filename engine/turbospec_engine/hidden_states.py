@@ -42,9 +42,9 @@ class HiddenStates:
 
         Args:
             slots: (tokens,) block of each token, and (tokens,) its place there.
-            entering: (1, tokens, width) for each layer of the target; only those of `layers` are read.
+            entering: (1, tokens, width) for each of `layers`.
         """
-        self._states[slots] = torch.cat([entering[layer][0] for layer in self.layers], dim=-1)
+        self._states[slots] = torch.cat([states[0] for states in entering], dim=-1)
 
     def read(self, batch: RaggedBatch, tables: IntArray) -> torch.Tensor:
         """(tokens, layers · width) states of a drafter's pass, the layers side by side.

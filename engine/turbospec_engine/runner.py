@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -64,6 +66,16 @@ class ModelRunner:
         self.device = model.device
         self.store = store
         self.hidden_states = hidden_states
+        self._entering: dict[int, torch.Tensor] = {}
+        """(1, tokens, width) hidden states of the last pass, by the layer that they enter."""
+        if hidden_states is not None:
+            # Versions of transformers differ in what a list of layers as `output_hidden_states` means.
+            layers = cast(Any, model).get_decoder().layers
+            for layer in hidden_states.layers:
+                layers[layer].register_forward_pre_hook(partial(self._record, layer), with_kwargs=True)
+
+    def _record(self, layer: int, module: object, given: tuple[torch.Tensor, ...], named: dict[str, Any]) -> None:
+        self._entering[layer] = given[0] if given else named["hidden_states"]
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -109,8 +121,8 @@ class ModelRunner:
             use_cache=False,
             logits_to_keep=torch.from_numpy(logits_at).to(self.device),
             paged=paged,
-            **({} if kept is None else {"output_hidden_states": list(kept.layers)}),
         )
         if kept is not None:
-            kept.write(paged.slots, output.hidden_states)
+            kept.write(paged.slots, [self._entering[layer] for layer in kept.layers])
+            self._entering.clear()
         return output.logits[0].float()

@@ -151,9 +151,17 @@ def _with_runner_wrapped(init):
 
 def _install_on_v1(runner, config) -> None:
     from turbospec.hosts.vllm.shared.support import drafts_late, kept_tokens
-    from turbospec.hosts.vllm.worker import drafter_on_demand, drafts_in_output, full_drafts, late_drafts, lookup_on_v1
+    from turbospec.hosts.vllm.worker import (
+        drafter_on_demand,
+        drafts_in_output,
+        full_drafts,
+        late_drafts,
+        lookup_on_v1,
+        step_clock,
+    )
 
     full_drafts.install(runner)
+    step_clock.install(runner, runner, "propose_draft_token_ids")
     if kept_tokens(config):
         drafter_on_demand.install(runner)
     if drafts_late(config):
@@ -165,13 +173,15 @@ def _install_on_v1(runner, config) -> None:
 
 def _install_on_v2(runner, config) -> None:
     from turbospec.hosts.vllm.shared.support import LOOK_UP_METHODS, kept_tokens
-    from turbospec.hosts.vllm.worker import lookup_on_v2, speculator_on_demand
+    from turbospec.hosts.vllm.worker import lookup_on_v2, speculator_on_demand, step_clock
 
     if kept_tokens(config):
         speculator_on_demand.install(runner)
     elif config.speculative_config.method in LOOK_UP_METHODS:
         speculator_on_demand.install_without_cache(runner)
     lookup_on_v2.install(runner)
+    if runner.speculator is not None:
+        step_clock.install(runner, runner.speculator, "propose")
 
 
 def _settings(args):

@@ -14,9 +14,8 @@ while the workers run a step (`settle`, `plan_ahead`), and the plan is fitted to
 without drafts may reuse a plan and then have no view, plan or outcome of their own (`turbospec.runtime.plan_reuse`).
 With a look-up none of them does: it may find something in any step.
 
-A step's time starts when the step before returned its tokens, or when the engine turned to it after a pause, and ends
-when it returns its own. While requests run that is the time from output to output: what a step adds to the run, whether
-or not its scheduling overlapped with the step before. `StepSplit` estimates how much of it was drafting.
+Workers time the drafter's passes, the target's pass and the pause between steps on their device (`StepTimes`). Where
+they do not, a step's time is that from output to output, and `StepSplit` estimates how much of it was drafting.
 """
 
 from __future__ import annotations
@@ -47,6 +46,7 @@ from turbospec.hosts.vllm.scheduler.steps import (
 )
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue, Views
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
+from turbospec.hosts.vllm.shared.step_times import StepTimes
 from turbospec.interface import IntArray, Policy, Source, StepOutcome, StepView
 from turbospec.runtime.plan_reuse import RunningPlan
 
@@ -214,16 +214,20 @@ class VllmLoop:
         view = self._views.of_step(self._next_step, batch, queue, running=1, drafts=drafts)
         self._ahead, _ = self._ask(view, batch.names)
 
-    def finish(self, number: int, verify_result: VerifyResultFn, accepted: AcceptedFn) -> float:
+    def finish(
+        self, number: int, verify_result: VerifyResultFn, accepted: AcceptedFn, times: StepTimes | None = None
+    ) -> float:
         """Record the duration of a step that has returned its output. Older steps are dropped: they return none.
 
         Args:
             number: of the step, which was `newest` when it was scheduled.
             verify_result: called by `settle`, and only if the step verified the drafts of a plan.
             accepted: called if the drafter lags by drafts of the step.
+            times: of the step, as its worker measured them; None if it did not.
 
         Returns:
-            The step's duration, seconds; 0 for a step that is not open, as after `reset`.
+            Seconds since the output before, or since the engine turned to the step after a pause; 0 for a step that is
+            not open, as after `reset`.
         """
         now = time.perf_counter()
         step = self._steps.pop(number, None)
@@ -231,7 +235,7 @@ class VllmLoop:
             return 0.0
         self._steps = {other: each for other, each in self._steps.items() if other > number}
         step.follows = step.began <= self._last_output
-        step.seconds = now - max(step.began, self._last_output)
+        step.seconds, step.times = now - max(step.began, self._last_output), times
         self._last_output = now
         self._use.add_time(step.seconds)
         if self._lag is not None and step.left_out is not None:
@@ -349,15 +353,24 @@ class VllmLoop:
         closing, self._last = self._last, step
         if closing is not None and closing.number != step.number - 1:
             closing = None
-        late = closing.passes if closing is not None and closing.late and step.follows else NO_PASSES
-        own = NO_PASSES if step.late else step.passes
-        if step.plan is not None or late.number or own.number:
-            late_seconds, step.draft_seconds = self._split.draft_seconds(step.seconds, step.target, late, own)
-            step.seconds -= late_seconds + step.draft_seconds
-            if closing is not None and closing.late:
-                closing.draft_seconds = late_seconds
-        # Late drafts before a pause were made during the pause: their duration is unknown.
-        untimed = closing is not None and closing.late and not step.follows
+        untimed = False
+        if step.times is None:
+            late = closing.passes if closing is not None and closing.late and step.follows else NO_PASSES
+            own = NO_PASSES if step.late else step.passes
+            if step.plan is not None or late.number or own.number:
+                late_seconds, step.draft_seconds = self._split.draft_seconds(step.seconds, step.target, late, own)
+                step.seconds -= late_seconds + step.draft_seconds
+                if closing is not None and closing.late:
+                    closing.draft_seconds = late_seconds
+            # Late drafts before a pause were made during the pause: their duration is unknown.
+            untimed = closing is not None and closing.late and not step.follows
+        else:
+            step.seconds = step.times.target + (step.times.pause if step.follows else 0.0)
+            if closing is not None:
+                closing.draft_seconds = step.times.drafting
+                if closing.passes.number:
+                    drafting = closing.draft_seconds
+                    self._split.draft_seconds(step.seconds + drafting, step.target, closing.passes, NO_PASSES)
         if closing is not None and closing.plan is not None and not untimed:
             verified = verify_result(closing.plan.names)
             if verified.sampled.any():
@@ -402,8 +415,9 @@ class VllmLoop:
                 piecewise=step.target.piecewise,
                 prefill_tokens=step.target.prefill_tokens,
                 context_tokens=step.target.context_tokens,
-                draft_seconds=draft_seconds,
-                verify_seconds=step.seconds,
+                # An estimate is no measurement: the policy would take it for one.
+                draft_seconds=draft_seconds if step.times is not None else 0.0,
+                verify_seconds=step.seconds if step.times is not None else draft_seconds + step.seconds,
                 step_seconds=draft_seconds + step.seconds,
                 reused_plan_steps=reused.steps,
                 reused_plan_tokens=reused.tokens,

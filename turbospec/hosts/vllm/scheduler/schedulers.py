@@ -36,6 +36,7 @@ from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule, largest_ba
 from turbospec.hosts.vllm.shared.lookup_drafts import LOOKUP_DRAFTS_ATTRIBUTE, LookupDraft
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileWriter, file_of_engine
 from turbospec.hosts.vllm.shared.settings import Settings, read_settings
+from turbospec.hosts.vllm.shared.step_times import STEP_ATTRIBUTE, TIMES_ATTRIBUTE
 from turbospec.hosts.vllm.shared.support import (
     HEAD_METHODS,
     LOOK_UP_METHODS,
@@ -49,8 +50,6 @@ from turbospec.observability.trace import DecisionTrace
 log = logging.getLogger("turbospec")
 
 MARK = "_turbospec_fetches_drafts_that_are_due"
-STEP_ATTRIBUTE = "turbospec_step"
-"""Of `SchedulerOutput`: the loop's number of the step."""
 MAX_FAULTS = 100
 """Faults of one burst, after which TurboSpec stays off."""
 HEALTHY_STEPS = 200
@@ -197,6 +196,7 @@ class _Adaptive(Scheduler):
                 number,
                 functools.partial(verified, scheduler_output, rows, sampled, outputs),
                 functools.partial(accepted, rows, sampled),
+                getattr(model_runner_output, TIMES_ATTRIBUTE, None),
             )
         return outputs
 

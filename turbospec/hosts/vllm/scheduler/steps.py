@@ -11,6 +11,7 @@ import numpy as np
 from turbospec.hosts.vllm.scheduler.requests import values_by_name
 from turbospec.hosts.vllm.scheduler.step_split import DrafterPasses, TargetPass
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
+from turbospec.hosts.vllm.shared.step_times import StepTimes
 from turbospec.interface import BoolArray, IntArray, StepView
 from turbospec.runtime.plan_reuse import RunningPlan
 
@@ -111,5 +112,7 @@ class OpenStep:
     """Whether its time began when the step before returned its tokens."""
     seconds: float = 0.0
     """Its duration, once it has ended; without all drafting, once that is known."""
+    times: StepTimes | None = None
+    """As its worker measured them."""
     draft_seconds: float = 0.0
     """Duration of its passes, whenever they ran; known when the next step has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from turbospec.hosts.vllm.scheduler.step_split import DrafterPasses
 from turbospec.hosts.vllm.scheduler.steps import Verified, VerifyResultFn
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
+from turbospec.hosts.vllm.shared.step_times import StepTimes
 from turbospec.interface import IntArray, Phase, Source, StepOutcome, StepPlan, StepView
 
 LIMITS = EngineLimits(max_draft=5, max_model_len=100, reserved_length=5, max_batched_tokens=64, parallel_drafter=False)
@@ -91,6 +93,8 @@ class FakeEngine:
         self.drafts: dict[str, int] = {}
         self.orders: DrafterOrders | None = None
         self.began = 0.0
+        self.times: StepTimes | None = None
+        """That the worker measures."""
         self.numbers: deque[int] = deque()
         """Of the steps under way, oldest first."""
 
@@ -124,7 +128,13 @@ class FakeEngine:
             request.num_output_tokens += kept + 1
             request.num_computed_tokens = request.num_tokens - 1
             done[name] = verified[name], kept, kept + 1
-        self.loop.finish(self.numbers.popleft(), result(done), lambda names: {name: done[name][1] for name in names})
+        accepted_of = {name: kept for name, (_, kept, _) in done.items()}
+        self.loop.finish(
+            self.numbers.popleft(),
+            result(done),
+            lambda names: {name: accepted_of[name] for name in names},
+            self.times,
+        )
         if not ahead:
             self.loop.settle(Queue())
 
@@ -706,7 +716,7 @@ def test_late_drafts_are_in_the_time_of_the_step_that_verifies_them(monkeypatch:
     assert engine.loop._last is not None
     assert engine.loop._last.draft_seconds == 0.0, "the second step has no pass"
     assert outcome.step_seconds == pytest.approx(3.0 - 1.0)
-    assert outcome.draft_seconds > 0.0
+    assert outcome.draft_seconds == 0.0, "an estimate is no measurement"
     assert outcome.draft_rows.tolist() == [1, 1]
     b = Request("b")
     engine.step([b])
@@ -729,8 +739,22 @@ def test_where_tokens_go_first_all_passes_are_in_the_time_of_the_next_step(monke
     assert not any(view.draft_before_emit for view in controller.views)
     first, second = controller.outcomes
     assert first.step_seconds == pytest.approx(3.0 - 1.0), "drafts and their verification, and nothing else"
-    assert first.draft_seconds > 0.0
     assert 0.0 < second.step_seconds < 4.0 - 3.0, "without the pass over the verified drafts, which is in no outcome"
+
+
+@pytest.mark.parametrize("limits", [LIMITS, LATE, ON_DEMAND, replace(ON_DEMAND, tokens_first=True)])
+def test_the_times_that_a_worker_measures_are_the_outcomes(limits: EngineLimits) -> None:
+    engine, a = FakeEngine(controller := Recorder(lengths=[2, 0, 2, 0]), limits), Request("a")
+    for times in (StepTimes(9.0, 9.0, 4.0), StepTimes(3.0, 0.5, 5.0), StepTimes(0.0, 0.25, 6.0)):
+        engine.times = times
+        engine.step([a])
+    first, second = controller.outcomes
+    assert (first.draft_seconds, first.verify_seconds, first.step_seconds) == (3.0, 5.5, 8.5)
+    assert (second.draft_seconds, second.verify_seconds, second.step_seconds) == (0.0, 6.25, 6.25)
+    engine.times, engine.began = StepTimes(2.0, 60.0, 5.0), math.inf  # nothing ran for a minute
+    engine.step([a])
+    third = controller.outcomes[-1]
+    assert (third.draft_seconds, third.verify_seconds, third.step_seconds) == (2.0, 5.0, 7.0)
 
 
 def test_a_plan_ahead_holds_for_a_few_new_requests_whose_first_tokens_need_not_wait() -> None:

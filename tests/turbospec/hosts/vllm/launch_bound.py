@@ -1,0 +1,158 @@
+"""vLLM with one worker on a GPU, where the host may need longer to launch a step than the GPU to run it.
+
+In the order of vLLM's `step_with_batch_queue`: the whole next step is launched before a step's output is read.
+Requests, clocks and outputs are made up; the loop and the controller are the real ones.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from turbospec.controller import Controller
+from turbospec.hosts.vllm.scheduler.loop import VllmLoop
+from turbospec.hosts.vllm.scheduler.outputs import accepted, verified
+from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
+from turbospec.hosts.vllm.shared.step_times import StepTimes
+from turbospec.policy import load_policy
+from turbospec_bench.vllm.loop_cost import Request
+
+LAUNCH, TARGET, TOKEN, PREFILL = 1e-3, 3.5e-3, 1e-5, 4e-3
+"""Seconds: to launch the target's pass; on the GPU, of the pass, a token, and prompts in it."""
+LIMITS = EngineLimits(
+    max_draft=15,
+    max_model_len=8192,
+    reserved_length=0,
+    max_batched_tokens=8192,
+    parallel_drafter=False,
+    kept_tokens=65536,
+    tokens_first=True,
+    async_scheduling=True,
+    graphs=tuple((length, 512) for length in (0, 1, 2, 3, 5, 8, 15)),
+)
+
+
+@dataclass
+class Launched:
+    """A step whose output is not read yet."""
+
+    number: int
+    scheduled: dict[str, int]
+    drafts: dict[str, list[int]]
+    sampled: list[int]
+    times: StepTimes
+    ready: float
+    """When its tokens are on the host."""
+
+
+class LaunchBoundServer:
+    """A full batch: a request that ends is followed by another.
+
+    Args:
+        requests: in the batch.
+        policy: name of a ready policy.
+        launch: seconds that the host takes to launch a drafter pass.
+        gpu: seconds that the pass takes on the GPU.
+        timed: whether the worker reports `StepTimes`.
+        acceptance: probability that a draft token is accepted.
+        tokens: mean output of a request.
+    """
+
+    def __init__(
+        self,
+        requests: int,
+        policy: str,
+        *,
+        launch: float,
+        gpu: float,
+        timed: bool = True,
+        acceptance: float = 0.55,
+        tokens: int = 64,
+    ) -> None:
+        self._rng = np.random.default_rng(0)
+        self._pass = launch, gpu
+        self._timed = timed
+        self._acceptance, self._tokens = acceptance, tokens
+        self._loop = VllmLoop(Controller(load_policy(policy)), LIMITS)
+        self._launched = deque[Launched]()
+        self._names = 0
+        self._drafted_at = self._gpu = 0.0
+        self._drafting = 0.0
+        self.now = 0.0
+        self.emitted = 0
+        self._batch = [self._new() for _ in range(requests)]
+
+    def run(self, steps: int) -> float:
+        """Tokens/s of the next steps."""
+        began, before = self.now, self.emitted
+        for _ in range(steps):
+            self._launch()
+            if len(self._launched) == 2:
+                self._finish(self._launched.popleft())
+        return (self.emitted - before) / (self.now - began)
+
+    def _new(self) -> Request:
+        self._names += 1
+        return Request(str(self._names), int(self._tokens * self._rng.uniform(0.75, 1.25)), self._acceptance)
+
+    def _launch(self) -> None:
+        batch = self._batch
+        scheduled = {each.request_id: each.num_tokens + each.draft - each.num_computed_tokens for each in batch}
+        drafts = {each.request_id: [0] * each.draft for each in batch if each.draft}
+        idle, _ = self._loop.idle(scheduled, 0.0)
+        lengths = np.zeros(len(batch), np.int64)
+        if not idle:
+            lengths, *_ = self._loop.plan(batch, scheduled, (), Queue(), 0.0)
+        has_prompts = any(each.num_computed_tokens == 0 for each in batch)
+        self.now += LAUNCH
+        sampled_at = max(self.now, self._gpu) + TARGET + TOKEN * sum(scheduled.values()) + PREFILL * has_prompts
+        times = StepTimes(self._drafting, 0.0, sampled_at - self._drafted_at)
+        self._gpu, (launch, gpu) = sampled_at, self._pass
+        for _ in range(int(lengths.max())):
+            self.now += launch
+            self._gpu = max(self._gpu, self.now) + gpu
+        self._drafting, self._drafted_at = self._gpu - sampled_at, self._gpu
+        counts = [self._sample(each) for each in batch]
+        self._launched.append(Launched(self._loop.newest, scheduled, drafts, counts, times, sampled_at + 1e-4))
+        for each, length in zip(batch, lengths.tolist(), strict=True):
+            each.draft = length
+        ended = [each for each in batch if each.num_tokens - each.num_prompt_tokens >= each.max_tokens]
+        self._batch = [self._new() if each in ended else each for each in batch]
+
+    def _sample(self, request: Request) -> int:
+        kept = min(int(self._rng.geometric(1.0 - request.acceptance)) - 1, request.draft)
+        request.tokens += [0] * (kept + 1)
+        request.num_computed_tokens = request.num_tokens - 1
+        self.emitted += kept + 1
+        return kept + 1
+
+    def _finish(self, done: Launched) -> None:
+        self.now = max(self.now, done.ready)
+        step: Any = SimpleNamespace(
+            num_scheduled_tokens=done.scheduled,
+            scheduled_spec_decode_tokens=done.drafts,
+            num_invalid_spec_tokens=None,
+        )
+        rows = {name: row for row, name in enumerate(done.scheduled)}
+        sent = [
+            SimpleNamespace(request_id=name, new_token_ids=[0] * tokens)
+            for name, tokens in zip(done.scheduled, done.sampled, strict=True)
+        ]
+        outputs: dict[int, Any] = {0: SimpleNamespace(outputs=sent)}
+        self._loop.finish(
+            done.number,
+            partial(verified, step, rows, done.sampled, outputs),
+            partial(accepted, rows, done.sampled),
+            done.times if self._timed else None,
+        )
+        self._loop.settle(Queue())
+        running = {each.request_id for each in self._batch}
+        self._loop.known.forget(self._loop.known.names - running - self._in_flight())
+
+    def _in_flight(self) -> set[str]:
+        return {name for each in self._launched for name in each.scheduled}

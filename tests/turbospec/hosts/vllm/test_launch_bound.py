@@ -1,0 +1,36 @@
+"""`adaptive` in vLLM on a GPU, with costs like those measured on one (docs/notes/2026-11-27-first-gpu-run.md)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.turbospec.hosts.vllm.launch_bound import LaunchBoundServer
+from turbospec.hosts.vllm.scheduler import loop
+
+FIXED = ("off", "static-1", "static-3")
+
+
+def rate(requests: int, policy: str, launch: float, gpu: float, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Tokens/s after some hundred steps."""
+    server = LaunchBoundServer(requests, policy, launch=launch, gpu=gpu)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: server.now))
+    server.run(300)
+    return server.run(300)
+
+
+@pytest.mark.parametrize("requests", [16, 96])
+@pytest.mark.parametrize(
+    ("launch", "gpu"),
+    [
+        pytest.param(9e-3, 1e-3, id="a draft model without CUDA graphs"),
+        pytest.param(2e-3, 1e-3, id="a quicker host"),
+        pytest.param(4e-4, 5e-4, id="CUDA graphs"),
+    ],
+)
+def test_adaptive_is_as_good_as_the_best_fixed_length(
+    requests: int, launch: float, gpu: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = max(rate(requests, policy, launch, gpu, monkeypatch) for policy in FIXED)
+    assert rate(requests, "adaptive", launch, gpu, monkeypatch) > 0.96 * best

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from turbospec.hosts.vllm.shared.step_times import STEP_ATTRIBUTE, TIMES_ATTRIBUTE, StepTimes
+from turbospec.hosts.vllm.worker import step_clock
+
+
+class Clock:
+    """Of a device that computes what it is given at once."""
+
+    now = 0.0
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Event:
+    clock: Clock
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at: float | None = None
+
+    def record(self) -> None:
+        self.at = self.clock.now
+
+    def synchronize(self) -> None:
+        assert self.at is not None
+
+    def elapsed_time(self, later: Event) -> float:
+        assert self.at is not None
+        assert later.at is not None
+        return (later.at - self.at) * 1e3
+
+
+class Output(SimpleNamespace):
+    """Of async scheduling: what it is of is read later."""
+
+    def get_output(self) -> SimpleNamespace:
+        return self.step
+
+
+class Runner:
+    def __init__(self, clock: Clock, device: str, *, asynchronous: bool, late: bool = False) -> None:
+        self.clock, self.device, self.asynchronous, self.late = clock, SimpleNamespace(type=device), asynchronous, late
+        step_clock.install(self, self, "propose")
+
+    def execute_model(self, scheduler_output: Any) -> None:
+        self.clock.spend(4.0)
+
+    def sample_tokens(self, seconds: float) -> Any:
+        self.clock.spend(0.5)
+        if seconds and not self.late:
+            self.propose(seconds)
+        output = SimpleNamespace(req_ids=["a"])
+        return Output(step=output) if self.asynchronous else output
+
+    def propose(self, seconds: float) -> str:
+        self.clock.spend(seconds)
+        return "drafts"
+
+    def run(self, number: int, drafting: float) -> Any:
+        output = SimpleNamespace(**{STEP_ATTRIBUTE: number})
+        self.execute_model(output)
+        return self.sample_tokens(drafting)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, str]:
+    clock = Clock()
+    monkeypatch.setattr(step_clock.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(Event, "clock", clock, raising=False)
+    monkeypatch.setattr(step_clock.torch.cuda, "Event", Event)
+    return clock, request.param
+
+
+def times_of(output: Any) -> StepTimes:
+    return getattr(output, TIMES_ATTRIBUTE)
+
+
+def test_a_step_is_timed_when_its_tokens_have_arrived(device: tuple[Clock, str]) -> None:
+    clock, name = device
+    runner = Runner(clock, name, asynchronous=True)
+    first = runner.run(0, 3.0)
+    clock.spend(0.25)
+    second = runner.run(1, 2.0)
+    third = runner.run(2, 0.0)  # launched before the output of the step before is read
+    assert times_of(first.get_output()) == StepTimes(0.0, 0.0, 4.5)
+    assert times_of(second.get_output()) == pytest.approx(StepTimes(3.0, 0.25, 4.5))
+    assert times_of(third.get_output()) == pytest.approx(StepTimes(2.0, 0.0, 4.5))
+
+
+def test_without_async_scheduling_the_output_has_its_times_at_once(device: tuple[Clock, str]) -> None:
+    runner = Runner(*device, asynchronous=False)
+    runner.run(0, 1.0)
+    assert times_of(runner.run(1, 0.0)) == pytest.approx(StepTimes(1.0, 0.0, 4.5))
+    assert times_of(runner.run(2, 0.0)) == pytest.approx(StepTimes(0.0, 0.0, 4.5))
+
+
+def test_drafts_that_are_made_after_the_output_belong_to_its_step(device: tuple[Clock, str]) -> None:
+    clock, name = device
+    runner = Runner(clock, name, asynchronous=False, late=True)
+    runner.run(0, 0.0)
+    clock.spend(0.5)
+    assert runner.propose(2.0) == "drafts"
+    clock.spend(0.25)
+    assert times_of(runner.run(1, 0.0)) == pytest.approx(StepTimes(2.0, 0.75, 4.5))
+
+
+def test_only_steps_of_our_scheduler_are_timed(device: tuple[Clock, str]) -> None:
+    runner = Runner(*device, asynchronous=False)
+    runner.execute_model(SimpleNamespace())  # vLLM warms up
+    runner.propose(1.0)
+    assert not hasattr(runner.sample_tokens(1.0), TIMES_ATTRIBUTE)
+    runner.run(0, 1.0)
+    assert times_of(runner.run(7, 0.0)) == StepTimes(0.0, 0.0, 4.5), "steps in between are unknown"
+    step_clock.install(other := SimpleNamespace(device=SimpleNamespace(type="xpu")), other, "propose")
+    assert not hasattr(other, "execute_model")

@@ -1,0 +1,24 @@
+"""What a worker measures of a step, and the attribute that carries it to the scheduler.
+
+Imports nothing heavy, because workers import it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+STEP_ATTRIBUTE = "turbospec_step"
+"""Of `SchedulerOutput`: the loop's number of the step."""
+TIMES_ATTRIBUTE = "turbospec_step_times"
+"""Of `ModelRunnerOutput`: the step's `StepTimes`."""
+
+
+class StepTimes(NamedTuple):
+    """Seconds on the worker's device, in order."""
+
+    drafting: float
+    """Drafter passes of the step before, 0 where they were not measured."""
+    pause: float
+    """From there until the device began this step: host work that nothing hides, or a time without requests."""
+    target: float
+    """The target's pass and sampling."""
