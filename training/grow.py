@@ -26,9 +26,13 @@ import torch
 import typer
 from safetensors.torch import load_file, save_file
 
+from turbospec import UserError
+from turbospec.errors import exit_on_user_error
+
 FIRST_LAYER, HEAD_LAYER = "model.layers.0.", "midlayer."
 KEPT = ("d2t", "t2d")
 """Buffers of a head that name tokens."""
+HIDDEN_A_HEAD = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,9 @@ class Growth:
         config: of the checkpoint, as in its `config.json`.
         size: of the grown model.
         device: where weights are made; they stay there.
+
+    Raises:
+        UserError: the size is smaller than the checkpoint's, or its heads cannot be divided among the heads of keys.
     """
 
     config: dict[str, Any]
@@ -60,9 +67,9 @@ class Growth:
         grows = {"hidden": "hidden_size", "intermediate": "intermediate_size", "layers": "num_hidden_layers"}
         for name, key in (grows | {"heads": "num_attention_heads"}).items():
             if getattr(size, name) < small[key]:
-                raise ValueError(f"{name} = {getattr(size, name)} is less than the checkpoint's {small[key]}")
-        if size.heads % small["num_key_value_heads"]:
-            raise ValueError(f"heads = {size.heads} is no multiple of the {small['num_key_value_heads']} of keys")
+                raise UserError(f"{name} {getattr(size, name)} is less than the checkpoint's {small[key]}; choose more")
+        if size.heads % (keys := small["num_key_value_heads"]):
+            raise UserError(f"{size.heads} heads, one for every {HIDDEN_A_HEAD} hidden, are no multiple of {keys}")
 
     def grown_config(self) -> dict[str, Any]:
         """The grown model's `config.json`."""
@@ -148,7 +155,12 @@ def grow(source: Path, out: Path, size: Size, device: str) -> int:
 
     Returns:
         The number of its weights.
+
+    Raises:
+        UserError: there is no checkpoint, or it does not fit the size.
     """
+    if not (source / "config.json").is_file():
+        raise UserError(f"{source}: no checkpoint; name the folder of the models with --models")
     growth = Growth(json.loads((source / "config.json").read_text()), size, device)
     out.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
@@ -169,15 +181,16 @@ def main(
     drafter_layers: Annotated[int, typer.Option(help="Layers of draft models.")] = 8,
     device: Annotated[str, typer.Option(help="Where weights are made: cpu or cuda.")] = "cpu",
 ) -> None:
-    """Grow the target, its draft models and its EAGLE-3 heads; 8 billion and 1 billion weights by default."""
+    """Grow the target, its draft models and its EAGLE-3 heads; 6.2 and 0.7 billion weights by default."""
     torch.manual_seed(0)
-    target = Size(hidden, hidden * 7 // 2, layers, hidden // 128)
-    drafter = Size(drafter_hidden, drafter_hidden * 8 // 3, drafter_layers, drafter_hidden // 128)
+    target = Size(hidden, hidden * 7 // 2, layers, hidden // HIDDEN_A_HEAD)
+    drafter = Size(drafter_hidden, drafter_hidden * 8 // 3, drafter_layers, drafter_hidden // HIDDEN_A_HEAD)
     head = Size(target.hidden, target.intermediate, 1, target.heads)
     sizes = {"target": target} | dict.fromkeys(("drafter", "drafter-weak", "drafter-mismatched"), drafter)
     sizes |= dict.fromkeys(("eagle3", "eagle3-untrained"), head)
-    for name, size in sizes.items():
-        typer.echo(f"{name:20} {grow(models / name, out / name, size, device) / 1e9:6.2f} billion weights")
+    with exit_on_user_error():
+        for name, size in sizes.items():
+            typer.echo(f"{name:20} {grow(models / name, out / name, size, device) / 1e9:6.2f} billion weights")
 
 
 if __name__ == "__main__":

@@ -289,9 +289,9 @@ class StepOutcome:
     context_tokens: int = 0
     """KV tokens that the target's pass attends to, summed over requests."""
     draft_seconds: float = 0.0
-    """Drafter passes, sampling included."""
+    """Drafter passes, sampling included; 0 too where the engine does not measure them."""
     verify_seconds: float = 0.0
-    """The target's pass, sampling and prefill chunks included."""
+    """The target's pass, sampling and prefill chunks included; the drafter's passes too where they are not measured."""
     step_seconds: float = 0.0
     """The whole step, planning and host work included: `MIN_STEP_SECONDS` to `MAX_STEP_SECONDS`; 0 if not measured."""
     reused_plan_steps: int = 0

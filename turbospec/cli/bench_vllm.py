@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from turbospec_bench.vllm.session import VllmSession
 
 ROUNDS = 4
-MAX_REQUESTS = 100_000
+MAX_SCALE = 1000
 TABLES = "vllm_tables"
 """Where the results' meta has the table of each drafter."""
 
@@ -63,10 +63,10 @@ def bench_vllm(
             "NAME+ngram offers it a look-up beside the drafter."
         ),
     ] = None,
-    requests: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_REQUESTS, help="Requests of a run; default: a few seconds of load on two cores."),
-    ] = None,
+    scale: Annotated[
+        int,
+        typer.Option(min=1, max=MAX_SCALE, help="Times as many requests in a run as two CPU cores serve in seconds."),
+    ] = 1,
     rounds: Annotated[int, typer.Option(min=1, max=MAX_ROUNDS, help="Counted rounds of a configuration.")] = ROUNDS,
     seed: Seed = 0,
     models: Models = Path("models"),
@@ -109,7 +109,7 @@ def bench_vllm(
     gpu = gpu_name()
     most = max(configuration.concurrency or 1 for configuration in configurations)
     launches = Launches(models, dtype, most, on_gpu=gpu is not None)
-    meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": installed_vllm(), "requests": requests, "gpu": gpu}
+    meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": installed_vllm(), "scale": scale, "gpu": gpu}
     meta |= surroundings()
     resumed = None if resume is None else Results.load(resume)
     answered = answered_kinds(configurations)
@@ -118,9 +118,9 @@ def bench_vllm(
     outputs = Outputs.check(json, report, pictures, None, resumed, (*policies, *texts))
     logs = outputs.results.parent / f"{outputs.results.stem}-logs"
     check_folder(logs)
-    results = outputs.open_results(resumed, meta, ("seed", "dtype", "vllm", "requests", "gpu"))
+    results = outputs.open_results(resumed, meta, ("seed", "dtype", "vllm", "scale", "gpu"))
     cost = Cost.of(
-        [(each, variants) for each in configurations], rounds, resumed, runs_of, partial(shape_of, requests=requests)
+        [(each, variants) for each in configurations], rounds, resumed, runs_of, partial(shape_of, scale=scale)
     )
     cost.check()
     stderr.print(cost.line(), soft_wrap=True)
@@ -130,7 +130,7 @@ def bench_vllm(
         if (remark := shared_machine(other_cores_now())) is not None:
             shown.remark(remark)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="turbospec-bench-")))
-        source = LoadSource(workloads, tokenizer, scratch, seed, answered, requests)
+        source = LoadSource(workloads, tokenizer, scratch, seed, answered, scale)
         fleet = stack.enter_context(Fleet(command, logs))
         # Ends before the servers do: they wait for requests that are still open.
         client = stack.enter_context(BenchClient(logs / "client.log"))

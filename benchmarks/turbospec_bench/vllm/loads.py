@@ -49,11 +49,11 @@ def load_tokenizer(target: str) -> Tokenizer:
         ) from error
 
 
-def shape_of(configuration: Configuration, requests: int | None = None) -> Shape:
-    """A few seconds of load on two cores; with `requests` so many, whatever the load."""
+def shape_of(configuration: Configuration, scale: int = 1) -> Shape:
+    """A few seconds of load on two cores, or `scale` times as many requests."""
     busy = configuration.concurrency or 1
     shape = Shape(6, 128) if busy < 4 else Shape(4 * busy, 96) if busy < 16 else Shape(2 * busy, 64)
-    return shape if requests is None else replace(shape, requests=requests * shape.requests)
+    return replace(shape, requests=scale * shape.requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class LoadSource:
     Args:
         scratch: a folder for datasets.
         answered: stems of the files with answers that are drawn from too; no other is read.
-        requests: of a run; None for as many as suit its load.
+        scale: of `shape_of`.
 
     Raises:
         UserError: a file is missing or is not what it should be.
@@ -82,19 +82,19 @@ class LoadSource:
         scratch: Path,
         seed: int,
         answered: Collection[str] = (),
-        requests: int | None = None,
+        scale: int = 1,
     ) -> None:
         self._texts = {kind: read_texts(workloads / f"{kind}.jsonl") for kind in TEXT_KINDS}
         self._texts |= {kind: [text for text, _ in read_answered(workloads / f"{kind}.jsonl")] for kind in answered}
         self._tokenizer = tokenizer
         self._scratch = scratch
         self._seed = seed
-        self._requests = requests
+        self._scale = scale
 
     def draw(self, configuration: Configuration, number: int) -> VllmLoad:
         """The load of a configuration's round; 0 is the first uncounted round. The same for every variant."""
         rng = np.random.default_rng((self._seed, configuration.checksum, number))
-        shape = shape_of(configuration, self._requests)
+        shape = shape_of(configuration, self._scale)
         workload = configuration.workload
         dataset = _random(shape, int(rng.integers(2**31))) if workload == RANDOM else self._text(workload, shape, rng)
         return VllmLoad(

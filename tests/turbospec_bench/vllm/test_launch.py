@@ -25,6 +25,15 @@ def test_off_has_no_drafter_and_is_the_same_for_all() -> None:
     assert "--no-enable-prefix-caching" in off.arguments
 
 
+def test_servers_run_with_cuda_graphs_and_share_a_gpu() -> None:
+    shared = Launches(Path("/models"), "float32", 32, on_gpu=True).of("good", Variant("static-3", None)).arguments
+    alone = LAUNCHES.of("good", Variant("static-3", None)).arguments
+
+    assert "--enforce-eager" in alone
+    assert "--enforce-eager" not in shared
+    assert "--gpu-memory-utilization" in shared
+
+
 @pytest.mark.parametrize(
     ("drafter", "expected"),
     [

@@ -39,6 +39,11 @@ def test_half_is_code_and_every_output_has_a_length_of_its_own(source: LoadSourc
     assert option(load, "--max-concurrency") == option(load, "--num-warmups") == "8"
 
 
+def test_a_larger_scale_is_more_requests() -> None:
+    assert shape_of(CONFIGURATION, 3).requests == 3 * shape_of(CONFIGURATION).requests
+    assert shape_of(CONFIGURATION, 3).output_tokens == shape_of(CONFIGURATION).output_tokens
+
+
 def test_a_round_is_always_the_same_and_no_two_are(source: LoadSource) -> None:
     first, again, second, other = (
         requests(source.draw(configuration, number))
