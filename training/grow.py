@@ -1,11 +1,13 @@
 """Grow the shipped models to the cost of larger ones, without changing what they compute.
 
-A GPU runs the shipped pair in less than a millisecond, so that nothing can be learnt there about speculation. A grown
-model has the weights and the step time of a model of that size, and the logits, and so the acceptance, of the small
-one. As in Chen et al., "Net2Net: Accelerating Learning via Knowledge Transfer", 2016:
+On a GPU a step of the shipped pair takes less than a millisecond, so that nothing can be learnt there about
+speculation. A grown model has the linear layers, and about the step time, of a model of that size, and the logits, and
+so the acceptance, of the small one. Its vocabulary and its heads of keys stay small. As in Chen et al., "Net2Net:
+Accelerating Learning via Knowledge Transfer", 2016:
 
 * Further dimensions of the hidden state are always zero: no embedding or projection writes to them. Norms divide by the
-  root mean square over all dimensions, so that their weights and epsilon are scaled.
+  root mean square over all dimensions, so that their weights and epsilon are scaled. bfloat16 rounds the weights unless
+  the width grows by a power of 4.
 * Further heads and MLP units are random, and the projections behind them ignore them.
 * Further layers are random, and add nothing to the hidden state.
 
@@ -29,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from turbospec import UserError
 from turbospec.errors import exit_on_user_error
 
-FIRST_LAYER, HEAD_LAYER = "model.layers.0.", "midlayer."
+FIRST_LAYER = "model.layers.0."
 KEPT = ("d2t", "t2d")
 """Buffers of a head that name tokens."""
 HIDDEN_A_HEAD = 128
@@ -69,7 +71,7 @@ class Growth:
             if getattr(size, name) < small[key]:
                 raise UserError(f"{name} {getattr(size, name)} is less than the checkpoint's {small[key]}; choose more")
         if size.heads % (keys := small["num_key_value_heads"]):
-            raise UserError(f"{size.heads} heads, one for every {HIDDEN_A_HEAD} hidden, are no multiple of {keys}")
+            raise UserError(f"{size.heads} heads are no multiple of the checkpoint's {keys} of keys; change the width")
 
     def grown_config(self) -> dict[str, Any]:
         """The grown model's `config.json`."""
@@ -104,7 +106,7 @@ class Growth:
             return torch.cat([weight, weight.new_ones(hidden - small)]) * math.sqrt(small / hidden)
         rows, columns = self._axes(name, weight)
         # What writes to the hidden state writes zeros to its further dimensions. Elsewhere further rows are ignored.
-        writes = rows[-1] < hidden and name.endswith(("o_proj.weight", "down_proj.weight", "fc.weight"))
+        writes = name.endswith(("o_proj.weight", "down_proj.weight", "fc.weight"))
         embeds = name.endswith(("embed_tokens.weight", "lm_head.weight"))
         new = weight.new_zeros(self._extent(name, weight))
         if not writes and not embeds:
@@ -159,7 +161,7 @@ def grow(source: Path, out: Path, size: Size, device: str) -> int:
     Raises:
         UserError: there is no checkpoint, or it does not fit the size.
     """
-    if not (source / "config.json").is_file():
+    if not all((source / name).is_file() for name in ("config.json", "model.safetensors")):
         raise UserError(f"{source}: no checkpoint; name the folder of the models with --models")
     growth = Growth(json.loads((source / "config.json").read_text()), size, device)
     out.mkdir(parents=True, exist_ok=True)
@@ -181,7 +183,10 @@ def main(
     drafter_layers: Annotated[int, typer.Option(help="Layers of draft models.")] = 8,
     device: Annotated[str, typer.Option(help="Where weights are made: cpu or cuda.")] = "cpu",
 ) -> None:
-    """Grow the target, its draft models and its EAGLE-3 heads; 6.2 and 0.7 billion weights by default."""
+    """Grow the target, its draft models and its EAGLE-3 heads; 6.2 and 0.7 billion weights by default.
+
+    Heads that draft in one pass (P-EAGLE, DFlash) are not grown.
+    """
     torch.manual_seed(0)
     target = Size(hidden, hidden * 7 // 2, layers, hidden // HIDDEN_A_HEAD)
     drafter = Size(drafter_hidden, drafter_hidden * 8 // 3, drafter_layers, drafter_hidden // HIDDEN_A_HEAD)

@@ -52,6 +52,16 @@ def kv_memory(model: PreTrainedModel, num_blocks: int, block_size: int) -> KVMem
     return KVMemory(kv_shape(model), num_blocks, block_size, dtype=kv_dtype(model), device=model.device)
 
 
+def _record(
+    entering: dict[int, torch.Tensor],
+    layer: int,
+    module: object,
+    given: tuple[torch.Tensor, ...],
+    named: dict[str, Any],
+) -> None:
+    entering[layer] = given[0] if given else named["hidden_states"]
+
+
 class ModelRunner:
     """One model and its KV cache.
 
@@ -59,6 +69,9 @@ class ModelRunner:
         model: the model.
         store: its KV cache.
         hidden_states: receives the hidden states of each pass; None: they are not kept.
+
+    Raises:
+        UserError: the model's layers cannot be found, and hidden states are to be kept.
     """
 
     def __init__(self, model: PreTrainedModel, store: KVStore, hidden_states: HiddenStates | None = None) -> None:
@@ -70,12 +83,11 @@ class ModelRunner:
         """(1, tokens, width) hidden states of the last pass, by the layer that they enter."""
         if hidden_states is not None:
             # Versions of transformers differ in what a list of layers as `output_hidden_states` means.
-            layers = cast(Any, model).get_decoder().layers
+            layers = getattr(cast(Any, model).get_decoder(), "layers", None)
+            if layers is None:
+                raise UserError(f"{model.name_or_path}: a head cannot read this target's layers; use a draft model")
             for layer in hidden_states.layers:
-                layers[layer].register_forward_pre_hook(partial(self._record, layer), with_kwargs=True)
-
-    def _record(self, layer: int, module: object, given: tuple[torch.Tensor, ...], named: dict[str, Any]) -> None:
-        self._entering[layer] = given[0] if given else named["hidden_states"]
+                layers[layer].register_forward_pre_hook(partial(_record, self._entering, layer), with_kwargs=True)
 
     @torch.inference_mode()
     def warm_up(self) -> None:

@@ -49,9 +49,16 @@ def test_a_head_drafts_the_same(tmp_path: Path) -> None:
     assert counts[0][1] > 0
 
 
-@pytest.mark.parametrize("size", [Size(128, 1024, 10, 8), Size(1024, 1024, 7, 8), Size(1024, 1024, 10, 6)])
-def test_sizes_that_do_not_fit(size: Size, tmp_path: Path) -> None:
-    with pytest.raises(UserError):
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [
+        (Size(128, 1024, 10, 8), "hidden 128 is less"),
+        (Size(1024, 1024, 7, 8), "layers 7 is less"),
+        (Size(1024, 1024, 10, 6), "no multiple of the checkpoint's 4"),
+    ],
+)
+def test_sizes_that_do_not_fit(size: Size, why: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=why):
         grow(MODELS / "target", tmp_path, size, "cpu")
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from turbospec_bench.targets import Verdict
 
 VERDICTS = {True: ("met", "green"), False: ("missed", "red"), None: ("not judged", "yellow")}
+ADDED_LATER = {"scale": 1, "gpu": None}
+"""Fields that older results lack, and what they were then."""
 TARGET_MISSED = 1
 """Exit status where a target is missed beyond noise; a user's mistake is 2."""
 
@@ -85,7 +87,7 @@ class Outputs:
 
         if resumed is None:
             return Results(self.results, meta)
-        if differing := [name for name in compared if resumed.meta.get(name, "") != meta[name]]:
+        if differing := [name for name in compared if resumed.meta.get(name, ADDED_LATER.get(name, "")) != meta[name]]:
             raise UserError(
                 f"{resumed.path}: was measured with another {' and another '.join(differing)}; start a new one"
             )

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from turbospec_bench.vllm.session import VllmSession
 
 ROUNDS = 4
-MAX_SCALE = 1000
+MAX_SCALE = 100
 TABLES = "vllm_tables"
 """Where the results' meta has the table of each drafter."""
 
@@ -65,7 +65,7 @@ def bench_vllm(
     ] = None,
     scale: Annotated[
         int,
-        typer.Option(min=1, max=MAX_SCALE, help="Times as many requests in a run as two CPU cores serve in seconds."),
+        typer.Option(min=1, max=MAX_SCALE, help="Multiplies the number of requests in each run."),
     ] = 1,
     rounds: Annotated[int, typer.Option(min=1, max=MAX_ROUNDS, help="Counted rounds of a configuration.")] = ROUNDS,
     seed: Seed = 0,
@@ -106,10 +106,10 @@ def bench_vllm(
     variants = variants_of(policy or ())
     check_lookups(configurations, variants)
     command = _command(vllm)
-    gpu = gpu_name()
+    vllm_version, gpu = installed_vllm(), gpu_name()
     most = max(configuration.concurrency or 1 for configuration in configurations)
     launches = Launches(models, dtype, most, on_gpu=gpu is not None)
-    meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": installed_vllm(), "scale": scale, "gpu": gpu}
+    meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": vllm_version, "scale": scale, "gpu": gpu}
     meta |= surroundings()
     resumed = None if resume is None else Results.load(resume)
     answered = answered_kinds(configurations)

@@ -110,17 +110,22 @@ class PassTimes:
 
     @classmethod
     def fit(cls, samples: Sequence[LatencySample]) -> PassTimes:
-        """Non-negative least squares. Everything except drafting counts as the target's: verify, prefill, host time."""
-        drafted = [sample for sample in samples if sample.draft_rows]
+        """Non-negative least squares. Everything except drafting counts as the target's: verify, prefill, host time.
+
+        Where no step's drafting was measured, one fit of whole steps gives both.
+        """
+        drafts = [(s.draft_context_tokens, sum(s.draft_rows) + s.catch_up_tokens, len(s.draft_rows)) for s in samples]
+        targets = [(s.context_tokens, s.tokens_batched, 1) for s in samples]
+        measured = [number for number, sample in enumerate(samples) if sample.draft_rows and sample.draft_seconds > 0.0]
+        if samples and not measured:
+            rows = [(*draft, *target) for draft, target in zip(drafts, targets, strict=True)]
+            both = _non_negative_fit(rows, [sample.step_seconds for sample in samples])
+            return cls(draft=both[:3], target=both[3:])
         return cls(
             draft=_non_negative_fit(
-                [(s.draft_context_tokens, sum(s.draft_rows) + s.catch_up_tokens, len(s.draft_rows)) for s in drafted],
-                [s.draft_seconds for s in drafted],
+                [drafts[number] for number in measured], [samples[number].draft_seconds for number in measured]
             ),
-            target=_non_negative_fit(
-                [(s.context_tokens, s.tokens_batched, 1) for s in samples],
-                [s.step_seconds - s.draft_seconds for s in samples],
-            ),
+            target=_non_negative_fit(targets, [sample.step_seconds - sample.draft_seconds for sample in samples]),
         )
 
     def predict(self, view: StepView, candidates: IntArray) -> FloatArray:
@@ -136,8 +141,8 @@ class PassTimes:
         return draft @ self.draft + target @ self.target
 
 
-def _non_negative_fit(features: Sequence[tuple[int, int, int]], seconds: Sequence[float]) -> FloatArray:
-    """Coefficients a, b, c of non-negative least squares; all 0 without samples."""
+def _non_negative_fit(features: Sequence[tuple[int, ...]], seconds: Sequence[float]) -> FloatArray:
+    """Coefficients of non-negative least squares; three times 0 without samples."""
     if not features:
         return np.zeros(3)
     matrix = np.array(features, np.float64)

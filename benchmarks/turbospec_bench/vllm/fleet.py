@@ -13,8 +13,8 @@ from turbospec_bench.vllm.cpu_binding import keep_off_bound_cores
 from turbospec_bench.vllm.launch import Launch
 from turbospec_bench.vllm.server import Server
 
-AT_A_TIME = max(2, (os.cpu_count() or 1) // 3)
-"""A start takes most of a minute of one core and part of others; more at once gain nothing."""
+AT_A_TIME = min(max(2, (os.cpu_count() or 1) // 3), 8)
+"""A start takes most of a minute of one core, and on a GPU part of two others, which compile."""
 POLL_SECONDS = 0.5
 
 

@@ -16,7 +16,7 @@ from turbospec_bench.vllm.speculation import MAX_DRAFT, NGRAM, Lengths, speculat
 MAX_MODEL_LEN = 512
 KV_CACHE_BYTES_A_REQUEST = 12 * 2**20
 """Enough for a request of that length with the repository's models. vLLM's minimum of 1 GB would take 7 GB for the
-servers of one drafter."""
+servers of one drafter. Models that are grown for a GPU (`training.grow`) take up to twice as much."""
 EAGER = ("--enforce-eager",)
 """On a CPU, where vLLM would compile for most of a minute."""
 SHARED_GPU = ("--gpu-memory-utilization", "0.05")
@@ -59,7 +59,7 @@ class Launches:
             *(self.target, "--dtype", self.dtype, "--max-model-len", str(MAX_MODEL_LEN)),
             *(SHARED_GPU if self.on_gpu else EAGER),
             *("--max-num-seqs", str(self.max_num_seqs), "--no-enable-prefix-caching"),
-            *("--kv-cache-memory-bytes", str(self.max_num_seqs * KV_CACHE_BYTES_A_REQUEST)),
+            *("--kv-cache-memory-bytes", str(self.max_num_seqs * KV_CACHE_BYTES_A_REQUEST * (2 if self.on_gpu else 1))),
         )
         name = server_name(drafter, variant)
         if variant.policy == OFF:

@@ -24,6 +24,10 @@ from turbospec_bench.vllm.loop_cost import Request
 
 LAUNCH, TARGET, TOKEN, PREFILL = 1e-3, 3.5e-3, 1e-5, 4e-3
 """Seconds: to launch the target's pass; on the GPU, of the pass, a token, and prompts in it."""
+ACCEPTANCE = 0.55
+"""Of each draft token."""
+TOKENS = 64
+"""Mean output of a request."""
 LIMITS = EngineLimits(
     max_draft=15,
     max_model_len=8192,
@@ -58,26 +62,11 @@ class LaunchBoundServer:
         policy: name of a ready policy.
         launch: seconds that the host takes to launch a drafter pass.
         gpu: seconds that the pass takes on the GPU.
-        timed: whether the worker reports `StepTimes`.
-        acceptance: probability that a draft token is accepted.
-        tokens: mean output of a request.
     """
 
-    def __init__(
-        self,
-        requests: int,
-        policy: str,
-        *,
-        launch: float,
-        gpu: float,
-        timed: bool = True,
-        acceptance: float = 0.55,
-        tokens: int = 64,
-    ) -> None:
+    def __init__(self, requests: int, policy: str, *, launch: float, gpu: float) -> None:
         self._rng = np.random.default_rng(0)
         self._pass = launch, gpu
-        self._timed = timed
-        self._acceptance, self._tokens = acceptance, tokens
         self._loop = VllmLoop(Controller(load_policy(policy)), LIMITS)
         self._launched = deque[Launched]()
         self._names = 0
@@ -98,22 +87,24 @@ class LaunchBoundServer:
 
     def _new(self) -> Request:
         self._names += 1
-        return Request(str(self._names), int(self._tokens * self._rng.uniform(0.75, 1.25)), self._acceptance)
+        return Request(str(self._names), int(TOKENS * self._rng.uniform(0.75, 1.25)), ACCEPTANCE)
 
     def _launch(self) -> None:
         batch = self._batch
         scheduled = {each.request_id: each.num_tokens + each.draft - each.num_computed_tokens for each in batch}
         drafts = {each.request_id: [0] * each.draft for each in batch if each.draft}
-        idle, _ = self._loop.idle(scheduled, 0.0)
+        idle, orders = self._loop.idle(scheduled, 0.0)
         lengths = np.zeros(len(batch), np.int64)
         if not idle:
-            lengths, *_ = self._loop.plan(batch, scheduled, (), Queue(), 0.0)
+            lengths, _, orders = self._loop.plan(batch, scheduled, (), Queue(), 0.0)
         has_prompts = any(each.num_computed_tokens == 0 for each in batch)
         self.now += LAUNCH
         sampled_at = max(self.now, self._gpu) + TARGET + TOKEN * sum(scheduled.values()) + PREFILL * has_prompts
         times = StepTimes(self._drafting, 0.0, sampled_at - self._drafted_at)
         self._gpu, (launch, gpu) = sampled_at, self._pass
-        for _ in range(int(lengths.max())):
+        assert orders is not None
+        passes = 0 if orders.skip else max(int(lengths.max()), 1)
+        for _ in range(passes):
             self.now += launch
             self._gpu = max(self._gpu, self.now) + gpu
         self._drafting, self._drafted_at = self._gpu - sampled_at, self._gpu
@@ -148,7 +139,7 @@ class LaunchBoundServer:
             done.number,
             partial(verified, step, rows, done.sampled, outputs),
             partial(accepted, rows, done.sampled),
-            done.times if self._timed else None,
+            done.times,
         )
         self._loop.settle(Queue())
         running = {each.request_id for each in self._batch}

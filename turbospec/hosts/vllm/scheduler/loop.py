@@ -78,6 +78,7 @@ class VllmLoop:
                 asynchronous=limits.async_scheduling,
             )
         self._views = Views(limits, self.known, self._lag, lookups)
+        self._first_pass_every_step = self._lag is None and not (limits.heads or limits.look_up)
         self._split = StepSplit()
         longest_pass = max(limits.kept_tokens, limits.max_model_len)
         self._use = DrafterUse(limits.kept_tokens, longest_pass, self._split, asynchronous=limits.async_scheduling)
@@ -366,11 +367,13 @@ class VllmLoop:
             untimed = closing is not None and closing.late and not step.follows
         else:
             step.seconds = step.times.target + (step.times.pause if step.follows else 0.0)
-            if closing is not None:
+            self._split.learn_target(step.target, step.seconds)
+            if closing is not None and closing.passes.number and not self._first_pass_every_step:
                 closing.draft_seconds = step.times.drafting
-                if closing.passes.number:
-                    drafting = closing.draft_seconds
-                    self._split.draft_seconds(step.seconds + drafting, step.target, closing.passes, NO_PASSES)
+                self._split.learn_drafting(closing.passes, step.times.drafting)
+            else:
+                # Inputs that were kept, or passes that every step has: no plan saves them.
+                step.seconds += step.times.drafting
         if closing is not None and closing.plan is not None and not untimed:
             verified = verify_result(closing.plan.names)
             if verified.sampled.any():
@@ -415,9 +418,9 @@ class VllmLoop:
                 piecewise=step.target.piecewise,
                 prefill_tokens=step.target.prefill_tokens,
                 context_tokens=step.target.context_tokens,
-                # An estimate is no measurement: the policy would take it for one.
-                draft_seconds=draft_seconds if step.times is not None else 0.0,
-                verify_seconds=step.seconds if step.times is not None else draft_seconds + step.seconds,
+                # Without measurement it is an estimate, which the policy would take for a measurement.
+                draft_seconds=0.0 if step.times is None else draft_seconds,
+                verify_seconds=step.seconds + (draft_seconds if step.times is None else 0.0),
                 step_seconds=draft_seconds + step.seconds,
                 reused_plan_steps=reused.steps,
                 reused_plan_tokens=reused.tokens,

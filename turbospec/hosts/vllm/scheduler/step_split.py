@@ -1,8 +1,9 @@
 """Splits a step's time into drafting and the rest, by what whole steps have taken.
 
-A scheduler sees when a step starts and when its tokens return, and nothing in between. Steps that verify and draft
-different numbers of tokens identify the two parts: one regression predicts both, and each step's time is split in
-proportion.
+Where the worker measures both parts, the regression learns each by itself, and only predicts what catching up takes.
+Elsewhere a scheduler sees when a step starts and when its tokens return, and nothing in between: one regression
+predicts both parts, and each step's time is split in proportion. It cannot tell them apart as long as tokens and passes
+rise together.
 """
 
 from __future__ import annotations
@@ -80,6 +81,18 @@ class StepSplit:
             *model.state, self._verify_size, step_seconds,
             np.array(target, np.float64), np.array([late[:3], own[:3]], np.float64),
         )  # fmt: skip
+
+    def learn_target(self, target: TargetPass, seconds: float) -> None:
+        """Learn from a measured target pass."""
+        row = np.zeros(len(self._model.weights))
+        row[: self._verify_size] = step_features(*map(float, target[:3]), float(target.piecewise))
+        self._model.learn(row, seconds)
+
+    def learn_drafting(self, passes: DrafterPasses, seconds: float) -> None:
+        """Learn from measured drafter passes."""
+        row = np.zeros(len(self._model.weights))
+        row[self._verify_size :] = passes[:3]
+        self._model.learn(row, seconds)
 
     def catch_up_seconds(self, tokens: int) -> float:
         """Predicted duration of a drafter pass over this many tokens of KV lag."""

@@ -107,7 +107,7 @@ class OpenStep:
     left_out: LeftOut | None = None
     """None where the drafter computes what the step verifies."""
     late: bool = False
-    """Whether its passes run after its tokens were sent, in the time of the next step."""
+    """Whether its passes run after its tokens were sent: in the time of the next step, from output to output."""
     follows: bool = False
     """Whether its time began when the step before returned its tokens."""
     seconds: float = 0.0

@@ -17,8 +17,9 @@ class StepTimes(NamedTuple):
     """Seconds on the worker's device, in order."""
 
     drafting: float
-    """Drafter passes of the step before, 0 where they were not measured."""
+    """What drafted after the step before, also where it only kept inputs or ran a pass without drafts."""
     pause: float
-    """From there until the device began this step: host work that nothing hides, or a time without requests."""
+    """From there until the device began this step: host work that nothing hides, or a time without requests. 0 after a
+    step that TurboSpec did not schedule, as is `drafting`."""
     target: float
     """The target's pass and sampling."""

@@ -1,23 +1,27 @@
 # pyright: basic, reportMissingImports=false
 """Times each step on the worker's device: the target's pass, the drafter's passes, and the pause between steps.
 
-The engine core cannot time a step. On a GPU it receives a step's tokens before the drafts are made, so that drafting is
-in the time of the next step. With one worker, it receives them only after it has launched the whole next step: where
-launching takes longer than computing, drafting is in the time of the step before. Events on the device's stream are
-right in both cases, and nothing waits for them: a step's times are read when its tokens have arrived.
+The engine core cannot time a step. Model runner V2 sends a step's tokens before it drafts, so that drafting is in the
+time of the next step. Under async scheduling with one worker, the engine core reads a step's output only after it has
+launched the next step: where launching takes longer than computing, that contains the drafts of the step after. Events
+on the device's stream are right in both cases. A step's times are read with its output; by then the device has reached
+all of them but for the few kernels between sampling and drafting.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import time
-from contextlib import contextmanager
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from turbospec.hosts.vllm.shared.step_times import STEP_ATTRIBUTE, TIMES_ATTRIBUTE, StepTimes
+
+log = logging.getLogger("turbospec")
 
 
 def install(model_runner, drafter, propose: str) -> None:
@@ -40,28 +44,18 @@ def install(model_runner, drafter, propose: str) -> None:
         return execute(scheduler_output, *given, **named)
 
     def timed_propose(*given, **named):
-        with clock.drafting():
-            return draft(*given, **named)
+        clock.begin_drafting()
+        drafts = draft(*given, **named)
+        clock.end_drafting()
+        return drafts
 
     def sample_tokens(*given, **named):
         output = sample(*given, **named)
-        times = clock.end()
-        if times is None or output is None:
-            return output
-        if hasattr(output, "get_output"):
-            output.get_output = functools.partial(_with_times, output.get_output, times)
-        elif getattr(output, "req_ids", None):  # vLLM shares one output object among all steps without requests
-            setattr(output, TIMES_ATTRIBUTE, times())
+        clock.end(output)
         return output
 
     model_runner.execute_model, model_runner.sample_tokens = execute_model, sample_tokens
     setattr(drafter, propose, timed_propose)
-
-
-def _with_times(get_output, times):
-    output = get_output()
-    setattr(output, TIMES_ATTRIBUTE, times())
-    return output
 
 
 @dataclass(slots=True)
@@ -75,6 +69,22 @@ class _Moments:
     drafted: Any = None
 
 
+def _harmless(method):
+    """Keep the clock's errors from vLLM: after the first one it stops."""
+
+    @functools.wraps(method)
+    def call(clock, *given):
+        if clock.failed:
+            return
+        try:
+            method(clock, *given)
+        except Exception:
+            clock.failed = True
+            log.exception("TurboSpec cannot time steps on this device; it times them by their outputs")
+
+    return call
+
+
 class StepClock:
     """Records when a device reaches the parts of a step.
 
@@ -83,48 +93,64 @@ class StepClock:
     """
 
     def __init__(self, *, on_gpu: bool) -> None:
+        self.failed = False
         self._on_gpu = on_gpu
         self._step: _Moments | None = None
         self._before: _Moments | None = None
 
+    @_harmless
     def begin(self, number: int) -> None:
         """A step begins; `number` counts steps."""
         self._step = _Moments(number, self._now())
 
-    @contextmanager
-    def drafting(self):
-        """The step drafts, or the step before, where the engine core asks for drafts after it has the tokens."""
-        if (step := self._step or self._before) is None:
-            yield
-            return
-        step.drafting = self._now()
-        if step is self._step:
-            step.sampled = step.drafting
-        yield
-        step.drafted = self._now()
+    @_harmless
+    def begin_drafting(self) -> None:
+        """The step has sampled and drafts, or the step before drafts, whose drafts the engine core asks for late."""
+        if self._step is not None:
+            self._step.sampled = self._step.drafting = self._now()
+        elif self._before is not None and self._before.drafting is None:
+            self._before.drafting = self._now()
 
-    def end(self) -> Any:
-        """The step's tokens are on their way to the host.
+    @_harmless
+    def end_drafting(self) -> None:
+        """Its drafts are made."""
+        step = self._step or self._before
+        if step is not None and step.drafting is not None and step.drafted is None:
+            step.drafted = self._now()
 
-        Returns:
-            A function without arguments, to be called when they have arrived, that returns the step's `StepTimes`; None
-            outside a step.
-        """
+    @_harmless
+    def end(self, output: Any) -> None:
+        """Have the step's output carry its times: at once, or when the output of async scheduling is read."""
         step, before, self._step = self._step, self._before, None
-        if step is None:
-            return None
+        if step is None or output is None:
+            return
         if step.sampled is None:
             step.sampled = self._now()
         self._before = step
-        return functools.partial(self._times, before, step)
+        if hasattr(output, "get_output"):
+            # By a weak reference: one to itself would keep the output's tensors until the garbage collector runs.
+            output.get_output = functools.partial(self._read, weakref.ref(output), before, step)
+        elif getattr(output, "req_ids", None):  # vLLM shares one output object among all steps without requests
+            self._add(output, before, step)
+
+    def _read(self, output: weakref.ref[Any], before: _Moments | None, step: _Moments) -> Any:
+        found = output()
+        assert found is not None, "its method is being called"
+        read = type(found).get_output(found)
+        self._add(read, before, step)
+        return read
+
+    @_harmless
+    def _add(self, output: Any, before: _Moments | None, step: _Moments) -> None:
+        setattr(output, TIMES_ATTRIBUTE, self._times(before, step))
 
     def _times(self, before: _Moments | None, step: _Moments) -> StepTimes:
         if self._on_gpu:
-            step.sampled.synchronize()  # it comes right after the tokens' copy
+            step.sampled.synchronize()
         target = self._between(step.began, step.sampled)
         if before is None or before.number != step.number - 1:
             return StepTimes(0.0, 0.0, target)
-        if before.drafted is None:
+        if before.drafting is None or before.drafted is None:
             return StepTimes(0.0, self._between(before.sampled, step.began), target)
         pause = self._between(before.sampled, before.drafting) + self._between(before.drafted, step.began)
         return StepTimes(self._between(before.drafting, before.drafted), pause, target)
@@ -132,7 +158,8 @@ class StepClock:
     def _now(self) -> Any:
         if not self._on_gpu:
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
+        # To wait for a blocking event does not keep a core busy.
+        event = torch.cuda.Event(enable_timing=True, blocking=True)
         event.record()
         return event
 

@@ -742,19 +742,31 @@ def test_where_tokens_go_first_all_passes_are_in_the_time_of_the_next_step(monke
     assert 0.0 < second.step_seconds < 4.0 - 3.0, "without the pass over the verified drafts, which is in no outcome"
 
 
-@pytest.mark.parametrize("limits", [LIMITS, LATE, ON_DEMAND, replace(ON_DEMAND, tokens_first=True)])
+@pytest.mark.parametrize("limits", [LATE, ON_DEMAND, replace(ON_DEMAND, tokens_first=True)])
 def test_the_times_that_a_worker_measures_are_the_outcomes(limits: EngineLimits) -> None:
     engine, a = FakeEngine(controller := Recorder(lengths=[2, 0, 2, 0]), limits), Request("a")
-    for times in (StepTimes(9.0, 9.0, 4.0), StepTimes(3.0, 0.5, 5.0), StepTimes(0.0, 0.25, 6.0)):
+    for times in (StepTimes(9.0, 9.0, 4.0), StepTimes(3.0, 0.5, 5.0), StepTimes(0.125, 0.25, 6.0)):
         engine.times = times
         engine.step([a])
     first, second = controller.outcomes
     assert (first.draft_seconds, first.verify_seconds, first.step_seconds) == (3.0, 5.5, 8.5)
-    assert (second.draft_seconds, second.verify_seconds, second.step_seconds) == (0.0, 6.25, 6.25)
+    assert second.draft_seconds == 0.0
+    if not limits.tokens_first:
+        assert second.step_seconds == 6.375, "with the time in which inputs were kept"
     engine.times, engine.began = StepTimes(2.0, 60.0, 5.0), math.inf  # nothing ran for a minute
     engine.step([a])
     third = controller.outcomes[-1]
     assert (third.draft_seconds, third.verify_seconds, third.step_seconds) == (2.0, 5.0, 7.0)
+
+
+def test_a_first_pass_in_every_step_is_never_drafting() -> None:
+    engine, a = FakeEngine(controller := Recorder(lengths=[2, 0]), LIMITS), Request("a")
+    for times in (StepTimes(9.0, 9.0, 4.0), StepTimes(3.0, 0.5, 5.0), StepTimes(1.0, 0.25, 6.0)):
+        engine.times = times
+        engine.step([a])
+    first, second = controller.outcomes
+    assert (first.draft_seconds, first.step_seconds) == (0.0, 8.5), "two passes, of which one would have run anyway"
+    assert (second.draft_seconds, second.step_seconds) == (0.0, 7.25)
 
 
 def test_a_plan_ahead_holds_for_a_few_new_requests_whose_first_tokens_need_not_wait() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,8 +25,12 @@ class Clock:
 class Event:
     clock: Clock
 
-    def __init__(self, *, enable_timing: bool) -> None:
+    reached = -1.0
+    """Until when somebody has waited for the device."""
+
+    def __init__(self, *, enable_timing: bool, blocking: bool) -> None:
         assert enable_timing
+        assert blocking
         self.at: float | None = None
 
     def record(self) -> None:
@@ -32,15 +38,19 @@ class Event:
 
     def synchronize(self) -> None:
         assert self.at is not None
+        Event.reached = max(Event.reached, self.at)
 
     def elapsed_time(self, later: Event) -> float:
-        assert self.at is not None
-        assert later.at is not None
+        if self.at is None or later.at is None or later.at > Event.reached:
+            raise RuntimeError("not ready")
         return (later.at - self.at) * 1e3
 
 
-class Output(SimpleNamespace):
+class Output:
     """Of async scheduling: what it is of is read later."""
+
+    def __init__(self, step: SimpleNamespace) -> None:
+        self.step = step
 
     def get_output(self) -> SimpleNamespace:
         return self.step
@@ -76,6 +86,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     clock = Clock()
     monkeypatch.setattr(step_clock.time, "perf_counter", lambda: clock.now)
     monkeypatch.setattr(Event, "clock", clock, raising=False)
+    monkeypatch.setattr(Event, "reached", -1.0)
     monkeypatch.setattr(step_clock.torch.cuda, "Event", Event)
     return clock, request.param
 
@@ -111,6 +122,33 @@ def test_drafts_that_are_made_after_the_output_belong_to_its_step(device: tuple[
     assert runner.propose(2.0) == "drafts"
     clock.spend(0.25)
     assert times_of(runner.run(1, 0.0)) == pytest.approx(StepTimes(2.0, 0.75, 4.5))
+
+
+def test_an_output_is_freed_when_nobody_holds_it(device: tuple[Clock, str]) -> None:
+    output = Runner(*device, asynchronous=True).run(0, 1.0)
+    gone = weakref.ref(output)
+    gc.disable()
+    try:
+        del output
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_clock_that_fails_changes_nothing_else(device: tuple[Clock, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Runner(*device, asynchronous=True)
+    monkeypatch.setattr(step_clock.StepClock, "_now", lambda _: 1 / 0)
+    output = runner.run(0, 1.0)
+    assert output.get_output() is output.step
+    assert not hasattr(output.step, TIMES_ATTRIBUTE)
+    assert runner.propose(1.0) == "drafts"
+
+
+def test_drafts_without_a_step_change_no_other_steps_times(device: tuple[Clock, str]) -> None:
+    runner = Runner(*device, asynchronous=False)
+    runner.run(0, 1.0)
+    runner.propose(50.0)  # vLLM runs a batch of its own
+    assert times_of(runner.run(1, 0.0)).drafting == pytest.approx(1.0)
 
 
 def test_only_steps_of_our_scheduler_are_timed(device: tuple[Clock, str]) -> None:
