@@ -2,7 +2,7 @@
 
 On a GPU a step of the shipped pair takes less than a millisecond, so that nothing can be learnt there about
 speculation. A grown model has the linear layers, and about the step time, of a model of that size, and the logits, and
-so the acceptance, of the small one. Its vocabulary and its heads of keys stay small. As in Chen et al., "Net2Net:
+so the acceptance, of the small one. Its vocabulary and its KV heads stay small. As in Chen et al., "Net2Net:
 Accelerating Learning via Knowledge Transfer", 2016:
 
 * Further dimensions of the hidden state are always zero: no embedding or projection writes to them. Norms divide by the
@@ -11,7 +11,7 @@ Accelerating Learning via Knowledge Transfer", 2016:
 * Further heads and MLP units are random, and the projections behind them ignore them.
 * Further layers are random, and add nothing to the hidden state.
 
-Heads of the EAGLE-3 kind read the target's hidden state: they are grown with the target's hidden size.
+EAGLE-3 heads read the target's hidden state and are grown to the target's hidden size.
 """
 
 from __future__ import annotations
@@ -34,12 +34,16 @@ from turbospec.errors import exit_on_user_error
 FIRST_LAYER = "model.layers.0."
 KEPT = ("d2t", "t2d")
 """Buffers of a head that name tokens."""
+WRITES = ("o_proj", "down_proj", "fc")
+"""Projections that write to the hidden state, or to a head's."""
+EMBEDS = ("embed_tokens", "lm_head")
 HIDDEN_A_HEAD = 128
+"""Hidden dimensions for each head of a grown model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a grown model; key-value heads and the head's dimension stay."""
+    """Of a grown model; the number of KV heads and the dimension of a head stay."""
 
     hidden: int
     intermediate: int
@@ -54,15 +58,13 @@ class Growth:
     Args:
         config: of the checkpoint, as in its `config.json`.
         size: of the grown model.
-        device: where weights are made; they stay there.
 
     Raises:
-        UserError: the size is smaller than the checkpoint's, or its heads cannot be divided among the heads of keys.
+        UserError: the size is smaller than the checkpoint's, or its heads cannot be divided among the KV heads.
     """
 
     config: dict[str, Any]
     size: Size
-    device: str
 
     def __post_init__(self) -> None:
         small, size = self.config, self.size
@@ -71,7 +73,7 @@ class Growth:
             if getattr(size, name) < small[key]:
                 raise UserError(f"{name} {getattr(size, name)} is less than the checkpoint's {small[key]}; choose more")
         if size.heads % (keys := small["num_key_value_heads"]):
-            raise UserError(f"{size.heads} heads are no multiple of the checkpoint's {keys} of keys; change the width")
+            raise UserError(f"{size.heads} heads are no multiple of the checkpoint's {keys} KV heads; change the width")
 
     def grown_config(self) -> dict[str, Any]:
         """The grown model's `config.json`."""
@@ -85,71 +87,61 @@ class Growth:
         }
 
     def weights(self, small: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every weight of the grown model, and its name."""
+        """Every weight of the grown model, and its name. They are on the device of the small ones."""
         for name, weight in small.items():
-            yield name, self._grown(name, weight.to(self.device))
-        templates = {name: weight for name, weight in small.items() if name.startswith(FIRST_LAYER)}
+            yield name, self._grown(name, weight)
+        first = {name: weight for name, weight in small.items() if name.startswith(FIRST_LAYER)}
         for layer in range(self.config["num_hidden_layers"], self.size.layers):
-            for name, weight in templates.items():
-                added = self._grown(name, weight.to(self.device))
-                if name.endswith(("o_proj.weight", "down_proj.weight")):
-                    added.zero_()
-                elif weight.dim() == 2:
-                    added.normal_(std=self.config["initializer_range"])
+            for name, weight in first.items():
+                added = self._grown(name, weight) if weight.dim() == 1 else self._matrix(_kind(name), weight)
                 yield name.replace(FIRST_LAYER, f"model.layers.{layer}."), added
 
     def _grown(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         if name in KEPT:
             return weight
-        small, hidden = self.config["hidden_size"], self.size.hidden
         if weight.dim() == 1:
+            small, hidden = self.config["hidden_size"], self.size.hidden
             return torch.cat([weight, weight.new_ones(hidden - small)]) * math.sqrt(small / hidden)
-        rows, columns = self._axes(name, weight)
-        # What writes to the hidden state writes zeros to its further dimensions. Elsewhere further rows are ignored.
-        writes = name.endswith(("o_proj.weight", "down_proj.weight", "fc.weight"))
-        embeds = name.endswith(("embed_tokens.weight", "lm_head.weight"))
-        new = weight.new_zeros(self._extent(name, weight))
-        if not writes and not embeds:
-            new.normal_(std=self.config["initializer_range"])
-        new[rows[:, None], columns] = weight
-        return new
+        kind = _kind(name)
+        rows, columns = self._places(kind, weight)
+        grown = self._matrix(kind, weight)
+        grown[rows[:, None], columns] = weight
+        return grown
 
-    def _extent(self, name: str, weight: torch.Tensor) -> tuple[int, int]:
-        small, size = self.config, self.size
-        head = small["head_dim"]
-        queries, blocks = size.heads * head, weight.shape[1] // small["hidden_size"]
-        kind = name.rpartition(".weight")[0].rpartition(".")[2]
-        return {
-            "q_proj": (queries, blocks * size.hidden),
-            "k_proj": (weight.shape[0], blocks * size.hidden),
-            "v_proj": (weight.shape[0], blocks * size.hidden),
-            "o_proj": (size.hidden, queries),
-            "gate_proj": (size.intermediate, size.hidden),
-            "up_proj": (size.intermediate, size.hidden),
-            "down_proj": (size.hidden, size.intermediate),
-            "fc": (size.hidden, blocks * size.hidden),
-            "embed_tokens": (weight.shape[0], size.hidden),
-            "lm_head": (weight.shape[0], size.hidden),
-        }[kind]
+    def _matrix(self, kind: str, weight: torch.Tensor) -> torch.Tensor:
+        """A matrix of the grown size that changes no result: zeros where it would be read, random elsewhere."""
+        size, blocks = self.size, weight.shape[1] // self.config["hidden_size"]
+        queries = size.heads * self.config["head_dim"]
+        rows = {"q_proj": queries, "gate_proj": size.intermediate, "up_proj": size.intermediate}
+        rows |= dict.fromkeys(WRITES, size.hidden)
+        columns = {"o_proj": queries, "down_proj": size.intermediate}
+        matrix = weight.new_zeros(rows.get(kind, weight.shape[0]), columns.get(kind, blocks * size.hidden))
+        if kind not in WRITES + EMBEDS:
+            matrix.normal_(std=self.config["initializer_range"])
+        return matrix
 
-    def _axes(self, name: str, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _places(self, kind: str, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Where rows and columns of a small weight are in the grown one."""
         rows, columns = (torch.arange(length, device=weight.device) for length in weight.shape)
-        if name.endswith("o_proj.weight"):
+        if kind == "o_proj":
             return rows, self._query(columns)
-        if name.endswith("down_proj.weight"):
+        if kind == "down_proj":
             return rows, columns
         # A weight reads one hidden state, or several side by side.
         small = self.config["hidden_size"]
         columns = columns // small * self.size.hidden + columns % small
-        return (self._query(rows) if name.endswith("q_proj.weight") else rows), columns
+        return (self._query(rows) if kind == "q_proj" else rows), columns
 
     def _query(self, index: torch.Tensor) -> torch.Tensor:
-        """The place of a query dimension, whose head keeps its head of keys."""
+        """The place of a query dimension, whose head keeps its KV head."""
         keys, head = self.config["num_key_value_heads"], self.config["head_dim"]
         group, grown = self.config["num_attention_heads"] // keys, self.size.heads // keys
         number = index // head
         return (number // group * grown + number % group) * head + index % head
+
+
+def _kind(name: str) -> str:
+    return name.removesuffix(".weight").rpartition(".")[2]
 
 
 def grow(source: Path, out: Path, size: Size, device: str) -> int:
@@ -163,13 +155,14 @@ def grow(source: Path, out: Path, size: Size, device: str) -> int:
     """
     if not all((source / name).is_file() for name in ("config.json", "model.safetensors")):
         raise UserError(f"{source}: no checkpoint; name the folder of the models with --models")
-    growth = Growth(json.loads((source / "config.json").read_text()), size, device)
+    growth = Growth(json.loads((source / "config.json").read_text()), size)
     out.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
         if path.suffix == ".json" and path.name != "config.json":
             shutil.copyfile(path, out / path.name)
     (out / "config.json").write_text(json.dumps(growth.grown_config(), indent=2) + "\n")
-    weights = {name: weight.cpu() for name, weight in growth.weights(load_file(source / "model.safetensors"))}
+    small = load_file(source / "model.safetensors", device)
+    weights = {name: weight.cpu() for name, weight in growth.weights(small)}
     save_file(weights, out / "model.safetensors", {"format": "pt"})
     return sum(weight.numel() for weight in weights.values())
 

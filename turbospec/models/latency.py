@@ -94,7 +94,7 @@ class LatencyModel:
             raise ValueError("no samples to fit a latency model to")
         model = cls()
         model._fit_part(model.verify, np.stack([_pass_features(s) for s in samples]), column(samples, "verify_seconds"))
-        drafted = [sample for sample in samples if sample.draft_rows and sample.draft_seconds > 0.0]
+        drafted = [sample for sample in samples if sample.shows_drafting]
         if drafted:
             model._fit_part(
                 model.draft, np.stack([draft_features(s) for s in drafted]), column(drafted, "draft_seconds")

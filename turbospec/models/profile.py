@@ -44,6 +44,11 @@ class LatencySample:
     verify_seconds: Seconds
     step_seconds: Annotated[Seconds, Field(gt=0)]
 
+    @property
+    def shows_drafting(self) -> bool:
+        """Whether the step drafted and its drafting was measured."""
+        return bool(self.draft_rows) and self.draft_seconds > 0.0
+
     @classmethod
     def from_outcome(cls, outcome: StepOutcome) -> LatencySample:
         """Copy the latency part of an outcome."""

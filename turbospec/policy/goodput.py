@@ -116,7 +116,7 @@ class PassTimes:
         """
         drafts = [(s.draft_context_tokens, sum(s.draft_rows) + s.catch_up_tokens, len(s.draft_rows)) for s in samples]
         targets = [(s.context_tokens, s.tokens_batched, 1) for s in samples]
-        measured = [number for number, sample in enumerate(samples) if sample.draft_rows and sample.draft_seconds > 0.0]
+        measured = [number for number, sample in enumerate(samples) if sample.shows_drafting]
         if samples and not measured:
             rows = [(*draft, *target) for draft, target in zip(drafts, targets, strict=True)]
             both = _non_negative_fit(rows, [sample.step_seconds for sample in samples])

@@ -16,7 +16,9 @@ from turbospec_bench.vllm.speculation import MAX_DRAFT, NGRAM, Lengths, speculat
 MAX_MODEL_LEN = 512
 KV_CACHE_BYTES_A_REQUEST = 12 * 2**20
 """Enough for a request of that length with the repository's models. vLLM's minimum of 1 GB would take 7 GB for the
-servers of one drafter. Models that are grown for a GPU (`training.grow`) take up to twice as much."""
+servers of one drafter."""
+GROWN_KV_CACHE_BYTES_A_REQUEST = 2 * KV_CACHE_BYTES_A_REQUEST
+"""On a GPU, for models that `training.grow` made."""
 EAGER = ("--enforce-eager",)
 """On a CPU, where vLLM would compile for most of a minute."""
 SHARED_GPU = ("--gpu-memory-utilization", "0.05")
@@ -55,11 +57,12 @@ class Launches:
         """The server of a variant; `lengths` is the table of `vllm-table`."""
         # Without the prefix cache: a prompt may be drawn again in a later round, and the server of `off` runs through
         # the rounds of all drafters and would find more of them cached.
+        kv_cache_bytes = GROWN_KV_CACHE_BYTES_A_REQUEST if self.on_gpu else KV_CACHE_BYTES_A_REQUEST
         common = (
             *(self.target, "--dtype", self.dtype, "--max-model-len", str(MAX_MODEL_LEN)),
             *(SHARED_GPU if self.on_gpu else EAGER),
             *("--max-num-seqs", str(self.max_num_seqs), "--no-enable-prefix-caching"),
-            *("--kv-cache-memory-bytes", str(self.max_num_seqs * KV_CACHE_BYTES_A_REQUEST * (2 if self.on_gpu else 1))),
+            *("--kv-cache-memory-bytes", str(self.max_num_seqs * kv_cache_bytes)),
         )
         name = server_name(drafter, variant)
         if variant.policy == OFF:

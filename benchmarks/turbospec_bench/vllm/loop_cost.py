@@ -7,7 +7,7 @@ and in most of them a request ends and a new one starts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from turbospec.controller import Controller
 from turbospec.hosts.vllm.scheduler import loop as loop_module
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.outputs import accepted, verified
+from turbospec.hosts.vllm.scheduler.steps import AcceptedFn, VerifyResultFn
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.interface import FloatArray
 from turbospec.policy import load_policy
@@ -53,6 +54,29 @@ class Request:
     @property
     def num_tokens(self) -> int:
         return len(self.tokens)
+
+    def sample(self, rng: np.random.Generator) -> int:
+        """Verify the draft; returns how many tokens the request gets."""
+        kept = min(int(rng.geometric(1.0 - self.acceptance)) - 1, self.draft)
+        self.tokens += [0] * (kept + 1)
+        self.num_computed_tokens = self.num_tokens - 1
+        return kept + 1
+
+
+def verification(
+    scheduled: Mapping[str, int], drafts: Mapping[str, list[int]], sampled: Sequence[int]
+) -> tuple[VerifyResultFn, AcceptedFn]:
+    """What `VllmLoop.finish` asks for, of a step that sampled so many tokens for each of its requests."""
+    step: Any = SimpleNamespace(
+        num_scheduled_tokens=scheduled, scheduled_spec_decode_tokens=drafts, num_invalid_spec_tokens=None
+    )
+    sent = [
+        SimpleNamespace(request_id=name, new_token_ids=[0] * tokens)
+        for name, tokens in zip(scheduled, sampled, strict=True)
+    ]
+    outputs: dict[int, Any] = {0: SimpleNamespace(outputs=sent)}
+    rows = {name: row for row, name in enumerate(scheduled)}
+    return partial(verified, step, rows, sampled, outputs), partial(accepted, rows, sampled)
 
 
 class Server:
@@ -102,17 +126,9 @@ class Server:
         for each in running:
             each.num_computed_tokens += scheduled[each.request_id]
         beside = self._timed(lambda: self._plan_ahead(running)) if self._ahead else 0.0
-        sampled = [self._verify(each) for each in running]
-        sent = [SimpleNamespace(request_id=each.request_id, new_token_ids=[0] * tokens) for each, tokens in sampled]
-        step: Any = SimpleNamespace(
-            num_scheduled_tokens=scheduled, scheduled_spec_decode_tokens=drafts, num_invalid_spec_tokens=None
-        )
-        rows = {name: row for row, name in enumerate(scheduled)}
-        counts = [tokens for _, tokens in sampled]
-        outputs: dict[int, Any] = {0: SimpleNamespace(outputs=sent)}
+        asked = verification(scheduled, drafts, [each.sample(self._rng) for each in running])
         number = loop.newest
-        verify_result = partial(verified, step, rows, counts, outputs)
-        finishing = self._timed(lambda: loop.finish(number, verify_result, partial(accepted, rows, counts)))
+        finishing = self._timed(lambda: loop.finish(number, *asked))
         between = planned - began + finishing
         if not self._ahead:
             beside, between = between + self._timed(lambda: loop.settle(Queue())), 0.0
@@ -131,13 +147,6 @@ class Server:
         self._numbered += 1
         max_tokens, acceptance = int(self._rng.integers(50, 400)), float(self._rng.uniform(*self._acceptance))
         return Request(f"cmpl-{self._numbered:032x}-0", max_tokens, acceptance)
-
-    def _verify(self, request: Request) -> tuple[Request, int]:
-        """The request and how many tokens it gets."""
-        accepted = min(int(self._rng.geometric(1.0 - request.acceptance)) - 1, request.draft)
-        request.tokens += [0] * (accepted + 1)
-        request.num_computed_tokens = request.num_tokens - 1
-        return request, accepted + 1
 
     @staticmethod
     def _timed(work: Callable[[], object]) -> float:

@@ -39,8 +39,7 @@ class CostCurves:
         A sample shows that cost if all its requests have the most drafter passes of any sample. As in the source, only
         passes that fit in a CUDA graph count for drafting.
         """
-        measured = [sample for sample in samples if sample.draft_rows and sample.draft_seconds > 0.0]
-        even = [sample for sample in measured if len(set(sample.draft_rows)) == 1]
+        even = [sample for sample in samples if sample.shows_drafting and len(set(sample.draft_rows)) == 1]
         deepest = max((len(sample.draft_rows) for sample in even), default=0)
         draft = _medians(
             (sample.draft_rows[0], sample.draft_seconds)

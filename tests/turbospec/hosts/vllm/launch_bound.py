@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from functools import partial
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
 from turbospec.controller import Controller
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
-from turbospec.hosts.vllm.scheduler.outputs import accepted, verified
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.step_times import StepTimes
 from turbospec.policy import load_policy
-from turbospec_bench.vllm.loop_cost import Request
+from turbospec_bench.vllm.loop_cost import Request, verification
 
 LAUNCH, TARGET, TOKEN, PREFILL = 1e-3, 3.5e-3, 1e-5, 4e-3
 """Seconds: to launch the target's pass; on the GPU, of the pass, a token, and prompts in it."""
@@ -70,7 +66,8 @@ class LaunchBoundServer:
         self._loop = VllmLoop(Controller(load_policy(policy)), LIMITS)
         self._launched = deque[Launched]()
         self._names = 0
-        self._drafted_at = self._gpu = 0.0
+        self._gpu = 0.0
+        """When the GPU has run all that was launched."""
         self._drafting = 0.0
         self.now = 0.0
         self.emitted = 0
@@ -100,50 +97,26 @@ class LaunchBoundServer:
         has_prompts = any(each.num_computed_tokens == 0 for each in batch)
         self.now += LAUNCH
         sampled_at = max(self.now, self._gpu) + TARGET + TOKEN * sum(scheduled.values()) + PREFILL * has_prompts
-        times = StepTimes(self._drafting, 0.0, sampled_at - self._drafted_at)
+        times = StepTimes(self._drafting, 0.0, sampled_at - self._gpu)
         self._gpu, (launch, gpu) = sampled_at, self._pass
         assert orders is not None
         passes = 0 if orders.skip else max(int(lengths.max()), 1)
         for _ in range(passes):
             self.now += launch
             self._gpu = max(self._gpu, self.now) + gpu
-        self._drafting, self._drafted_at = self._gpu - sampled_at, self._gpu
-        counts = [self._sample(each) for each in batch]
+        self._drafting = self._gpu - sampled_at
+        counts = [each.sample(self._rng) for each in batch]
+        self.emitted += sum(counts)
         self._launched.append(Launched(self._loop.newest, scheduled, drafts, counts, times, sampled_at + 1e-4))
         for each, length in zip(batch, lengths.tolist(), strict=True):
             each.draft = length
         ended = [each for each in batch if each.num_tokens - each.num_prompt_tokens >= each.max_tokens]
         self._batch = [self._new() if each in ended else each for each in batch]
 
-    def _sample(self, request: Request) -> int:
-        kept = min(int(self._rng.geometric(1.0 - request.acceptance)) - 1, request.draft)
-        request.tokens += [0] * (kept + 1)
-        request.num_computed_tokens = request.num_tokens - 1
-        self.emitted += kept + 1
-        return kept + 1
-
     def _finish(self, done: Launched) -> None:
         self.now = max(self.now, done.ready)
-        step: Any = SimpleNamespace(
-            num_scheduled_tokens=done.scheduled,
-            scheduled_spec_decode_tokens=done.drafts,
-            num_invalid_spec_tokens=None,
-        )
-        rows = {name: row for row, name in enumerate(done.scheduled)}
-        sent = [
-            SimpleNamespace(request_id=name, new_token_ids=[0] * tokens)
-            for name, tokens in zip(done.scheduled, done.sampled, strict=True)
-        ]
-        outputs: dict[int, Any] = {0: SimpleNamespace(outputs=sent)}
-        self._loop.finish(
-            done.number,
-            partial(verified, step, rows, done.sampled, outputs),
-            partial(accepted, rows, done.sampled),
-            done.times,
-        )
+        self._loop.finish(done.number, *verification(done.scheduled, done.drafts, done.sampled), done.times)
         self._loop.settle(Queue())
         running = {each.request_id for each in self._batch}
-        self._loop.known.forget(self._loop.known.names - running - self._in_flight())
-
-    def _in_flight(self) -> set[str]:
-        return {name for each in self._launched for name in each.scheduled}
+        in_flight = {name for each in self._launched for name in each.scheduled}
+        self._loop.known.forget(self._loop.known.names - running - in_flight)

@@ -78,7 +78,6 @@ class VllmLoop:
                 asynchronous=limits.async_scheduling,
             )
         self._views = Views(limits, self.known, self._lag, lookups)
-        self._first_pass_every_step = self._lag is None and not (limits.heads or limits.look_up)
         self._split = StepSplit()
         longest_pass = max(limits.kept_tokens, limits.max_model_len)
         self._use = DrafterUse(limits.kept_tokens, longest_pass, self._split, asynchronous=limits.async_scheduling)
@@ -354,26 +353,12 @@ class VllmLoop:
         closing, self._last = self._last, step
         if closing is not None and closing.number != step.number - 1:
             closing = None
-        untimed = False
         if step.times is None:
-            late = closing.passes if closing is not None and closing.late and step.follows else NO_PASSES
-            own = NO_PASSES if step.late else step.passes
-            if step.plan is not None or late.number or own.number:
-                late_seconds, step.draft_seconds = self._split.draft_seconds(step.seconds, step.target, late, own)
-                step.seconds -= late_seconds + step.draft_seconds
-                if closing is not None and closing.late:
-                    closing.draft_seconds = late_seconds
-            # Late drafts before a pause were made during the pause: their duration is unknown.
-            untimed = closing is not None and closing.late and not step.follows
+            self._estimate_times(step, closing)
         else:
-            step.seconds = step.times.target + (step.times.pause if step.follows else 0.0)
-            self._split.learn_target(step.target, step.seconds)
-            if closing is not None and closing.passes.number and not self._first_pass_every_step:
-                closing.draft_seconds = step.times.drafting
-                self._split.learn_drafting(closing.passes, step.times.drafting)
-            else:
-                # Inputs that were kept, or passes that every step has: no plan saves them.
-                step.seconds += step.times.drafting
+            self._take_times(step, step.times, closing)
+        # Late drafts before a pause were made during the pause: unless measured, their duration is unknown.
+        untimed = step.times is None and closing is not None and closing.late and not step.follows
         if closing is not None and closing.plan is not None and not untimed:
             verified = verify_result(closing.plan.names)
             if verified.sampled.any():
@@ -381,6 +366,28 @@ class VllmLoop:
         elif step.target.prefill_tokens == 0:
             # The step closes no plan: the step before it reused one, or the duration of its late drafts is unknown.
             self._reused.add(step.target.tokens, step.seconds)
+
+    def _take_times(self, step: OpenStep, times: StepTimes, closing: OpenStep | None) -> None:
+        """Set the measured durations of a step's target pass and of the drafting before it."""
+        step.seconds = times.target + (times.pause if step.follows else 0.0)
+        self._split.learn_target(step.target, step.seconds)
+        if closing is not None and closing.passes.number and not self.limits.first_pass_every_step:
+            closing.draft_seconds = times.drafting
+            self._split.learn_drafting(closing.passes, times.drafting)
+        else:
+            # Inputs that were kept, or passes that every step has: no plan saves them.
+            step.seconds += times.drafting
+
+    def _estimate_times(self, step: OpenStep, closing: OpenStep | None) -> None:
+        """Split the time since the output before into the target's pass and drafting."""
+        late = closing.passes if closing is not None and closing.late and step.follows else NO_PASSES
+        own = NO_PASSES if step.late else step.passes
+        if step.plan is None and not late.number and not own.number:
+            return
+        late_seconds, step.draft_seconds = self._split.draft_seconds(step.seconds, step.target, late, own)
+        step.seconds -= late_seconds + step.draft_seconds
+        if closing is not None and closing.late:
+            closing.draft_seconds = late_seconds
 
     def _close(
         self,
@@ -398,7 +405,10 @@ class VllmLoop:
         view = plan.view
         # A pass that only updates the drafter's KV cache, over prompts or after rejected drafts, is not drafting.
         passes = drafted_in.passes.number if drafted_in.drafts else 0
-        draft_seconds = drafted_in.draft_seconds if drafted_in.drafts else 0.0
+        draft_seconds, verify_seconds = drafted_in.draft_seconds if drafted_in.drafts else 0.0, step.seconds
+        step_seconds = draft_seconds + verify_seconds
+        if step.times is None:
+            draft_seconds, verify_seconds = 0.0, step_seconds  # the policy would take an estimate for a measurement
         reused = self._reused.take()
         self.controller.observe(
             StepOutcome(
@@ -418,10 +428,9 @@ class VllmLoop:
                 piecewise=step.target.piecewise,
                 prefill_tokens=step.target.prefill_tokens,
                 context_tokens=step.target.context_tokens,
-                # Without measurement it is an estimate, which the policy would take for a measurement.
-                draft_seconds=0.0 if step.times is None else draft_seconds,
-                verify_seconds=step.seconds + (draft_seconds if step.times is None else 0.0),
-                step_seconds=draft_seconds + step.seconds,
+                draft_seconds=draft_seconds,
+                verify_seconds=verify_seconds,
+                step_seconds=step_seconds,
                 reused_plan_steps=reused.steps,
                 reused_plan_tokens=reused.tokens,
                 reused_plan_seconds=reused.seconds,

@@ -85,7 +85,9 @@ class StepSplit:
     def learn_target(self, target: TargetPass, seconds: float) -> None:
         """Learn from a measured target pass."""
         row = np.zeros(len(self._model.weights))
-        row[: self._verify_size] = step_features(*map(float, target[:3]), float(target.piecewise))
+        row[: self._verify_size] = step_features(
+            float(target.tokens), float(target.context_tokens), float(target.prefill_tokens), float(target.piecewise)
+        )
         self._model.learn(row, seconds)
 
     def learn_drafting(self, passes: DrafterPasses, seconds: float) -> None:

@@ -50,6 +50,11 @@ class EngineLimits:
         return tuple(length for length, most in self.graphs if requests <= most)
 
     @property
+    def first_pass_every_step(self) -> bool:
+        """Whether the drafter's first pass runs in steps without drafts too."""
+        return not (self.kept_tokens or self.heads)
+
+    @property
     def first_tokens_wait(self) -> bool:
         """Whether a first token waits for the drafts of its step."""
         return not (self.late_drafts or self.tokens_first)
@@ -126,7 +131,7 @@ class Views:
             draft_before_emit=limits.first_tokens_wait,
             parallel_drafter=limits.parallel_drafter,
             batch_drafter=True,
-            first_pass_every_step=self._lag is None and not limits.heads,
+            first_pass_every_step=limits.first_pass_every_step,
             drafter_always_prefills=self._lag is None or limits.prefix_caching,
             drafter_prefill_tokens=0 if self._lag is None else batch.prefill_tokens,
             graph_lengths=() if prefill_tokens or queue.admitted else self._graph_lengths(batch),

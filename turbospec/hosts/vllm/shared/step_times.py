@@ -17,9 +17,9 @@ class StepTimes(NamedTuple):
     """Seconds on the worker's device, in order."""
 
     drafting: float
-    """What drafted after the step before, also where it only kept inputs or ran a pass without drafts."""
+    """The drafter's part of the step before: its passes, with drafts or without, and inputs that it kept."""
     pause: float
-    """From there until the device began this step: host work that nothing hides, or a time without requests. 0 after a
-    step that TurboSpec did not schedule, as is `drafting`."""
+    """From there until the device began this step: host work that overlaps with nothing, or a time without requests.
+    After a step that TurboSpec did not schedule, this and `drafting` are 0."""
     target: float
     """The target's pass and sampling."""

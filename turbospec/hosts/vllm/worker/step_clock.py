@@ -3,9 +3,9 @@
 
 The engine core cannot time a step. Model runner V2 sends a step's tokens before it drafts, so that drafting is in the
 time of the next step. Under async scheduling with one worker, the engine core reads a step's output only after it has
-launched the next step: where launching takes longer than computing, that contains the drafts of the step after. Events
-on the device's stream are right in both cases. A step's times are read with its output; by then the device has reached
-all of them but for the few kernels between sampling and drafting.
+launched the next step: where launching takes longer than computing, the time between two outputs is that of launching a
+later step. Events on the device's stream are right in both cases. A step's times are read with its output, when the
+device has at most the few kernels between sampling and drafting to run.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class StepClock:
 
     @_harmless
     def begin_drafting(self) -> None:
-        """The step has sampled and drafts, or the step before drafts, whose drafts the engine core asks for late."""
+        """The step drafts; or the step before does, where the engine core asks for drafts after it has the tokens."""
         if self._step is not None:
             self._step.sampled = self._step.drafting = self._now()
         elif self._before is not None and self._before.drafting is None:
@@ -113,14 +113,14 @@ class StepClock:
 
     @_harmless
     def end_drafting(self) -> None:
-        """Its drafts are made."""
+        """The drafts are made."""
         step = self._step or self._before
         if step is not None and step.drafting is not None and step.drafted is None:
             step.drafted = self._now()
 
     @_harmless
     def end(self, output: Any) -> None:
-        """Have the step's output carry its times: at once, or when the output of async scheduling is read."""
+        """Add the step's times to its output: at once, or under async scheduling when the output is read."""
         step, before, self._step = self._step, self._before, None
         if step is None or output is None:
             return

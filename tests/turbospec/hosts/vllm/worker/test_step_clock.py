@@ -47,7 +47,7 @@ class Event:
 
 
 class Output:
-    """Of async scheduling: what it is of is read later."""
+    """Of async scheduling: the step's output is read from it later."""
 
     def __init__(self, step: SimpleNamespace) -> None:
         self.step = step
