@@ -7,7 +7,7 @@ from typing import Any
 
 from turbospec.hosts.vllm.scheduler.drafter_use import Allowance, DrafterUse
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
-from turbospec.hosts.vllm.scheduler.step_split import StepSplit
+from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPassCost
 from turbospec_bench.vllm.selftest.random_lengths import RandomAsyncScheduler, RandomLengths, RandomScheduler
 
 __all__ = [
@@ -35,7 +35,7 @@ class RandomSmallScheduler(RandomScheduler):
         loop = super()._build_loop(vllm_config)
         assert loop is not None
         loop = VllmLoop(loop.controller, replace(loop.limits, kept_tokens=6))
-        loop._use = _AlwaysInUse(6, 6, StepSplit(), asynchronous=False)
+        loop._use = _AlwaysInUse(6, 6, DrafterPassCost(), asynchronous=False)
         return loop
 
 

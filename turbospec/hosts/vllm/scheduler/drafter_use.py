@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from turbospec.hosts.vllm.scheduler.step_split import StepSplit
+from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPassCost
 from turbospec.interface import IntArray
 
 CATCH_UP_SHARE = 0.02
@@ -40,14 +40,14 @@ class DrafterUse:
         kept_tokens: tokens whose inputs the worker keeps. Once as many were sampled or verified since the drafter last
             drafted, experiments not counted, it is out of use.
         longest_pass: most tokens that a pass catches up; time for more is not saved.
-        split: predicts the duration of a pass.
+        cost: predicts the duration of a pass.
         asynchronous: whether a step is scheduled before it is known what the one before has accepted.
     """
 
-    def __init__(self, kept_tokens: int, longest_pass: int, split: StepSplit, *, asynchronous: bool) -> None:
+    def __init__(self, kept_tokens: int, longest_pass: int, cost: DrafterPassCost, *, asynchronous: bool) -> None:
         self._kept_tokens = kept_tokens
         self._longest_pass = longest_pass
-        self._split = split
+        self._cost = cost
         self._asynchronous = asynchronous
         self._seconds = 0.0
         """That drafter passes may take."""
@@ -61,7 +61,7 @@ class DrafterUse:
         """For the step that is being scheduled."""
         in_use = self._undrafted_tokens <= self._kept_tokens
         verified_may_lag = not (self._asynchronous and self._keep_up_steps)
-        return Allowance(in_use, self._split.catch_up_tokens(self._seconds), verified_may_lag)
+        return Allowance(in_use, self._cost.catch_up_tokens(self._seconds), verified_may_lag)
 
     def drafted(self, *, experiment: bool) -> None:
         """Take note that the drafter drafts in a step."""
@@ -78,9 +78,9 @@ class DrafterUse:
     def spent(self, tokens: int) -> None:
         """Take the time of a pass over this many tokens off what is left, where nothing but lag required it."""
         if tokens:
-            self._seconds -= self._split.catch_up_seconds(tokens)
+            self._seconds -= self._cost.catch_up_seconds(tokens)
 
     def add_time(self, step_seconds: float) -> None:
         """Add the share of a step that has ended."""
-        most = self._split.catch_up_seconds(self._longest_pass)
+        most = self._cost.catch_up_seconds(self._longest_pass)
         self._seconds = min(self._seconds + CATCH_UP_SHARE * step_seconds, most)

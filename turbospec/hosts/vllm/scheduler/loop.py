@@ -15,7 +15,7 @@ without drafts may reuse a plan and then have no view, plan or outcome of their 
 With a look-up none of them does: it may find something in any step.
 
 Workers time the drafter's passes, the target's pass and the pause between steps on their device (`StepTimes`). Where
-they do not, a step's time is that from output to output, and `StepSplit` estimates how much of it was drafting.
+they do not, a step's time is that from output to output, whatever was drafted in it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ import numpy as np
 from turbospec.hosts.common import ReusedSteps
 from turbospec.hosts.vllm.scheduler.batch import ScheduledBatch
 from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
+from turbospec.hosts.vllm.scheduler.drafter_pass_cost import NO_PASSES, DrafterPassCost, DrafterPasses
 from turbospec.hosts.vllm.scheduler.drafter_use import DrafterUse
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests, VllmRequest
-from turbospec.hosts.vllm.scheduler.step_split import NO_PASSES, DrafterPasses, StepSplit, TargetPass
 from turbospec.hosts.vllm.scheduler.steps import (
     ABSENT,
     AcceptedFn,
@@ -41,6 +41,7 @@ from turbospec.hosts.vllm.scheduler.steps import (
     LeftOut,
     OpenStep,
     Planned,
+    TargetPass,
     Verified,
     VerifyResultFn,
 )
@@ -78,9 +79,9 @@ class VllmLoop:
                 asynchronous=limits.async_scheduling,
             )
         self._views = Views(limits, self.known, self._lag, lookups)
-        self._split = StepSplit()
+        self._pass_cost = DrafterPassCost()
         longest_pass = max(limits.kept_tokens, limits.max_model_len)
-        self._use = DrafterUse(limits.kept_tokens, longest_pass, self._split, asynchronous=limits.async_scheduling)
+        self._use = DrafterUse(limits.kept_tokens, longest_pass, self._pass_cost, asynchronous=limits.async_scheduling)
         self._steps: dict[int, OpenStep] = {}
         """Scheduled and not yet finished, by number, oldest first."""
         self._last: OpenStep | None = None
@@ -353,9 +354,7 @@ class VllmLoop:
         closing, self._last = self._last, step
         if closing is not None and closing.number != step.number - 1:
             closing = None
-        if step.times is None:
-            self._estimate_times(step, closing)
-        else:
+        if step.times is not None:
             self._take_times(step, step.times, closing)
         # Late drafts before a pause were made during the pause: unless measured, their duration is unknown.
         untimed = step.times is None and closing is not None and closing.late and not step.follows
@@ -370,24 +369,12 @@ class VllmLoop:
     def _take_times(self, step: OpenStep, times: StepTimes, closing: OpenStep | None) -> None:
         """Set the measured durations of a step's target pass and of the drafting before it."""
         step.seconds = times.target + (times.pause if step.follows else 0.0)
-        self._split.learn_target(step.target, step.seconds)
         if closing is not None and closing.passes.number and not self.limits.first_pass_every_step:
             closing.draft_seconds = times.drafting
-            self._split.learn_drafting(closing.passes, times.drafting)
+            self._pass_cost.learn(closing.passes, times.drafting)
         else:
             # Inputs that were kept, or passes that every step has: no plan saves them.
             step.seconds += times.drafting
-
-    def _estimate_times(self, step: OpenStep, closing: OpenStep | None) -> None:
-        """Split the time since the output before into the target's pass and drafting."""
-        late = closing.passes if closing is not None and closing.late and step.follows else NO_PASSES
-        own = NO_PASSES if step.late else step.passes
-        if step.plan is None and not late.number and not own.number:
-            return
-        late_seconds, step.draft_seconds = self._split.draft_seconds(step.seconds, step.target, late, own)
-        step.seconds -= late_seconds + step.draft_seconds
-        if closing is not None and closing.late:
-            closing.draft_seconds = late_seconds
 
     def _close(
         self,
@@ -405,10 +392,7 @@ class VllmLoop:
         view = plan.view
         # A pass that only updates the drafter's KV cache, over prompts or after rejected drafts, is not drafting.
         passes = drafted_in.passes.number if drafted_in.drafts else 0
-        draft_seconds, verify_seconds = drafted_in.draft_seconds if drafted_in.drafts else 0.0, step.seconds
-        step_seconds = draft_seconds + verify_seconds
-        if step.times is None:
-            draft_seconds, verify_seconds = 0.0, step_seconds  # the policy would take an estimate for a measurement
+        draft_seconds = drafted_in.draft_seconds if drafted_in.drafts else 0.0
         reused = self._reused.take()
         self.controller.observe(
             StepOutcome(
@@ -429,8 +413,8 @@ class VllmLoop:
                 prefill_tokens=step.target.prefill_tokens,
                 context_tokens=step.target.context_tokens,
                 draft_seconds=draft_seconds,
-                verify_seconds=verify_seconds,
-                step_seconds=step_seconds,
+                verify_seconds=step.seconds,
+                step_seconds=draft_seconds + step.seconds,
                 reused_plan_steps=reused.steps,
                 reused_plan_tokens=reused.tokens,
                 reused_plan_seconds=reused.seconds,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPasses
 from turbospec.hosts.vllm.scheduler.requests import values_by_name
-from turbospec.hosts.vllm.scheduler.step_split import DrafterPasses, TargetPass
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
 from turbospec.hosts.vllm.shared.step_times import StepTimes
 from turbospec.interface import BoolArray, IntArray, StepView
@@ -56,6 +56,17 @@ class LeftOut(NamedTuple):
     kept_step: int
     """Number of the step among those that the worker keeps."""
     names: Sequence[str]
+
+
+class TargetPass(NamedTuple):
+    """The target's pass of a step."""
+
+    tokens: int
+    context_tokens: int
+    """KV tokens that it attends to."""
+    prefill_tokens: int = 0
+    piecewise: bool = False
+    """As in a `StepOutcome`."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -107,12 +118,12 @@ class OpenStep:
     left_out: LeftOut | None = None
     """None where the drafter computes what the step verifies."""
     late: bool = False
-    """Whether its passes run after its tokens were sent: in the time of the next step, from output to output."""
+    """Whether its passes run after its tokens were sent."""
     follows: bool = False
     """Whether its time began when the step before returned its tokens."""
     seconds: float = 0.0
-    """Its duration, once it has ended; without all drafting, once that is known."""
+    """Its duration, once it has ended; without drafting, where its worker measured that."""
     times: StepTimes | None = None
     """As its worker measured them."""
     draft_seconds: float = 0.0
-    """Duration of its passes, whenever they ran; known when the next step has ended."""
+    """Duration of its passes, whenever they ran, once the next step has ended; 0 where it was not measured."""

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from turbospec.hosts.vllm.scheduler.drafter_use import CATCH_UP_SHARE, KEEP_UP_STEPS, DrafterUse
-from turbospec.hosts.vllm.scheduler.step_split import StepSplit
+from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPassCost
 
 KEPT = 100
 
 
 def new_use(longest_pass: int = 10**6, *, asynchronous: bool = False) -> DrafterUse:
-    return DrafterUse(KEPT, longest_pass, StepSplit(), asynchronous=asynchronous)
+    return DrafterUse(KEPT, longest_pass, DrafterPassCost(), asynchronous=asynchronous)
 
 
 @pytest.mark.parametrize(("experiment", "in_use"), [(False, True), (True, False)])
@@ -53,9 +53,9 @@ def test_where_each_step_ends_before_the_next_is_scheduled_no_pass_is_needed_aft
 
 
 def test_passes_take_a_share_of_the_time() -> None:
-    use, split = new_use(), StepSplit()
+    use, cost = new_use(), DrafterPassCost()
     assert use.allowance.tokens == 0
-    pass_seconds = split.catch_up_seconds(50)
+    pass_seconds = cost.catch_up_seconds(50)
     use.add_time(1.01 * pass_seconds / CATCH_UP_SHARE)
     assert 50 <= use.allowance.tokens < 60
     use.spent(0)
