@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPassCost
 from turbospec.hosts.vllm.scheduler.drafter_use import Allowance, DrafterUse
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
-from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPassCost
 from turbospec_bench.vllm.selftest.random_lengths import RandomAsyncScheduler, RandomLengths, RandomScheduler
 
 __all__ = [

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPassCost
 from turbospec.hosts.vllm.scheduler.drafter_use import DrafterUse
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.schedulers import TurboSpecAsyncScheduler, TurboSpecScheduler
-from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPassCost
 from turbospec.interface import Source, StepOutcome, StepPlan, StepView
 
 IN_USE_TOKENS = 20
@@ -56,8 +56,8 @@ class RandomSourcesAsyncScheduler(TurboSpecAsyncScheduler):
 
 def _at_random(loop: VllmLoop | None) -> VllmLoop:
     assert loop is not None
-    asynchronous = loop.limits.async_scheduling
-    loop.controller, loop._use = RandomSources(), _StopsSoon(IN_USE_TOKENS, 1, DrafterPassCost(), asynchronous=asynchronous)
+    loop.controller = RandomSources()
+    loop._use = _StopsSoon(IN_USE_TOKENS, 1, DrafterPassCost(), asynchronous=loop.limits.async_scheduling)
     return loop
 
 

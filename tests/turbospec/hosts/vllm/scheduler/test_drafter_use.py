@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from turbospec.hosts.vllm.scheduler.drafter_use import CATCH_UP_SHARE, KEEP_UP_STEPS, DrafterUse
 from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPassCost
+from turbospec.hosts.vllm.scheduler.drafter_use import CATCH_UP_SHARE, KEEP_UP_STEPS, DrafterUse
 
 KEPT = 100
 

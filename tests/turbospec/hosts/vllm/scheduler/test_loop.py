@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPasses
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
-from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPasses
 from turbospec.hosts.vllm.scheduler.steps import Verified, VerifyResultFn
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
