@@ -134,6 +134,9 @@ class StepView:
     """Draft lengths, 0 included, with a full CUDA graph: it is replayed if every request verifies exactly that many
     draft tokens. Any other mix of lengths runs in dearer piecewise graphs. Empty where the mix makes no difference, as
     in steps with prefill and in engines without graphs."""
+    drafter_graph_lengths: tuple[int, ...] = ()
+    """Draft lengths for which all passes of the drafter replay one CUDA graph. Where the longest draft is between two
+    of them, the drafter runs the passes of the longer one. Empty: as many passes as the longest draft has tokens."""
     lookup: LookupView | None = None
     """What the look-up found; None in engines without a look-up beside the drafter. An engine whose only source is a
     look-up describes it as a parallel drafter, in the fields above."""

@@ -10,9 +10,14 @@ from turbospec.hosts.vllm.scheduler.drafter_use import Allowance, DrafterUse
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec_bench.vllm.selftest.random_lengths import RandomAsyncScheduler, RandomLengths, RandomScheduler
 
+GRAPHS = (0, 1, 4)
+"""Draft lengths; those of the tests go up to 6."""
 __all__ = [
+    "GRAPHS",
     "RandomAsyncScheduler",
     "RandomConstantScheduler",
+    "RandomGraphsAsyncScheduler",
+    "RandomGraphsScheduler",
     "RandomLengths",
     "RandomScheduler",
     "RandomSmallScheduler",
@@ -26,6 +31,26 @@ class RandomConstantScheduler(RandomScheduler):
         loop = super()._build_loop(vllm_config)
         assert loop is not None
         return VllmLoop(loop.controller, replace(loop.limits, kept_tokens=0, late_drafts=False))
+
+
+class RandomGraphsScheduler(RandomScheduler):
+    """Whose drafter runs the passes of `GRAPHS` alone, as if it had CUDA graphs for these."""
+
+    def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
+        return _with_graphs(super()._build_loop(vllm_config))
+
+
+class RandomGraphsAsyncScheduler(RandomAsyncScheduler):
+    """The async one of these."""
+
+    def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
+        return _with_graphs(super()._build_loop(vllm_config))
+
+
+def _with_graphs(loop: VllmLoop | None) -> VllmLoop:
+    assert loop is not None
+    limits = replace(loop.limits, drafter_graph_lengths=GRAPHS, drafter_graph_requests=1024)
+    return VllmLoop(loop.controller, limits)
 
 
 class RandomSmallScheduler(RandomScheduler):

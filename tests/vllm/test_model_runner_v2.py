@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from tests.vllm.random_lengths import GRAPHS
 from tests.vllm.script import V2
 from tests.vllm.test_drafter_on_demand import ON_DEMAND
 from tests.vllm.test_generate import (
@@ -34,22 +35,26 @@ RANDOM = "tests.vllm.random_lengths.Random"
 
 
 @pytest.mark.parametrize(
-    ("speculative_config", "asynchronous"),
+    ("speculative_config", "scheduler", "asynchronous"),
     [
-        pytest.param(DRAFT_MODEL, True, id="draft model, async"),
-        pytest.param(EAGLE3, False, id="EAGLE-3, sync"),
-        pytest.param(EAGLE3, True, id="EAGLE-3, async"),
-        pytest.param(NGRAM, False, id="n-gram, sync"),
+        pytest.param(DRAFT_MODEL, "AsyncScheduler", True, id="draft model, async"),
+        pytest.param(EAGLE3, "GraphsScheduler", False, id="EAGLE-3, sync"),
+        pytest.param(EAGLE3, "GraphsAsyncScheduler", True, id="EAGLE-3, async"),
+        pytest.param(NGRAM, "Scheduler", False, id="n-gram, sync"),
     ],
 )
 def test_random_lengths_leave_the_output_as_it_is(
-    speculative_config: dict[str, Any], asynchronous: bool, prompts: list[list[int]], reference: list[list[int]]
+    speculative_config: dict[str, Any],
+    scheduler: str,
+    asynchronous: bool,
+    prompts: list[list[int]],
+    reference: list[list[int]],
 ) -> None:
     done = generate(
         prompts,
         speculative_config | SCHEDULE,
         variables=V2,
-        scheduler_cls=f"{RANDOM}{'Async' if asynchronous else ''}Scheduler",
+        scheduler_cls=RANDOM + scheduler,
         additional_config={"turbospec": "static-1"},
         **{"async": asynchronous},
     )
@@ -63,6 +68,8 @@ def test_random_lengths_leave_the_output_as_it_is(
         return
     # K passes for K tokens. At K = 0 none, but for one after drafts or a prompt: the drafter computes those at once.
     assert [step for step in done.steps if step[0] and step[2] != step[0]] == []
+    if "Graphs" in scheduler:
+        assert {longest for longest, _, _ in done.steps} == {*GRAPHS, MAX_DRAFT - 1, MAX_DRAFT}
     idle = [(several, passes) for longest, several, passes in done.steps if not longest]
     assert [step for step in idle if step[1] > step[0]] == []
     assert sum(not passes for _, passes in idle) > len(idle) / 4

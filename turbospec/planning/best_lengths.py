@@ -21,6 +21,7 @@ from turbospec.planning.gain_histogram import (
     draft_lengths,
     drafter_work,
     no_draft_seconds,
+    passes_run,
     plan_seconds,
     spread_fixed_costs,
 )
@@ -230,7 +231,7 @@ def _drop_losers(
     if depth == 0:
         return
     with_drafts = plan_seconds(costs, lengths, requests, 0) - costs.draft_start - costs.piecewise
-    with_drafts -= costs.draft_pass * depth
+    with_drafts -= costs.draft_pass * passes_run(depth, costs.pass_graphs)
     each = (with_drafts - no_draft_seconds(costs) + costs.no_draft) / total
     for i in range(requests):
         if lengths[i] and fixed_seconds[i] > 0.0:

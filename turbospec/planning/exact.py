@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turbospec.interface import BoolArray, FloatArray, IntArray
+from turbospec.planning.gain_histogram import passes_run
 from turbospec.runtime.kernels import compiled, unnamed
 
 
@@ -49,6 +50,8 @@ class StepCosts:
     graph_lengths: tuple[int, ...] = ()
     """Draft lengths above 0 that every request's draft can be padded to, with so many drafter passes; `verify` covers n
     times the longest. With them the optimum is exact if `draft_token` is 0, as where passes run over the batch."""
+    pass_graphs: int = 0
+    """As in `turbospec.planning.gain_histogram.LinearCosts`."""
 
     def with_graphs(self, lengths: tuple[int, ...], piecewise: float) -> StepCosts:
         """The costs in an engine with full CUDA graphs for these lengths, 0 included or not; these are of full graphs.
@@ -72,7 +75,8 @@ class StepCosts:
         depth = padded_length or int(draft_lengths.max())
         verified = padded_length * len(draft_lengths) or m
         graph = 0.0 if padded_length else self.piecewise
-        drafting = self.draft_start + self.draft_pass * depth + self.draft_token * m
+        passes = passes_run(depth, self.pass_graphs)
+        drafting = self.draft_start + self.draft_pass * passes + self.draft_token * m
         return float(drafting + graph + self.verify[verified])
 
 
@@ -142,6 +146,7 @@ class _Linear(NamedTuple):
     piecewise: float
     price: float
     max_seconds: float
+    pass_graphs: int
 
 
 class _GainScan:
@@ -150,7 +155,15 @@ class _GainScan:
     def __init__(self, gains: FloatArray, costs: StepCosts, price: float, max_seconds: float) -> None:
         self.gains, self.costs, self.price, self.max_seconds = gains, costs, price, max_seconds
         self.linear = unnamed(
-            _Linear(costs.draft_start, costs.draft_pass, costs.draft_token, costs.piecewise, price, max_seconds)
+            _Linear(
+                costs.draft_start,
+                costs.draft_pass,
+                costs.draft_token,
+                costs.piecewise,
+                price,
+                max_seconds,
+                costs.pass_graphs,
+            )
         )
         # In an optimum each chosen gain covers at least the cheapest increment of the verify pass and a row of a
         # drafter pass; otherwise dropping it would be better. Smaller gains need not be sorted.
@@ -221,7 +234,8 @@ def _uniform(
                 drafted += gains[row, j] != 0.0
         seconds = verify[0]
         if drafted:
-            drafting = linear.draft_start + linear.draft_pass * length + linear.draft_token * drafted
+            passes = passes_run(length, linear.pass_graphs)
+            drafting = linear.draft_start + linear.draft_pass * passes + linear.draft_token * drafted
             seconds = drafting + fixed + verify[length * n]
         if seconds > linear.max_seconds:
             continue
@@ -253,7 +267,8 @@ def _scan(
                 continue
             count[d] = m
             total[d] += gain
-            seconds = start + linear.draft_pass * d + linear.draft_token * m + verify[m]
+            passes = passes_run(d, linear.pass_graphs)
+            seconds = start + linear.draft_pass * passes + linear.draft_token * m + verify[m]
             value = total[d] - linear.price * seconds
             if value > best_value and seconds <= linear.max_seconds:
                 best_value, best_gain, best_seconds, best_depth, best_count = value, total[d], seconds, d, m

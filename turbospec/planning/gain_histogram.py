@@ -35,6 +35,8 @@ from turbospec.runtime.kernels import compiled, inlined
 BINS = LEVELS
 """Bins of a gain between 0 and 1; the last one also has the larger gains that weights of tokens lead to. Tokens that
 gain less than one bin are not drafted."""
+LONGEST_GRAPH = 62
+"""Longest draft with a graph of drafter passes that counts: the lengths are bits of one integer."""
 
 
 class LinearCosts(NamedTuple):
@@ -54,6 +56,8 @@ class LinearCosts(NamedTuple):
     draft_pass: float
     draft_token: float
     """As in `turbospec.planning.exact.StepCosts`."""
+    pass_graphs: int = 0
+    """Bit d is set where the drafter has a graph of d passes (`passes_run`); 0 for a drafter without graphs."""
 
 
 class HistogramPlan(NamedTuple):
@@ -98,6 +102,21 @@ def no_draft_seconds(costs: LinearCosts) -> float:
     return max(costs.floor + costs.no_draft + curve_seconds(costs.slopes, costs.base_tokens), MIN_STEP_SECONDS)
 
 
+def pass_graphs(lengths: tuple[int, ...]) -> int:
+    """`LinearCosts.pass_graphs` of a view's `drafter_graph_lengths`."""
+    return sum(1 << length for length in {*lengths} if length <= LONGEST_GRAPH)
+
+
+@inlined
+def passes_run(length: int, pass_graphs: int) -> int:
+    """Passes that the drafter runs for a longest draft of so many tokens: those of the next graph, if there is one."""
+    if length > LONGEST_GRAPH or pass_graphs >> length == 0:
+        return length
+    while not pass_graphs >> length & 1:
+        length += 1
+    return length
+
+
 @compiled
 def drafter_work(lengths: IntArray, requests: int) -> tuple[int, int]:
     """Tokens that the drafter drafts, and its longest draft.
@@ -125,7 +144,7 @@ def plan_seconds(costs: LinearCosts, lengths: IntArray, requests: int, padded_le
     seconds = costs.floor
     if drafted:
         seconds += costs.draft_start + costs.draft_token * drafted
-        seconds += costs.draft_pass * (padded_length if padded_length else depth)
+        seconds += costs.draft_pass * passes_run(max(padded_length, depth), costs.pass_graphs)
     if padded_length:
         return seconds + curve_seconds(costs.slopes, costs.base_tokens + padded_length * requests)
     return seconds + costs.piecewise + curve_seconds(costs.slopes, costs.base_tokens + tokens)
@@ -208,12 +227,14 @@ def best_plan(
             if d:
                 drafted[place] += counts[d, place]
         # The sums do not increase from one position to the next either: where this one does not pay for its pass, no
-        # later one does. The largest rate rises only by tokens that arrive at a higher rate than the best so far.
-        if d > 1 and added <= (value if price < 0.0 else price) * costs.draft_pass:
+        # later one does, unless a graph has passes left. The largest rate rises only by tokens that arrive at a higher
+        # rate than the best so far.
+        passes, before_passes = passes_run(d, costs.pass_graphs), passes_run(max(d - 1, 0), costs.pass_graphs)
+        if d > 1 and passes > before_passes and added <= (value if price < 0.0 else price) * costs.draft_pass:
             break
         fixed = costs.floor + costs.piecewise
         if d:
-            fixed += costs.draft_start + costs.draft_pass * d
+            fixed += costs.draft_start + costs.draft_pass * passes
         tokens, of_drafter, gain, segment, before = 0, 0.0, 0.0, first_segment, before_first
         for place in range(highest, 0, -1):
             left = taken[place]
@@ -269,7 +290,8 @@ def best_padded(
         gain, drafted = column_gains[:deepest].sum(), drafting[:deepest].sum()
         seconds = costs.floor
         if drafted:
-            seconds += costs.draft_start + costs.draft_pass * length + costs.draft_token * drafted
+            seconds += costs.draft_start + costs.draft_token * drafted
+            seconds += costs.draft_pass * passes_run(length, costs.pass_graphs)
         seconds += fixed_seconds + curve_seconds(costs.slopes, costs.base_tokens + length * requests)
         new = (base_tokens + gain) / seconds if price < 0.0 else gain - price * seconds
         if new > value and seconds <= max_seconds:

@@ -40,7 +40,7 @@ from turbospec.models.step_cost import (
     TOKENS,
     target_features,
 )
-from turbospec.planning.gain_histogram import LinearCosts, curve_seconds, drafter_work, segment_of
+from turbospec.planning.gain_histogram import LinearCosts, curve_seconds, drafter_work, passes_run, segment_of
 from turbospec.runtime.kernels import compiled, inlined
 
 FIRST_DECODE_PHASE = Phase.FIRST_DECODE.value
@@ -61,6 +61,8 @@ class StepShape(NamedTuple):
     first_pass_every_step: bool
     graphs: int
     """Whether full CUDA graphs matter: 0, no; 1, yes; 2, yes, and steps without drafts have none."""
+    pass_graphs: int
+    """As in `LinearCosts`."""
 
 
 @inlined
@@ -72,8 +74,9 @@ def sum_up(
     batch_drafter: bool,
     first_pass_every_step: bool,
     graph_lengths: IntArray,
+    pass_graphs: int,
 ) -> StepShape:
-    """The shape of a step; arrays have shape (n,)."""
+    """The shape of a step; arrays have shape (n,), that of `graph_lengths` is of the view."""
     prefilling, first_decode, context = 0, 0, 0
     for i in range(len(phase)):
         prefilling += phase[i] == PREFILL_PHASE
@@ -94,6 +97,7 @@ def sum_up(
         batch_drafter,
         first_pass_every_step,
         graphs,
+        pass_graphs,
     )
 
 
@@ -120,6 +124,7 @@ def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> 
         start,
         each,
         row,
+        shape.pass_graphs,
     )
 
 
@@ -156,6 +161,7 @@ def with_start(costs: LinearCosts, seconds: float) -> LinearCosts:
         costs.draft_start + seconds,
         costs.draft_pass,
         costs.draft_token,
+        costs.pass_graphs,
     )
 
 
@@ -178,6 +184,7 @@ def expected_costs(without: LinearCosts, with_prompts: LinearCosts, share: float
         without.draft_start,
         without.draft_pass,
         without.draft_token,
+        without.pass_graphs,
     )
 
 
@@ -241,7 +248,8 @@ def plan_features(x: FloatArray, shape: StepShape, lag_tokens: IntArray, lengths
     x[PIECEWISE] = 1.0 if without_graph else 0.0
     if drafted == 0 or (shape.parallel_drafter and shape.first_pass_every_step):
         return
-    passes = (1 if shape.parallel_drafter else depth) - shape.first_pass_every_step
+    passes = 1 if shape.parallel_drafter else passes_run(depth, shape.pass_graphs)
+    passes -= shape.first_pass_every_step
     rows = drafted
     if shape.batch_drafter:
         rows = passes * shape.requests

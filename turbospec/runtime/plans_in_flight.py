@@ -30,8 +30,15 @@ class PlansInFlight(Generic[State]):
         return self._by_step.pop(step, None)
 
     def last(self, step: int) -> State | None:
-        """The state of the last planned step up to this one, which may be a step that reused its plan. It is kept."""
-        for planned in reversed(self._by_step):
-            if planned <= step:
-                return self._by_step[planned]
-        return None
+        """The state of the last planned step up to this one, which may be a step that reused its plan.
+
+        It is kept, and those of earlier steps are dropped: outcomes arrive in the order of their steps.
+        """
+        found = None
+        for planned in list(self._by_step):
+            if planned > step:
+                break
+            if found is not None:
+                del self._by_step[found]
+            found = planned
+        return None if found is None else self._by_step[found]

@@ -24,6 +24,7 @@ from turbospec.planning.gain_histogram import (
     curve_seconds,
     draft_lengths,
     no_draft_seconds,
+    pass_graphs,
     plan_seconds,
     spread_fixed_costs,
 )
@@ -53,7 +54,7 @@ def exactly(costs: LinearCosts, tokens: int, graph_lengths: tuple[int, ...] = ()
     curve = [costs.floor + curve_seconds(costs.slopes, costs.base_tokens + m) for m in range(tokens + 1)]
     exact = StepCosts(np.array(curve), costs.draft_start, costs.draft_pass, costs.draft_token, costs.piecewise)
     exact.verify[0] += costs.no_draft
-    exact.graph_lengths = graph_lengths
+    exact.graph_lengths, exact.pass_graphs = graph_lengths, costs.pass_graphs
     return exact
 
 
@@ -81,6 +82,7 @@ def problems(draw: st.DrawFn) -> Problem:
         start,
         each,
         float(rng.uniform(0.0, 1e-4)) * draw(st.sampled_from([0, 1])),
+        draw(st.sampled_from([0, 0, pass_graphs((0, 1, 2, 3, 5, 8)), pass_graphs((0, 4)), pass_graphs((8,))])),
     )
     price = draw(st.floats(1.0, 4.0)) * n / no_draft_seconds(costs)
     return Problem(gains, costs, exactly(costs, n * depth), price)

@@ -52,7 +52,7 @@ def a_shape(n: int = 4, *, prompts: int = 0, way: tuple[bool, bool, bool] = WAYS
     """n requests that decode at 100 tokens of context and may draft 4."""
     graph_lengths = np.array([[], [0, 4], [4]][graphs], np.int64)
     ones = np.ones(n, np.int64)
-    return sum_up(ones * Phase.DECODE, 100 * ones, prompts, *way, graph_lengths)
+    return sum_up(ones * Phase.DECODE, 100 * ones, prompts, *way, graph_lengths, 0)
 
 
 def random_weights(seed: int) -> FloatArray:
@@ -71,7 +71,8 @@ def cases(draw: st.DrawFn) -> Case:
     context, lag = rng.integers(1, 3000, n), rng.integers(0, 50, n) * (not first_pass)
     graph_lengths = np.array(draw(st.sampled_from([[], [0, 2, 6], [1, 2, 6], [6]])), np.int64)
     prompts = draw(st.sampled_from([0, 1, 500])) if not len(graph_lengths) else 0
-    shape = sum_up(phase, context, prompts, parallel, batch, first_pass, graph_lengths)
+    of_drafter = 0 if parallel else draw(st.sampled_from([0, 0b1000101]))
+    shape = sum_up(phase, context, prompts, parallel, batch, first_pass, graph_lengths, of_drafter)
     lengths = np.minimum(rng.integers(0, longest + 1, n), limits)
     padded = [0, *(int(length) for length in graph_lengths if length >= lengths.max() and length)]
     return Case(random_weights(int(rng.integers(1000))), shape, lag, lengths, draw(st.sampled_from(padded)))
@@ -214,6 +215,7 @@ def test_a_shape_sums_up_the_requests() -> None:
         True,
         False,
         np.array([0, 3]),
+        0,
     )
     assert (shape.requests, shape.decoding, shape.prefilling, shape.first_decode) == (4, 3, 1, 1)
     assert (shape.context_tokens, shape.prefill_tokens, shape.batch_drafter, shape.graphs) == (100, 90, True, 1)

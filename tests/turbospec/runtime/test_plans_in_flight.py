@@ -35,4 +35,5 @@ def test_a_step_that_reuses_a_plan_finds_the_plan_before_it() -> None:
     for step in (3, 5, 8):
         plans.put(step, str(step))
     assert [plans.last(step) for step in (2, 3, 4, 5, 7, 8, 99)] == [None, "3", "3", "5", "5", "8", "8"]
-    assert len(plans) == 3, "they stay for the steps that follow"
+    assert len(plans) == 1, "the last one stays for the steps that follow"
+    assert plans.last(3) is None

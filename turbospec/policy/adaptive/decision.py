@@ -54,6 +54,8 @@ class StepFacts(NamedTuple):
     """Whether drafts may end on the drafter's confidence."""
     longest_appended: int
     """Longest draft with appended tokens; 0 where the engine appends none."""
+    pass_graphs: int
+    """As in `LinearCosts`."""
 
 
 class Choice(NamedTuple):
@@ -184,6 +186,7 @@ def _choose(
         facts.batch_drafter,
         facts.first_pass_every_step,
         graph_lengths,
+        facts.pass_graphs,
     )
     n, base = shape.requests, float(shape.decoding)
     costs = step_costs(weights, shape, float(facts.prefill_tokens))

@@ -159,6 +159,7 @@ def _cheaper_drafting(weights: FloatArray, covariance: FloatArray, step: Planned
         base.draft_start + then.draft_start - now.draft_start,
         base.draft_pass + then.draft_pass - now.draft_pass,
         base.draft_token + then.draft_token - now.draft_token,
+        base.pass_graphs,
     )
     row, low_row = one_pass_row_seconds(weights, step.shape), one_pass_row_seconds(low, step.shape)
     charged, cheaper = step.charged.copy(), low[CATCH_UP] / max(weights[CATCH_UP], 1e-12)

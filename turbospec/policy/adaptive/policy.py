@@ -14,7 +14,7 @@ import numpy as np
 from turbospec.interface import IntArray, Source, StepOutcome, StepPlan, StepView
 from turbospec.models.acceptance import NO_CONFIDENCE
 from turbospec.models.latency import LatencyModel
-from turbospec.planning.gain_histogram import BINS
+from turbospec.planning.gain_histogram import BINS, pass_graphs
 from turbospec.planning.slo import TpotSlo, TtftSlo
 from turbospec.policy.adaptive.confidence_gate import PricedGate
 from turbospec.policy.adaptive.constants import Constants
@@ -54,6 +54,8 @@ class AdaptivePolicy:
         self.ttft_slo: TtftSlo | None = None
         self._graph_lengths: tuple[int, ...] = ()
         self._graph_array = np.zeros(0, np.int64)
+        self._drafter_graph_lengths: tuple[int, ...] = ()
+        self._pass_graphs = 0
         self._make_scratch(1)
 
     def plan(self, view: StepView) -> StepPlan:
@@ -86,6 +88,9 @@ class AdaptivePolicy:
             self._work = np.zeros((4, 2 * (n + len(found)), self._work.shape[2]))
         if view.graph_lengths is not self._graph_lengths:
             self._graph_lengths, self._graph_array = view.graph_lengths, np.array(view.graph_lengths, np.int64)
+        if view.drafter_graph_lengths is not self._drafter_graph_lengths:
+            self._drafter_graph_lengths = view.drafter_graph_lengths
+            self._pass_graphs = pass_graphs(view.drafter_graph_lengths)
         context, left, lag = view.context_tokens, view.tokens_left, view.drafter_lag_tokens
         facts: Any = (
             view.step,
@@ -99,6 +104,7 @@ class AdaptivePolicy:
             view.first_pass_every_step,
             _has_gate(view),
             longest_appended,
+            self._pass_graphs,
         )
         decided = decide(
             state.shared,

@@ -7,7 +7,7 @@ Requests, clocks and outputs are made up; the loop and the controller are the re
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,8 @@ ACCEPTANCE = 0.55
 """Of each draft token."""
 TOKENS = 64
 """Mean output of a request."""
+GRAPHS = (0, 1, 2, 3, 5, 8, 15)
+"""Draft lengths that have them."""
 LIMITS = EngineLimits(
     max_draft=15,
     max_model_len=8192,
@@ -33,7 +35,7 @@ LIMITS = EngineLimits(
     kept_tokens=65536,
     tokens_first=True,
     async_scheduling=True,
-    graphs=tuple((length, 512) for length in (0, 1, 2, 3, 5, 8, 15)),
+    graphs=tuple((length, 512) for length in GRAPHS),
 )
 
 
@@ -56,14 +58,26 @@ class LaunchBoundServer:
     Args:
         requests: in the batch.
         policy: name of a ready policy.
-        launch: seconds that the host takes to launch a drafter pass.
+        launch: seconds that the host takes to launch a drafter pass without a CUDA graph.
         gpu: seconds that the pass takes on the GPU.
+        acceptance: of each draft token.
+        graphs: whether the passes after the first replay one CUDA graph, for the lengths of `GRAPHS`.
     """
 
-    def __init__(self, requests: int, policy: str, *, launch: float, gpu: float) -> None:
+    def __init__(
+        self,
+        requests: int,
+        policy: str,
+        *,
+        launch: float,
+        gpu: float,
+        acceptance: float = ACCEPTANCE,
+        graphs: bool = False,
+    ) -> None:
         self._rng = np.random.default_rng(0)
-        self._pass = launch, gpu
-        self._loop = VllmLoop(Controller(load_policy(policy)), LIMITS)
+        self._pass, self._acceptance, self._has_graphs = (launch, gpu), acceptance, graphs
+        limits = replace(LIMITS, drafter_graph_lengths=GRAPHS if graphs else (), drafter_graph_requests=512)
+        self._loop = VllmLoop(Controller(load_policy(policy)), limits)
         self._launched = deque[Launched]()
         self._names = 0
         self._gpu = 0.0
@@ -84,25 +98,29 @@ class LaunchBoundServer:
 
     def _new(self) -> Request:
         self._names += 1
-        return Request(str(self._names), int(TOKENS * self._rng.uniform(0.75, 1.25)), ACCEPTANCE)
+        return Request(str(self._names), int(TOKENS * self._rng.uniform(0.75, 1.25)), self._acceptance)
 
     def _launch(self) -> None:
         batch = self._batch
         scheduled = {each.request_id: each.num_tokens + each.draft - each.num_computed_tokens for each in batch}
         drafts = {each.request_id: [0] * each.draft for each in batch if each.draft}
         idle, orders = self._loop.idle(scheduled, 0.0)
-        lengths = np.zeros(len(batch), np.int64)
+        lengths, longest = np.zeros(len(batch), np.int64), 0
         if not idle:
-            lengths, _, orders = self._loop.plan(batch, scheduled, (), Queue(), 0.0)
+            lengths, longest, _, orders = self._loop.plan(batch, scheduled, (), Queue(), 0.0)
         has_prompts = any(each.num_computed_tokens == 0 for each in batch)
         self.now += LAUNCH
         sampled_at = max(self.now, self._gpu) + TARGET + TOKEN * sum(scheduled.values()) + PREFILL * has_prompts
         times = StepTimes(self._drafting, 0.0, sampled_at - self._gpu)
         self._gpu, (launch, gpu) = sampled_at, self._pass
         assert orders is not None
-        passes = 0 if orders.skip else max(int(lengths.max()), 1)
-        for _ in range(passes):
-            self.now += launch
+        passes = 0 if orders.skip else max(longest, 1)
+        in_graph = self._has_graphs and passes in GRAPHS
+        for each in range(passes):
+            if each == 0 or not in_graph:
+                self.now += launch
+            elif each == 1:
+                self.now += LAUNCH
             self._gpu = max(self._gpu, self.now) + gpu
         self._drafting = self._gpu - sampled_at
         counts = [each.sample(self._rng) for each in batch]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,11 @@ from turbospec.hosts.vllm.scheduler import loop
 FIXED = ("off", "static-1", "static-3")
 
 
-def rate(requests: int, policy: str, launch: float, gpu: float, monkeypatch: pytest.MonkeyPatch) -> float:
+def rate(
+    requests: int, policy: str, launch: float, gpu: float, monkeypatch: pytest.MonkeyPatch, **drafter: Any
+) -> float:
     """Tokens/s after some hundred steps."""
-    server = LaunchBoundServer(requests, policy, launch=launch, gpu=gpu)
+    server = LaunchBoundServer(requests, policy, launch=launch, gpu=gpu, **drafter)
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: server.now))
     server.run(300)
     return server.run(300)
@@ -34,3 +37,13 @@ def test_adaptive_is_as_good_as_the_best_fixed_length(
 ) -> None:
     best = max(rate(requests, policy, launch, gpu, monkeypatch) for policy in FIXED)
     assert rate(requests, "adaptive", launch, gpu, monkeypatch) > 0.96 * best
+
+
+@pytest.mark.parametrize("requests", [1, 16])
+def test_a_drafter_whose_passes_replay_one_graph_drafts_the_lengths_that_have_one(
+    requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EAGLE. Passes for other lengths are launched one by one: without knowing that, 16 requests have 0.91."""
+    eagle: dict[str, Any] = {"acceptance": 0.88, "graphs": True}
+    best = max(rate(requests, f"static-{length}", 2e-3, 4e-4, monkeypatch, **eagle) for length in (5, 8))
+    assert rate(requests, "adaptive", 2e-3, 4e-4, monkeypatch, **eagle) > 0.95 * best

@@ -13,7 +13,7 @@ from tests.turbospec.models.acceptance_model import views
 from turbospec.interface import IntArray, Phase, StepPlan, StepView
 from turbospec.models.acceptance import ONE_BUCKET, fill_survival
 from turbospec.models.step_cost import SIZE
-from turbospec.planning.gain_histogram import BINS
+from turbospec.planning.gain_histogram import BINS, pass_graphs, passes_run
 from turbospec.planning.objective import expected_gain, plan_features, sum_up
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
 from turbospec.policy.adaptive.state import OF_DRAFTER, OF_LOOKUP
@@ -24,7 +24,9 @@ WAYS: list[dict[str, Any]] = [
     {"batch_drafter": True, "first_pass_every_step": True},
     {"parallel_drafter": True},
     {"batch_drafter": True, "parallel_drafter": True, "first_pass_every_step": True},
+    {"batch_drafter": True, "drafter_graph_lengths": (0, 2, 6)},
 ]
+WAY_NAMES = ["sequential", "batch", "vLLM", "parallel", "parallel in vLLM", "graphs of passes"]
 
 
 def a_policy(**settings: Any) -> AdaptivePolicy:
@@ -67,7 +69,7 @@ def run(policy: AdaptivePolicy, view: StepView, rng: np.random.Generator, accept
         tokens = view.size * (1 + plan.padded_length)
     piecewise = bool(view.graph_lengths) and plan.padded_length == 0 and bool(drafted.any())
     depth = plan.padded_length or int(drafted.max(initial=0))
-    passes = min(depth, 1) if view.parallel_drafter else depth
+    passes = min(depth, 1) if view.parallel_drafter else passes_run(depth, pass_graphs(view.drafter_graph_lengths))
     if view.first_pass_every_step:
         passes = max(passes - 1, 0)
     draft_rows = np.full(passes, view.size)
@@ -99,6 +101,7 @@ def expected(policy: AdaptivePolicy, view: StepView, plan: StepPlan) -> tuple[fl
         view.batch_drafter,
         view.first_pass_every_step,
         np.array(view.graph_lengths, np.int64),
+        pass_graphs(view.drafter_graph_lengths),
     )
     x, survival, first = np.zeros(SIZE), np.zeros((view.size, view.max_draft)), np.zeros(view.size)
     plan_features(x, shape, view.drafter_lag_tokens, plan.draft_lengths, plan.padded_length)
@@ -111,7 +114,7 @@ def expected(policy: AdaptivePolicy, view: StepView, plan: StepPlan) -> tuple[fl
 
 
 @pytest.mark.parametrize("graph_lengths", [(), (0, 2, 6), (2, 6)], ids=["no graphs", "graphs", "graphs of drafts"])
-@pytest.mark.parametrize("way", WAYS, ids=["sequential", "batch", "vLLM", "parallel", "parallel in vLLM"])
+@pytest.mark.parametrize("way", WAYS, ids=WAY_NAMES)
 def test_every_plan_is_within_limits_and_predicts_what_its_lengths_take(
     way: dict[str, Any], graph_lengths: tuple[int, ...]
 ) -> None:

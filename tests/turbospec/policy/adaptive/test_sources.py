@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
-from tests.turbospec.policy.adaptive.test_decision import WAYS, a_policy, random_view
+from tests.turbospec.policy.adaptive.test_decision import WAY_NAMES, WAYS, a_policy, random_view
 from turbospec.controller import Controller
 from turbospec.interface import IntArray, LookupView, Phase, Source, StepPlan, StepView
 from turbospec.policy.adaptive import AdaptivePolicy
@@ -140,7 +140,7 @@ def random_lookup(rng: np.random.Generator, view: StepView) -> LookupView:
 
 
 @pytest.mark.parametrize("graph_lengths", [(), (0, 2, 8)], ids=["no graphs", "graphs"])
-@pytest.mark.parametrize("way", WAYS, ids=["sequential", "batch", "vLLM", "parallel", "parallel in vLLM"])
+@pytest.mark.parametrize("way", WAYS, ids=WAY_NAMES)
 def test_every_plan_is_within_the_limits_of_its_sources(way: dict[str, Any], graph_lengths: tuple[int, ...]) -> None:
     rng, sources = np.random.default_rng(5), np.zeros(2, np.int64)
     controller = Controller(a_policy())

@@ -177,8 +177,12 @@ class VllmLoop:
                 self._use.spent(computed)
         tokens, self._context_tokens = int(batch.scheduled.sum()), int(batch.computed.sum())
         prefill_tokens = batch.prefill_tokens
-        passes = self._passes(lengths, tokens, prefill_tokens, orders)
-        drafts = bool(lengths.any())
+        longest = int(lengths.max(initial=0))
+        if longest > 1:
+            # Between two graphs vLLM would run the passes one by one, which takes longer than those of the next graph.
+            longest = min((each for each in self.limits.drafter_graphs(batch.size) if each >= longest), default=longest)
+        passes = self._passes(longest, batch.size, tokens, prefill_tokens, orders)
+        drafts = bool(longest)
         if drafts:
             self._use.drafted(experiment=plan is not None and plan.probe)
         else:
@@ -193,7 +197,7 @@ class VllmLoop:
         if orders is not None and batch.drafts.any():
             step.left_out = _left_out(batch, orders)
         self._steps[step.number] = step
-        return Planned(lengths, looked_up, orders)
+        return Planned(lengths, longest, looked_up, orders)
 
     def plan_ahead(self, requests: Sequence[VllmRequest], queue: Queue) -> None:
         """Plan the step after the one that runs, from what is known while it runs.
@@ -337,9 +341,8 @@ class VllmLoop:
         return bool(graphs) and not (longest == shortest and longest - 1 in graphs)
 
     def _passes(
-        self, lengths: IntArray, tokens: int, prefill_tokens: int, orders: DrafterOrders | None
+        self, longest: int, size: int, tokens: int, prefill_tokens: int, orders: DrafterOrders | None
     ) -> DrafterPasses:
-        longest, size = int(lengths.max(initial=0)), len(lengths)
         if self.limits.look_up or (orders is not None and orders.skip):
             return NO_PASSES
         number = min(longest, 1) if self.limits.parallel_drafter else longest

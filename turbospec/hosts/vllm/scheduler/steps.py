@@ -25,8 +25,9 @@ class Planned(NamedTuple):
     """What a step is to draft at its end, for each of its n requests."""
 
     lengths: IntArray
-    """(n,) draft lengths of the drafter, padding included. It drafts the longest for the whole batch; the others are to
-    be cut."""
+    """(n,) draft lengths of the drafter, padding included."""
+    longest: int
+    """Tokens that it drafts for the whole batch; drafts are to be cut to their lengths."""
     lookup_lengths: IntArray
     """(n,) longest draft of the look-up; 0 where it drafts nothing."""
     orders: DrafterOrders | None

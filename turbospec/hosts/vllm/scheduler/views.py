@@ -44,10 +44,17 @@ class EngineLimits:
 
     graphs: tuple[tuple[int, int], ...] = ()
     """Draft lengths with full CUDA graphs, rising from 0, and the most requests that each has graphs for."""
+    drafter_graph_lengths: tuple[int, ...] = ()
+    """As in a view, for batches of up to `drafter_graph_requests`."""
+    drafter_graph_requests: int = 0
 
     def full_graphs(self, requests: int) -> tuple[int, ...]:
         """Draft lengths with a full CUDA graph for a batch of this size."""
         return tuple(length for length, most in self.graphs if requests <= most)
+
+    def drafter_graphs(self, requests: int) -> tuple[int, ...]:
+        """Draft lengths for which all passes of the drafter replay one CUDA graph, in a batch of this size."""
+        return self.drafter_graph_lengths if requests <= self.drafter_graph_requests else ()
 
     @property
     def first_pass_every_step(self) -> bool:
@@ -135,6 +142,7 @@ class Views:
             drafter_always_prefills=self._lag is None or limits.prefix_caching,
             drafter_prefill_tokens=0 if self._lag is None else batch.prefill_tokens,
             graph_lengths=() if prefill_tokens or queue.admitted else self._graph_lengths(batch),
+            drafter_graph_lengths=limits.drafter_graphs(batch.size),
             lookup=self._look_up(batch, prefilling, left, drafts),
         )
 

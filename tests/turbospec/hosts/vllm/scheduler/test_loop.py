@@ -107,7 +107,7 @@ class FakeEngine:
         if idle:
             lengths = np.zeros(len(requests), np.int64)
         else:
-            lengths, looked_up, self.orders = self.loop.plan(requests, scheduled, (), Queue(), self.began)
+            lengths, _, looked_up, self.orders = self.loop.plan(requests, scheduled, (), Queue(), self.began)
             lengths = lengths + looked_up
         self.numbers.append(self.loop.newest)
         for request, length in zip(requests, lengths.tolist(), strict=True):
@@ -444,6 +444,23 @@ def test_graphs_are_for_batches_that_only_decode_and_whose_requests_may_all_be_v
     for _ in range(2):
         engine.step([batch[0], capped])
     assert controller.views[-1].graph_lengths == (0,)
+
+
+@pytest.mark.parametrize(("length", "passes"), [(1, 1), (2, 3), (3, 3), (4, 4)])
+def test_a_drafter_with_graphs_runs_the_passes_of_the_next_one(length: int, passes: int) -> None:
+    limits = replace(ON_DEMAND, drafter_graph_lengths=(0, 1, 3), drafter_graph_requests=2)
+    engine = FakeEngine(controller := Recorder(lengths=[length]), limits)
+    planned = engine.loop.plan([Request("a"), Request("b", max_tokens=3)], {"a": 4, "b": 4}, (), Queue(), 0.0)
+    assert controller.views[0].drafter_graph_lengths == (0, 1, 3)
+    assert (planned.lengths.tolist(), planned.longest) == ([length, 1], passes)
+    assert engine.loop._steps[engine.loop.newest].passes[:2] == (passes, 2 * passes)
+
+
+def test_a_batch_for_which_the_drafter_has_no_graphs_runs_as_many_passes_as_it_needs() -> None:
+    limits = replace(ON_DEMAND, drafter_graph_lengths=(0, 1, 3), drafter_graph_requests=2)
+    engine = FakeEngine(controller := Recorder(lengths=[2]), limits)
+    planned = engine.loop.plan([Request(name) for name in "abc"], dict.fromkeys("abc", 4), (), Queue(), 0.0)
+    assert (planned.longest, controller.views[0].drafter_graph_lengths) == (2, ())
 
 
 def test_no_request_is_padded_beyond_its_own_limit_at_its_end_either() -> None:
