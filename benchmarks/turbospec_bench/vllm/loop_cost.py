@@ -56,8 +56,9 @@ class Request:
         return len(self.tokens)
 
     def sample(self, rng: np.random.Generator) -> int:
-        """Verify the draft; returns how many tokens the request gets."""
-        kept = min(int(rng.geometric(1.0 - self.acceptance)) - 1, self.draft)
+        """Verify the draft; returns how many tokens the request gets, at most those that are left."""
+        left = max(self.max_tokens - (self.num_tokens - self.num_prompt_tokens), 1)
+        kept = min(int(rng.geometric(1.0 - self.acceptance)) - 1, self.draft, left - 1)
         self.tokens += [0] * (kept + 1)
         self.num_computed_tokens = self.num_tokens - 1
         return kept + 1

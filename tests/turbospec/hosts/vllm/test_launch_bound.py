@@ -39,11 +39,11 @@ def test_adaptive_is_as_good_as_the_best_fixed_length(
     assert rate(requests, "adaptive", launch, gpu, monkeypatch) > 0.96 * best
 
 
-@pytest.mark.parametrize("requests", [1, 16])
+@pytest.mark.parametrize("requests", [8, 16])
 def test_a_drafter_whose_passes_replay_one_graph_drafts_the_lengths_that_have_one(
     requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EAGLE. Passes for other lengths are launched one by one: without knowing that, 16 requests have 0.91."""
-    eagle: dict[str, Any] = {"acceptance": 0.88, "graphs": True}
-    best = max(rate(requests, f"static-{length}", 2e-3, 4e-4, monkeypatch, **eagle) for length in (5, 8))
-    assert rate(requests, "adaptive", 2e-3, 4e-4, monkeypatch, **eagle) > 0.95 * best
+    """EAGLE. Passes of another length are launched one by one: without knowing that, it was 0.91 of the best."""
+    eagle: dict[str, Any] = {"acceptance": 0.92, "graphs": True}
+    best = max(rate(requests, f"static-{length}", 2e-3, 4e-4, monkeypatch, **eagle) for length in (5, 8, 15))
+    assert rate(requests, "adaptive", 2e-3, 4e-4, monkeypatch, **eagle) > 0.96 * best
