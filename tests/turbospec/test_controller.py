@@ -132,6 +132,7 @@ def test_a_valid_plan_is_passed_through() -> None:
         pytest.param(drafting(1, 4, 7), id="over a request's limit"),
         pytest.param(drafting(0, -1, 7), id="negative"),
         pytest.param(lambda view: StepPlan(np.array([0, 4, 7]), padded_length=7), id="padded to no graph's length"),
+        pytest.param(lambda view: StepPlan(np.array([0, 4, 7]), passes=7), id="passes without a graph"),
     ],
 )
 @pytest.mark.parametrize(("fallback", "expected"), [(0, [0, 0, 0]), (5, [0, 4, 5])])
@@ -153,6 +154,17 @@ def test_a_plan_is_padded_to_a_length_with_a_graph_that_is_not_below_its_drafts(
     assert Controller(Scripted(lambda view: StepPlan.same_length(view, 6, ""))).plan(view).padded_length == 0
     below = Controller(Scripted(lambda view: StepPlan(np.array([0, 4, 7]), padded_length=5)))
     assert on_fallback(below.plan(view))
+
+
+def test_passes_are_those_of_a_graph_and_not_fewer_than_a_draft_has_tokens() -> None:
+    view = replace(a_view(), drafter_graph_lengths=(0, 1, 5, 9))
+
+    def planned(passes: int) -> StepPlan:
+        return Controller(Scripted(lambda view: StepPlan(np.array([0, 4, 7]), passes=passes))).plan(view)
+
+    assert (planned(9).draft_lengths.tolist(), planned(9).passes) == ([0, 4, 7], 9)
+    assert on_fallback(planned(5))
+    assert on_fallback(planned(8))
 
 
 @given(st.lists(st.integers(-3, 12), max_size=5), st.lists(st.integers(0, 7), min_size=1, max_size=5))

@@ -8,6 +8,7 @@ from typing import Any
 from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPassCost
 from turbospec.hosts.vllm.scheduler.drafter_use import Allowance, DrafterUse
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
+from turbospec.hosts.vllm.shared.step_times import DrafterGraphs
 from turbospec_bench.vllm.selftest.random_lengths import RandomAsyncScheduler, RandomLengths, RandomScheduler
 
 GRAPHS = (0, 1, 4)
@@ -34,7 +35,7 @@ class RandomConstantScheduler(RandomScheduler):
 
 
 class RandomGraphsScheduler(RandomScheduler):
-    """Whose drafter runs the passes of `GRAPHS` alone, as if it had CUDA graphs for these."""
+    """Whose drafter runs passes of `GRAPHS`, as if it had CUDA graphs for these."""
 
     def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
         return _with_graphs(super()._build_loop(vllm_config))
@@ -49,8 +50,8 @@ class RandomGraphsAsyncScheduler(RandomAsyncScheduler):
 
 def _with_graphs(loop: VllmLoop | None) -> VllmLoop:
     assert loop is not None
-    limits = replace(loop.limits, drafter_graph_lengths=GRAPHS, drafter_graph_requests=1024)
-    return VllmLoop(loop.controller, limits)
+    loop._views.drafter_graphs = DrafterGraphs(GRAPHS, 1024)
+    return loop
 
 
 class RandomSmallScheduler(RandomScheduler):

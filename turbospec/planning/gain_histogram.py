@@ -36,7 +36,7 @@ BINS = LEVELS
 """Bins of a gain between 0 and 1; the last one also has the larger gains that weights of tokens lead to. Tokens that
 gain less than one bin are not drafted."""
 LONGEST_GRAPH = 62
-"""Longest draft with a graph of drafter passes that counts: the lengths are bits of one integer."""
+"""Graphs of drafter passes for longer drafts are not used: the lengths are bits of one integer."""
 
 
 class LinearCosts(NamedTuple):
@@ -57,7 +57,7 @@ class LinearCosts(NamedTuple):
     draft_token: float
     """As in `turbospec.planning.exact.StepCosts`."""
     pass_graphs: int = 0
-    """Bit d is set where the drafter has a graph of d passes (`passes_run`); 0 for a drafter without graphs."""
+    """Bit d is set where d is one of a view's `drafter_graph_lengths` (`passes_run`)."""
 
 
 class HistogramPlan(NamedTuple):
@@ -109,7 +109,8 @@ def pass_graphs(lengths: tuple[int, ...]) -> int:
 
 @inlined
 def passes_run(length: int, pass_graphs: int) -> int:
-    """Passes that the drafter runs for a longest draft of so many tokens: those of the next graph, if there is one."""
+    """Passes that the drafter is to run for a longest draft of so many tokens: those of the next graph, if there is
+    one."""
     if length > LONGEST_GRAPH or pass_graphs >> length == 0:
         return length
     while not pass_graphs >> length & 1:
@@ -227,8 +228,9 @@ def best_plan(
             if d:
                 drafted[place] += counts[d, place]
         # The sums do not increase from one position to the next either: where this one does not pay for its pass, no
-        # later one does, unless a graph has passes left. The largest rate rises only by tokens that arrive at a higher
-        # rate than the best so far.
+        # later one does. Up to the end of a graph, later ones need no pass of their own: only its first position is
+        # compared, which is best, with one pass, which is less than the graph adds. The largest rate rises only by
+        # tokens that arrive at a higher rate than the best so far.
         passes, before_passes = passes_run(d, costs.pass_graphs), passes_run(max(d - 1, 0), costs.pass_graphs)
         if d > 1 and passes > before_passes and added <= (value if price < 0.0 else price) * costs.draft_pass:
             break

@@ -76,7 +76,7 @@ def sum_up(
     graph_lengths: IntArray,
     pass_graphs: int,
 ) -> StepShape:
-    """The shape of a step; arrays have shape (n,), that of `graph_lengths` is of the view."""
+    """The shape of a step; `phase` and `context_tokens` have shape (n,)."""
     prefilling, first_decode, context = 0, 0, 0
     for i in range(len(phase)):
         prefilling += phase[i] == PREFILL_PHASE

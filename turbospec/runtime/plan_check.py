@@ -47,10 +47,10 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
     if type(plan) is not StepPlan and not isinstance(plan, StepPlan):
         raise PlanFault(f"a {type(plan).__name__} was returned, not a StepPlan")
     lengths, tokens, seconds, reason = plan.draft_lengths, plan.predicted_tokens, plan.predicted_seconds, plan.reason
-    padded, probe, valid_steps = plan.padded_length, plan.probe, plan.valid_steps
+    padded, probe, valid_steps, passes = plan.padded_length, plan.probe, plan.valid_steps, plan.passes
     if not (
         float is type(tokens) is type(seconds)
-        and int is type(padded) is type(valid_steps)
+        and int is type(padded) is type(valid_steps) is type(passes)
         and type(probe) is bool
         and type(reason) is str
         and reason.isascii()
@@ -59,9 +59,12 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
     ):
         tokens, seconds = _number("predicted_tokens", tokens), _number("predicted_seconds", seconds)
         padded, valid_steps = _integer("padded_length", padded), _integer("valid_steps", valid_steps)
+        passes = _integer("passes", passes)
         probe, reason = _flag("probe", probe), _one_line(reason)
     if padded and padded not in view.graph_lengths:
         raise PlanFault(f"padded_length is {padded}, not one of the view's {view.graph_lengths}")
+    if passes and passes not in view.drafter_graph_lengths:
+        raise PlanFault(f"passes is {passes}, not one of the view's {view.drafter_graph_lengths}")
     after, sources = view.draft_limits, plan.sources
     if sources is not None:
         if view.lookup is None:
@@ -89,7 +92,11 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
     if appended is not None:
         appended = np.minimum(appended, view.max_draft - limits)  # which hold the draft lengths by now
     gate, selection = plan.gate, plan.selection
-    return StepPlan(limits, tokens, seconds, reason, gate, padded, probe, selection, valid_steps, sources, appended)
+    if passes and passes < limits.max(initial=0, where=sources != LOOKUP if sources is not None else True):
+        raise PlanFault(f"passes is {passes}, below a draft length")
+    return StepPlan(
+        limits, tokens, seconds, reason, gate, padded, probe, selection, valid_steps, sources, appended, passes
+    )
 
 
 def compile_check() -> None:

@@ -48,6 +48,8 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
         return None
     if plan.padded_length and plan.padded_length not in view.graph_lengths:
         return None
+    if plan.passes and plan.passes not in view.drafter_graph_lengths:
+        return None
     # What a look-up finds differs from step to step.
     if view.lookup is not None and view.lookup.lengths.any():
         return None

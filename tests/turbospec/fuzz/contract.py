@@ -375,6 +375,8 @@ def faults_of_plan(plan: Any, view: StepView, limits: np.ndarray) -> Iterator[st
         yield f"padded_length is {plan.padded_length!r}"
     elif plan.padded_length and (lengths > plan.padded_length).any():
         yield "draft_lengths exceed padded_length"
+    if type(plan.passes) is not int or plan.passes not in (0, *view.drafter_graph_lengths):
+        yield f"passes is {plan.passes!r}"
     if type(plan.reason) is not str or len(plan.reason) > 1000:
         yield f"reason is {plan.reason!r:.80}"
     for value in (plan.predicted_tokens, plan.predicted_seconds):

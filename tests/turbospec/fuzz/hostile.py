@@ -66,6 +66,7 @@ class HostilePolicy:
                     "reason",
                     "gate",
                     "padded_length",
+                    "passes",
                     "probe",
                     "selection",
                     "sources",

@@ -16,6 +16,7 @@ from turbospec.models.latency import VERIFY_KNOTS
 from turbospec.planning.exact import DraftPlan, StepCosts, plan_draft_lengths
 from turbospec.planning.gain_histogram import (
     BINS,
+    LONGEST_GRAPH,
     HistogramPlan,
     LinearCosts,
     best_padded,
@@ -25,6 +26,7 @@ from turbospec.planning.gain_histogram import (
     draft_lengths,
     no_draft_seconds,
     pass_graphs,
+    passes_run,
     plan_seconds,
     spread_fixed_costs,
 )
@@ -82,10 +84,26 @@ def problems(draw: st.DrawFn) -> Problem:
         start,
         each,
         float(rng.uniform(0.0, 1e-4)) * draw(st.sampled_from([0, 1])),
-        draw(st.sampled_from([0, 0, pass_graphs((0, 1, 2, 3, 5, 8)), pass_graphs((0, 4)), pass_graphs((8,))])),
+        draw(st.sampled_from([0, 0, pass_graphs((0, 1, 2, 3, 5, 8)), pass_graphs((0, 1, 4)), pass_graphs((0, 1, 8))])),
     )
     price = draw(st.floats(1.0, 4.0)) * n / no_draft_seconds(costs)
     return Problem(gains, costs, exactly(costs, n * depth), price)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "passes"),
+    [
+        ((), [0, 1, 2, 3, 4, 5, 6]),
+        ((0, 1), [0, 1, 2, 3, 4, 5, 6]),
+        ((0, 1, 4), [0, 1, 4, 4, 4, 5, 6]),
+        ((0, 1, 2, 3, 5, 8, 100), [0, 1, 2, 3, 5, 5, 8]),
+        ((0, 1, LONGEST_GRAPH), [0, 1, *[LONGEST_GRAPH] * 5]),
+    ],
+)
+def test_passes_are_those_of_the_next_graph(lengths: tuple[int, ...], passes: list[int]) -> None:
+    graphs = pass_graphs(lengths)
+    assert [passes_run(length, graphs) for length in range(7)] == passes
+    assert [passes_run(length, graphs) for length in (LONGEST_GRAPH + 1, 100)] == [LONGEST_GRAPH + 1, 100]
 
 
 def histogram(gains: FloatArray) -> tuple[IntArray, FloatArray]:

@@ -71,7 +71,7 @@ def cases(draw: st.DrawFn) -> Case:
     context, lag = rng.integers(1, 3000, n), rng.integers(0, 50, n) * (not first_pass)
     graph_lengths = np.array(draw(st.sampled_from([[], [0, 2, 6], [1, 2, 6], [6]])), np.int64)
     prompts = draw(st.sampled_from([0, 1, 500])) if not len(graph_lengths) else 0
-    of_drafter = 0 if parallel else draw(st.sampled_from([0, 0b1000101]))
+    of_drafter = 0 if parallel else draw(st.sampled_from([0, 0b1000111]))
     shape = sum_up(phase, context, prompts, parallel, batch, first_pass, graph_lengths, of_drafter)
     lengths = np.minimum(rng.integers(0, longest + 1, n), limits)
     padded = [0, *(int(length) for length in graph_lengths if length >= lengths.max() and length)]

@@ -12,7 +12,7 @@ from turbospec.interface import FloatArray, IntArray
 from turbospec.models.acceptance import score_buckets
 from turbospec.models.step_cost import CATCH_UP
 from turbospec.planning.best_lengths import best_lengths, best_rate, consider, empty_gains, shorten
-from turbospec.planning.gain_histogram import no_draft_seconds, plan_seconds
+from turbospec.planning.gain_histogram import LONGEST_GRAPH, no_draft_seconds, passes_run, plan_seconds
 from turbospec.planning.objective import (
     catch_up_seconds,
     charge_catch_up,
@@ -100,7 +100,7 @@ def decide(
     slack: FloatArray,
     added_seconds: float,
     first_token_weight: float,
-) -> tuple[IntArray, int, int, float, float, float, int, int, float, float, int, bool]:
+) -> tuple[IntArray, int, int, int, float, float, float, int, int, float, float, int, bool]:
     """Choose a step's draft lengths.
 
     Args:
@@ -115,9 +115,9 @@ def decide(
         first_token_weight: a setting.
 
     Returns:
-        (4, n) draft lengths, sources, append limits and, with a gate, longest drafts; the scalars of the `Choice`
-        without the last, with the steps that may run on the plan in place of `settled`; tokens that may be appended in
-        all; whether the plan has a gate.
+        (4, n) draft lengths, sources, append limits and, with a gate, longest drafts; the padded length; the passes as
+        in a `StepPlan`; the steps that may run on the plan; the other scalars of the `Choice` but for the last; tokens
+        that may be appended in all; whether the plan has a gate.
     """
     requests = Requests(*columns, score_buckets(lookup_scores))
     facts, shared = StepFacts(*facts), state[0]
@@ -146,6 +146,7 @@ def decide(
     return (
         plan,
         choice.padded_length,
+        _graph_of_passes(plan, choice.padded_length, facts.pass_graphs),
         shared.constants.pause_steps if choice.settled else 1,
         choice.tokens,
         choice.seconds,
@@ -157,6 +158,17 @@ def decide(
         choice.append_limits.sum(),
         gated,
     )
+
+
+@inlined
+def _graph_of_passes(plan: IntArray, padded_length: int, pass_graphs: int) -> int:
+    """The length whose graph of passes the drafter is to replay; 0 for none."""
+    depth = 0
+    for i in range(plan.shape[1]):
+        if not plan[SOURCES, i]:
+            depth = max(depth, plan[LENGTHS, i])
+    passes = passes_run(max(depth, padded_length) if depth else 0, pass_graphs)
+    return passes if pass_graphs >> min(passes, LONGEST_GRAPH) & 1 else 0
 
 
 @inlined

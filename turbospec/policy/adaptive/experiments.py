@@ -13,7 +13,7 @@ from turbospec.models.acceptance import ONE_BUCKET, fill_survival, request_terms
 from turbospec.models.logistic import Terms, between_request_variance
 from turbospec.models.step_cost import CATCH_UP, DRAFT, SIZE
 from turbospec.planning.best_lengths import Gains, best_lengths, consider, empty_gains
-from turbospec.planning.gain_histogram import LinearCosts, drafter_work, plan_seconds
+from turbospec.planning.gain_histogram import LinearCosts, drafter_work, passes_run, plan_seconds
 from turbospec.planning.objective import (
     StepShape,
     catch_up_seconds,
@@ -217,8 +217,9 @@ def more_drafts(
     """Drafts for more requests, of the other source, or longer ones.
 
     The target is the plan that would be best if acceptance were higher and drafting cheaper by a standard deviation;
-    a drafter that takes a pass for each token drafts one token longer than in the best plan at most. The experiment is
-    the target, or a part of it: for the 1, 4, 16 … further requests with the least KV lag.
+    a drafter that takes a pass for each token drafts one token longer than in the best plan at most, or to the end of
+    its next graph. The experiment is the target, or a part of it: for the 1, 4, 16 … further requests with the least
+    KV lag.
 
     Args:
         weights, covariance: of the step's cost.
@@ -237,7 +238,7 @@ def more_drafts(
     estimate(models, requests, offers, 1.0, first, hoped)
     weigh(hoped, offers, step.token_weights)
     if not shape.parallel_drafter:
-        hoped[:n, min(drafter_work(best, n)[1] + 1, depth) :] = 0.0
+        hoped[:n, min(passes_run(drafter_work(best, n)[1] + 1, shape.pass_graphs), depth) :] = 0.0
     costs, charged = _cheaper_drafting(weights, covariance, step)
     offered = hoped if size == n else gains.offered
     hoped_gains = empty_gains(offers, hoped, offered, gains.net, gains.counts, gains.sums, gains.graph_lengths)

@@ -88,7 +88,7 @@ class AdaptivePolicy:
             self._work = np.zeros((4, 2 * (n + len(found)), self._work.shape[2]))
         if view.graph_lengths is not self._graph_lengths:
             self._graph_lengths, self._graph_array = view.graph_lengths, np.array(view.graph_lengths, np.int64)
-        if view.drafter_graph_lengths is not self._drafter_graph_lengths:
+        if view.drafter_graph_lengths != self._drafter_graph_lengths:
             self._drafter_graph_lengths = view.drafter_graph_lengths
             self._pass_graphs = pass_graphs(view.drafter_graph_lengths)
         context, left, lag = view.context_tokens, view.tokens_left, view.drafter_lag_tokens
@@ -120,13 +120,14 @@ class AdaptivePolicy:
             math.inf if self.ttft_slo is None else self.ttft_slo.added_seconds,
             self.config.first_token_weight,
         )
-        planned, padded, valid_steps, tokens, seconds, price, decoding, drafting, extra, gain, allowed, gated = decided
+        planned, padded, passes, valid_steps, *scalars = decided
+        tokens, seconds, price, decoding, drafting, extra, gain, allowed, gated = scalars
         last_step = view.step + valid_steps - 1
         self._records.put(view.step, (view, rows, last_step, price, extra, gain, allowed))
         lengths, gate, experiment = planned[LENGTHS], None, extra != 0.0
         if gated:
             copied = 0 if view.lookup is None else int(lengths[planned[SOURCES] == LOOKUP].sum())
-            lengths = planned[GATE_LIMITS]
+            lengths, passes = planned[GATE_LIMITS], 0  # a graph of passes does not end early
             gate = PricedGate(state, rows, view, lengths, decoding + view.prefill_tokens + copied, price)
         reason = (
             f"{'experiment: ' if experiment else ''}drafts for {drafting} of {decoding} requests at {int(price)} tok/s"
@@ -134,7 +135,9 @@ class AdaptivePolicy:
         sources = None if view.lookup is None else planned[SOURCES]
         added = planned[APPEND_LIMITS] if allowed else None
         # Keyword arguments would take twice as long.
-        return StepPlan(lengths, tokens, seconds, reason, gate, padded, experiment, None, valid_steps, sources, added)
+        return StepPlan(
+            lengths, tokens, seconds, reason, gate, padded, experiment, None, valid_steps, sources, added, passes
+        )
 
     def observe(self, outcome: StepOutcome) -> None:
         record = self._records.last(outcome.step)

@@ -24,7 +24,10 @@ class RandomLengths:
     def plan(self, view: StepView) -> StepPlan:
         """Draw a longest draft for the step, and up to it one for each request."""
         longest = self._rng.integers(0, view.max_draft, endpoint=True) if self._rng.random() < 1 - self._idle else 0
-        return StepPlan(np.minimum(self._rng.integers(0, longest, view.size, endpoint=True), view.draft_limits))
+        lengths = np.minimum(self._rng.integers(0, longest, view.size, endpoint=True), view.draft_limits)
+        longest = int(lengths.max(initial=0))
+        graphs = [each for each in view.drafter_graph_lengths if each >= longest > 1]
+        return StepPlan(lengths, passes=min(graphs, default=0))
 
     def observe(self, outcome: StepOutcome) -> None:
         """Check the outcome."""

@@ -7,14 +7,14 @@ Requests, clocks and outputs are made up; the loop and the controller are the re
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from turbospec.controller import Controller
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
-from turbospec.hosts.vllm.shared.step_times import StepTimes
+from turbospec.hosts.vllm.shared.step_times import NO_GRAPHS, DrafterGraphs, StepTimes
 from turbospec.policy import load_policy
 from turbospec_bench.vllm.loop_cost import Request, verification
 
@@ -75,9 +75,9 @@ class LaunchBoundServer:
         graphs: bool = False,
     ) -> None:
         self._rng = np.random.default_rng(0)
-        self._pass, self._acceptance, self._has_graphs = (launch, gpu), acceptance, graphs
-        limits = replace(LIMITS, drafter_graph_lengths=GRAPHS if graphs else (), drafter_graph_requests=512)
-        self._loop = VllmLoop(Controller(load_policy(policy)), limits)
+        self._pass, self._acceptance = (launch, gpu), acceptance
+        self._graphs = DrafterGraphs(GRAPHS, 512) if graphs else NO_GRAPHS
+        self._loop = VllmLoop(Controller(load_policy(policy)), LIMITS)
         self._launched = deque[Launched]()
         self._names = 0
         self._gpu = 0.0
@@ -105,17 +105,17 @@ class LaunchBoundServer:
         scheduled = {each.request_id: each.num_tokens + each.draft - each.num_computed_tokens for each in batch}
         drafts = {each.request_id: [0] * each.draft for each in batch if each.draft}
         idle, orders = self._loop.idle(scheduled, 0.0)
-        lengths, longest = np.zeros(len(batch), np.int64), 0
+        lengths, passes = np.zeros(len(batch), np.int64), 0
         if not idle:
-            lengths, longest, _, orders = self._loop.plan(batch, scheduled, (), Queue(), 0.0)
+            lengths, passes, _, orders = self._loop.plan(batch, scheduled, (), Queue(), 0.0)
         has_prompts = any(each.num_computed_tokens == 0 for each in batch)
         self.now += LAUNCH
         sampled_at = max(self.now, self._gpu) + TARGET + TOKEN * sum(scheduled.values()) + PREFILL * has_prompts
-        times = StepTimes(self._drafting, 0.0, sampled_at - self._gpu)
+        times = StepTimes(self._drafting, 0.0, sampled_at - self._gpu, self._graphs)
         self._gpu, (launch, gpu) = sampled_at, self._pass
         assert orders is not None
-        passes = 0 if orders.skip else max(longest, 1)
-        in_graph = self._has_graphs and passes in GRAPHS
+        passes = 0 if orders.skip else max(passes, 1)
+        in_graph = passes in self._graphs.lengths
         for each in range(passes):
             if each == 0 or not in_graph:
                 self.now += launch

@@ -24,7 +24,7 @@ WAYS: list[dict[str, Any]] = [
     {"batch_drafter": True, "first_pass_every_step": True},
     {"parallel_drafter": True},
     {"batch_drafter": True, "parallel_drafter": True, "first_pass_every_step": True},
-    {"batch_drafter": True, "drafter_graph_lengths": (0, 2, 6)},
+    {"batch_drafter": True, "drafter_graph_lengths": (0, 1, 3, 6)},
 ]
 WAY_NAMES = ["sequential", "batch", "vLLM", "parallel", "parallel in vLLM", "graphs of passes"]
 
@@ -131,6 +131,11 @@ def test_every_plan_is_within_limits_and_predicts_what_its_lengths_take(
         assert (plan.draft_lengths <= view.draft_limits).all()
         assert plan.padded_length in (0, *view.graph_lengths)
         assert plan.padded_length == 0 or plan.draft_lengths.max() <= plan.padded_length
+        if view.drafter_graph_lengths:
+            longest = plan.padded_length or int(plan.draft_lengths.max())
+            assert plan.passes == {0: 0, 1: 1, 2: 3, 3: 3}.get(longest, 6)
+        else:
+            assert plan.passes == 0
         kept = plan.draft_lengths.copy()
         assert run(policy, view, rng).draft_lengths.shape == (view.size,)
         assert plan.draft_lengths.tolist() == kept.tolist(), "a later plan shares no memory with this one"

@@ -177,12 +177,11 @@ class VllmLoop:
                 self._use.spent(computed)
         tokens, self._context_tokens = int(batch.scheduled.sum()), int(batch.computed.sum())
         prefill_tokens = batch.prefill_tokens
-        longest = int(lengths.max(initial=0))
-        if longest > 1:
-            # Between two graphs vLLM would run the passes one by one, which takes longer than those of the next graph.
-            longest = min((each for each in self.limits.drafter_graphs(batch.size) if each >= longest), default=longest)
-        passes = self._passes(longest, batch.size, tokens, prefill_tokens, orders)
-        drafts = bool(longest)
+        drafted = int(lengths.max(initial=0))
+        if drafted > 1 and plan is not None:
+            drafted = max(drafted, plan.passes)
+        passes = self._passes(drafted, batch.size, tokens, prefill_tokens, orders)
+        drafts = bool(drafted)
         if drafts:
             self._use.drafted(experiment=plan is not None and plan.probe)
         else:
@@ -197,7 +196,7 @@ class VllmLoop:
         if orders is not None and batch.drafts.any():
             step.left_out = _left_out(batch, orders)
         self._steps[step.number] = step
-        return Planned(lengths, longest, looked_up, orders)
+        return Planned(lengths, drafted, looked_up, orders)
 
     def plan_ahead(self, requests: Sequence[VllmRequest], queue: Queue) -> None:
         """Plan the step after the one that runs, from what is known while it runs.
@@ -302,7 +301,9 @@ class VllmLoop:
         if lookup_lengths.any():
             padded_length = 0  # the look-up may find fewer tokens, so that the batch is not surely uniform
         reuse = RunningPlan(asked, names)
-        plan = ControllerPlan(view, names, lengths, lookup_lengths, asked.sources, padded_length, asked.probe, reuse)
+        plan = ControllerPlan(
+            view, names, lengths, lookup_lengths, asked.sources, padded_length, asked.passes, asked.probe, reuse
+        )
         return plan, np.full(view.size, padded_length) if padded_length else lengths - lookup_lengths
 
     def _fit(
@@ -341,11 +342,11 @@ class VllmLoop:
         return bool(graphs) and not (longest == shortest and longest - 1 in graphs)
 
     def _passes(
-        self, longest: int, size: int, tokens: int, prefill_tokens: int, orders: DrafterOrders | None
+        self, drafted: int, size: int, tokens: int, prefill_tokens: int, orders: DrafterOrders | None
     ) -> DrafterPasses:
         if self.limits.look_up or (orders is not None and orders.skip):
             return NO_PASSES
-        number = min(longest, 1) if self.limits.parallel_drafter else longest
+        number = min(drafted, 1) if self.limits.parallel_drafter else drafted
         if orders is None:
             passes = number if self.limits.heads else max(number - 1, 0)
             return DrafterPasses(passes, passes * size)
@@ -372,6 +373,8 @@ class VllmLoop:
     def _take_times(self, step: OpenStep, times: StepTimes, closing: OpenStep | None) -> None:
         """Set the measured durations of a step's target pass and of the drafting before it."""
         step.seconds = times.target + (times.pause if step.follows else 0.0)
+        if times.graphs.lengths:
+            self._views.drafter_graphs = times.graphs
         if closing is not None and closing.passes.number and not self.limits.first_pass_every_step:
             closing.draft_seconds = times.drafting
             self._pass_cost.learn(closing.passes, times.drafting)

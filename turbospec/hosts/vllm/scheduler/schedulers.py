@@ -42,7 +42,6 @@ from turbospec.hosts.vllm.shared.support import (
     LOOK_UP_METHODS,
     drafts_in_one_pass,
     drafts_late,
-    has_graphs_of_passes,
     kept_tokens,
 )
 from turbospec.observability.metrics import HostSeconds, StepMetrics
@@ -124,8 +123,6 @@ class _Adaptive(Scheduler):
             tokens_first=vllm_config.use_v2_model_runner and not current_platform.is_cpu(),
             async_scheduling=bool(vllm_config.scheduler_config.async_scheduling),
             graphs=self._graphs(vllm_config, lookup[1:]),
-            drafter_graph_lengths=tuple(sorted({*lookup[1:]})) if has_graphs_of_passes(speculation) else (),
-            drafter_graph_requests=dict(self._graphs(vllm_config, (0,))).get(0, 0),  # a row for each
         )
         engine = vllm_config.parallel_config.data_parallel_index
         controller = settings.controller()
@@ -242,7 +239,7 @@ class _Adaptive(Scheduler):
             dict(zip(scheduled, lengths.tolist(), strict=True)) if lengths.any() else {}
             for lengths in (planned.lengths, planned.lookup_lengths)
         )
-        self._order(scheduler_output, loop.newest, planned.orders, drafted, planned.longest, looked_up)
+        self._order(scheduler_output, loop.newest, planned.orders, drafted, planned.passes, looked_up)
 
     def _order(
         self,
@@ -250,7 +247,7 @@ class _Adaptive(Scheduler):
         step: int,
         orders: DrafterOrders | None,
         lengths: dict[str, int],
-        longest: int,
+        passes: int,
         lookup_lengths: dict[str, int],
     ) -> None:
         """Take the plan of a step over into vLLM's output. Last, so that a step has all of it or nothing.
@@ -260,7 +257,7 @@ class _Adaptive(Scheduler):
             step: the loop's number of the step.
             orders: to the worker's drafter.
             lengths: K of each request; empty where the drafter drafts nothing.
-            longest: tokens that it drafts for the whole batch.
+            passes: tokens that it drafts for the whole batch.
             lookup_lengths: longest draft of the look-up for each request; empty where it drafts nothing.
         """
         setattr(scheduler_output, STEP_ATTRIBUTE, step)
@@ -268,7 +265,7 @@ class _Adaptive(Scheduler):
             setattr(scheduler_output, ORDERS_ATTRIBUTE, orders)
         if lengths:
             setattr(scheduler_output, DRAFTS_DUE_ATTRIBUTE, True)
-        scheduler_output.num_spec_tokens_to_schedule = longest
+        scheduler_output.num_spec_tokens_to_schedule = passes
         self.drafts_are_due, self._lengths = bool(lengths) or (orders is not None and orders.late), lengths
         self._lookup_lengths = {name: length for name, length in lookup_lengths.items() if length}
 

@@ -26,8 +26,8 @@ class Planned(NamedTuple):
 
     lengths: IntArray
     """(n,) draft lengths of the drafter, padding included."""
-    longest: int
-    """Tokens that it drafts for the whole batch; drafts are to be cut to their lengths."""
+    passes: int
+    """Tokens that it drafts for the whole batch, the longest length or more; drafts are to be cut to their lengths."""
     lookup_lengths: IntArray
     """(n,) longest draft of the look-up; 0 where it drafts nothing."""
     orders: DrafterOrders | None
@@ -84,8 +84,9 @@ class ControllerPlan:
     sources: IntArray | None
     """(n,) of a `StepPlan`."""
     padded_length: int
+    passes: int
     probe: bool
-    """Of a `StepPlan`."""
+    """Of a `StepPlan`, as the two before."""
     reuse: RunningPlan[str]
 
     def drafts_of(self, names: Sequence[str]) -> tuple[IntArray, IntArray]:

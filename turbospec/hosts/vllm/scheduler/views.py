@@ -11,6 +11,7 @@ from turbospec.hosts.vllm.scheduler.batch import ScheduledBatch
 from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests
+from turbospec.hosts.vllm.shared.step_times import NO_GRAPHS
 from turbospec.interface import BoolArray, IntArray, LookupView, Phase, StepView
 
 
@@ -44,17 +45,10 @@ class EngineLimits:
 
     graphs: tuple[tuple[int, int], ...] = ()
     """Draft lengths with full CUDA graphs, rising from 0, and the most requests that each has graphs for."""
-    drafter_graph_lengths: tuple[int, ...] = ()
-    """As in a view, for batches of up to `drafter_graph_requests`."""
-    drafter_graph_requests: int = 0
 
     def full_graphs(self, requests: int) -> tuple[int, ...]:
         """Draft lengths with a full CUDA graph for a batch of this size."""
         return tuple(length for length, most in self.graphs if requests <= most)
-
-    def drafter_graphs(self, requests: int) -> tuple[int, ...]:
-        """Draft lengths for which all passes of the drafter replay one CUDA graph, in a batch of this size."""
-        return self.drafter_graph_lengths if requests <= self.drafter_graph_requests else ()
 
     @property
     def first_pass_every_step(self) -> bool:
@@ -95,6 +89,8 @@ class Views:
         self._known = known
         self._lag = lag
         self._lookups = lookups
+        self.drafter_graphs = NO_GRAPHS
+        """As the worker has reported them."""
 
     def of_step(
         self, step: int, batch: ScheduledBatch, queue: Queue, running: int = 0, drafts: IntArray | int = 0
@@ -142,9 +138,17 @@ class Views:
             drafter_always_prefills=self._lag is None or limits.prefix_caching,
             drafter_prefill_tokens=0 if self._lag is None else batch.prefill_tokens,
             graph_lengths=() if prefill_tokens or queue.admitted else self._graph_lengths(batch),
-            drafter_graph_lengths=limits.drafter_graphs(batch.size),
+            drafter_graph_lengths=self._drafter_graph_lengths(batch),
             lookup=self._look_up(batch, prefilling, left, drafts),
         )
+
+    def _drafter_graph_lengths(self, batch: ScheduledBatch) -> tuple[int, ...]:
+        """Those whose passes fit within the maximum length of each request."""
+        lengths, requests = self.drafter_graphs
+        if not lengths or batch.size > requests:
+            return ()
+        room = self._limits.max_model_len - int(batch.computed.max()) - 2
+        return lengths if room >= lengths[-1] else tuple(length for length in lengths if length <= room)
 
     def _graph_lengths(self, batch: ScheduledBatch) -> tuple[int, ...]:
         """Draft lengths with a full CUDA graph for this batch, in a step without prefill."""

@@ -13,6 +13,17 @@ TIMES_ATTRIBUTE = "turbospec_step_times"
 """Of `ModelRunnerOutput`: the step's `StepTimes`."""
 
 
+class DrafterGraphs(NamedTuple):
+    """CUDA graphs of a drafter's passes after the first."""
+
+    lengths: tuple[int, ...] = ()
+    """As in a view, for a batch of up to `requests`."""
+    requests: int = 0
+
+
+NO_GRAPHS = DrafterGraphs()
+
+
 class StepTimes(NamedTuple):
     """Seconds on the worker's device, in order."""
 
@@ -23,3 +34,5 @@ class StepTimes(NamedTuple):
     After a step that TurboSpec did not schedule, this and `drafting` are 0."""
     target: float
     """The target's pass and sampling."""
+    graphs: DrafterGraphs = NO_GRAPHS
+    """Not of the step, but of the worker: it alone knows what it has captured."""

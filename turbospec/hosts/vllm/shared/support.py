@@ -101,19 +101,6 @@ def drafts_in_one_pass(speculation: Any) -> bool:
     return speculation.method in LOOK_UP_METHODS + BLOCK_METHODS or bool(speculation.parallel_drafting)
 
 
-def has_graphs_of_passes(speculation: Any) -> bool:
-    """Whether model runner V2 captures all passes of the drafter in one CUDA graph, for each length of the table.
-
-    Not where the drafter's attention cannot update its metadata within a graph, which only the worker knows: there a
-    draft between two lengths takes a pass or two too many.
-
-    Args:
-        speculation: vLLM's `SpeculativeConfig`.
-    """
-    sequential = speculation.method in ("eagle", "eagle3", "mtp") and not drafts_in_one_pass(speculation)
-    return sequential and not speculation.use_multi_module_mtp()
-
-
 def kept_tokens(vllm_config: Any) -> int:
     """`KEPT_TOKENS` of a server; 0 where its drafter runs in every step, drafts or not.
 

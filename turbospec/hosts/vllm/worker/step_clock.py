@@ -19,7 +19,13 @@ from typing import Any
 
 import torch
 
-from turbospec.hosts.vllm.shared.step_times import STEP_ATTRIBUTE, TIMES_ATTRIBUTE, StepTimes
+from turbospec.hosts.vllm.shared.step_times import (
+    NO_GRAPHS,
+    STEP_ATTRIBUTE,
+    TIMES_ATTRIBUTE,
+    DrafterGraphs,
+    StepTimes,
+)
 
 log = logging.getLogger("turbospec")
 
@@ -34,7 +40,7 @@ def install(model_runner, drafter, propose: str) -> None:
     """
     if model_runner.device.type not in ("cpu", "cuda"):
         return
-    clock = StepClock(on_gpu=model_runner.device.type == "cuda")
+    clock = StepClock(on_gpu=model_runner.device.type == "cuda", drafter=drafter)
     execute, sample, draft = model_runner.execute_model, model_runner.sample_tokens, getattr(drafter, propose)
 
     def execute_model(scheduler_output, *given, **named):
@@ -56,6 +62,20 @@ def install(model_runner, drafter, propose: str) -> None:
 
     model_runner.execute_model, model_runner.sample_tokens = execute_model, sample_tokens
     setattr(drafter, propose, timed_propose)
+
+
+def graphs_of(drafter) -> DrafterGraphs:
+    """The graphs that model runner V2 has captured for EAGLE and MTP heads (`SpeculatorCudaGraphManager`).
+
+    Where the drafter's attention cannot update its metadata within a graph, there is one graph for each pass instead,
+    which serves any draft length.
+    """
+    captured = getattr(getattr(drafter, "decode_cudagraph_manager", None), "graphs", ())
+    of_lengths = [graph for graph in captured if getattr(graph, "num_speculative_tokens", 0)]
+    if not of_lengths:
+        return NO_GRAPHS
+    lengths = {0, 1, *(graph.num_speculative_tokens for graph in of_lengths)}
+    return DrafterGraphs(tuple(sorted(lengths)), max(graph.num_tokens for graph in of_lengths))  # a token a request
 
 
 @dataclass(slots=True)
@@ -90,10 +110,14 @@ class StepClock:
 
     Args:
         on_gpu: whether the device works behind the host.
+        drafter: that may have CUDA graphs.
     """
 
-    def __init__(self, *, on_gpu: bool) -> None:
+    def __init__(self, *, on_gpu: bool, drafter: Any = None) -> None:
         self.failed = False
+        self._drafter = drafter
+        self._graphs: DrafterGraphs | None = None
+        """Known from the first step on: they are captured before it."""
         self._on_gpu = on_gpu
         self._step: _Moments | None = None
         self._before: _Moments | None = None
@@ -147,13 +171,15 @@ class StepClock:
     def _times(self, before: _Moments | None, step: _Moments) -> StepTimes:
         if self._on_gpu:
             step.sampled.synchronize()
+        if self._graphs is None:
+            self._graphs = graphs_of(self._drafter)
         target = self._between(step.began, step.sampled)
         if before is None or before.number != step.number - 1:
-            return StepTimes(0.0, 0.0, target)
+            return StepTimes(0.0, 0.0, target, self._graphs)
         if before.drafting is None or before.drafted is None:
-            return StepTimes(0.0, self._between(before.sampled, step.began), target)
+            return StepTimes(0.0, self._between(before.sampled, step.began), target, self._graphs)
         pause = self._between(before.sampled, before.drafting) + self._between(before.drafted, step.began)
-        return StepTimes(self._between(before.drafting, before.drafted), pause, target)
+        return StepTimes(self._between(before.drafting, before.drafted), pause, target, self._graphs)
 
     def _now(self) -> Any:
         if not self._on_gpu:

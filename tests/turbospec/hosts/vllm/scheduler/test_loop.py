@@ -19,7 +19,7 @@ from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.steps import Verified, VerifyResultFn
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
-from turbospec.hosts.vllm.shared.step_times import StepTimes
+from turbospec.hosts.vllm.shared.step_times import DrafterGraphs, StepTimes
 from turbospec.interface import IntArray, Phase, Source, StepOutcome, StepPlan, StepView
 
 LIMITS = EngineLimits(max_draft=5, max_model_len=100, reserved_length=5, max_batched_tokens=64, parallel_drafter=False)
@@ -66,6 +66,8 @@ class Recorder:
         self.views.append(view)
         plan = StepPlan.same_length(view, self.lengths.pop(0) if self.lengths else 0, "")
         plan.valid_steps, plan.probe = self.idle_steps, self.probe
+        if (longest := int(plan.draft_lengths.max(initial=0))) > 1:
+            plan.passes = min((each for each in view.drafter_graph_lengths if each >= longest), default=0)
         if self.sources is not None:
             assert view.lookup is not None
             plan.draft_lengths, plan.sources = view.lookup.lengths, np.full(view.size, self.sources)
@@ -447,20 +449,29 @@ def test_graphs_are_for_batches_that_only_decode_and_whose_requests_may_all_be_v
 
 
 @pytest.mark.parametrize(("length", "passes"), [(1, 1), (2, 3), (3, 3), (4, 4)])
-def test_a_drafter_with_graphs_runs_the_passes_of_the_next_one(length: int, passes: int) -> None:
-    limits = replace(ON_DEMAND, drafter_graph_lengths=(0, 1, 3), drafter_graph_requests=2)
-    engine = FakeEngine(controller := Recorder(lengths=[length]), limits)
-    planned = engine.loop.plan([Request("a"), Request("b", max_tokens=3)], {"a": 4, "b": 4}, (), Queue(), 0.0)
-    assert controller.views[0].drafter_graph_lengths == (0, 1, 3)
-    assert (planned.lengths.tolist(), planned.longest) == ([length, 1], passes)
+def test_the_drafter_runs_the_passes_of_the_plan(length: int, passes: int) -> None:
+    engine = FakeEngine(controller := Recorder(lengths=[0, length]), ON_DEMAND)
+    engine.times = StepTimes(0.0, 0.0, 1.0, DrafterGraphs((0, 1, 3), 2))
+    engine.step(batch := [Request("a"), Request("b", max_tokens=4)])
+    planned = engine.loop.plan(batch, {"a": 1, "b": 1}, (), Queue(), 0.0)
+    assert controller.views[1].drafter_graph_lengths == (0, 1, 3)
+    assert (planned.lengths.tolist(), planned.passes) == ([length, 1], passes)
     assert engine.loop._steps[engine.loop.newest].passes[:2] == (passes, 2 * passes)
 
 
-def test_a_batch_for_which_the_drafter_has_no_graphs_runs_as_many_passes_as_it_needs() -> None:
-    limits = replace(ON_DEMAND, drafter_graph_lengths=(0, 1, 3), drafter_graph_requests=2)
-    engine = FakeEngine(controller := Recorder(lengths=[2]), limits)
-    planned = engine.loop.plan([Request(name) for name in "abc"], dict.fromkeys("abc", 4), (), Queue(), 0.0)
-    assert (planned.longest, controller.views[0].drafter_graph_lengths) == (2, ())
+@pytest.mark.parametrize(
+    ("requests", "model_length", "lengths"), [(2, 100, (0, 1, 3)), (3, 100, ()), (1, 10, (0, 1, 3)), (1, 9, (0, 1))]
+)
+def test_a_drafter_has_graphs_for_batches_of_their_size_and_where_its_passes_fit(
+    requests: int, model_length: int, lengths: tuple[int, ...]
+) -> None:
+    engine = FakeEngine(controller := Recorder(), replace(ON_DEMAND, max_model_len=model_length))
+    engine.times = StepTimes(0.0, 0.0, 1.0, DrafterGraphs((0, 1, 3), 2))
+    batch = [Request(str(each)) for each in range(requests)]
+    for _ in range(2):
+        engine.step(batch)
+    assert controller.views[0].drafter_graph_lengths == (), "the worker has not yet reported any"
+    assert controller.views[1].drafter_graph_lengths == lengths
 
 
 def test_no_request_is_padded_beyond_its_own_limit_at_its_end_either() -> None:
@@ -731,7 +742,7 @@ def test_late_drafts_are_in_the_time_of_the_step_that_verifies_them(monkeypatch:
     engine.step([a])
     (outcome,) = controller.outcomes
     assert engine.loop._last is not None
-    assert engine.loop._last.draft_seconds == 0.0, "the second step has no pass"
+    assert engine.loop._last.passes.number == 0, "the second step has no pass"
     assert outcome.step_seconds == pytest.approx(3.0 - 1.0)
     assert outcome.draft_seconds == 0.0, "it was not measured"
     assert outcome.draft_rows.tolist() == [1, 1]

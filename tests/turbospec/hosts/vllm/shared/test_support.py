@@ -10,7 +10,6 @@ from turbospec.hosts.vllm.shared.support import (
     SetUp,
     drafts_in_one_pass,
     drafts_late,
-    has_graphs_of_passes,
     kept_tokens,
     may_be_scheduled_by_us,
     unsupported,
@@ -53,26 +52,6 @@ def test_what_cannot_be_told_a_length_is_said_why(change: dict[str, Any], says: 
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "mtp", "dflash"])
 def test_a_look_up_is_offered_beside_a_model(method: str) -> None:
     assert unsupported(replace(SUPPORTED, method=method, lookup=True)) is None
-
-
-@pytest.mark.parametrize(
-    ("method", "parallel_drafting", "several_modules", "graphs"),
-    [
-        ("eagle3", False, False, True),
-        ("eagle3", True, False, False),
-        ("mtp", False, False, True),
-        ("mtp", False, True, False),
-        ("draft_model", False, False, False),
-        ("ngram", False, False, False),
-    ],
-)
-def test_graphs_of_all_passes_are_captured_for_heads_that_draft_token_by_token(
-    method: str, parallel_drafting: bool, several_modules: bool, graphs: bool
-) -> None:
-    speculation = SimpleNamespace(
-        method=method, parallel_drafting=parallel_drafting, use_multi_module_mtp=lambda: several_modules
-    )
-    assert has_graphs_of_passes(speculation) == graphs
 
 
 def test_engines_of_dense_models_have_controllers_of_their_own() -> None:
