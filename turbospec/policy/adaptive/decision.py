@@ -167,8 +167,10 @@ def _graph_of_passes(plan: IntArray, padded_length: int, pass_graphs: int) -> in
     for i in range(plan.shape[1]):
         if not plan[SOURCES, i]:
             depth = max(depth, plan[LENGTHS, i])
-    passes = passes_run(max(depth, padded_length) if depth else 0, pass_graphs)
-    return passes if pass_graphs >> min(passes, LONGEST_GRAPH) & 1 else 0
+    if depth == 0:
+        return 0
+    passes = passes_run(max(depth, padded_length), pass_graphs)
+    return passes if passes <= LONGEST_GRAPH and pass_graphs >> passes & 1 else 0
 
 
 @inlined
