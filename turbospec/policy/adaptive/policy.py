@@ -120,8 +120,10 @@ class AdaptivePolicy:
             math.inf if self.ttft_slo is None else self.ttft_slo.added_seconds,
             self.config.first_token_weight,
         )
-        planned, padded, passes, valid_steps, *scalars = decided
-        tokens, seconds, price, decoding, drafting, extra, gain, allowed, gated = scalars
+        (
+            planned, padded, passes, valid_steps, tokens, seconds,
+            price, decoding, drafting, extra, gain, allowed, gated,
+        ) = decided  # fmt: skip
         last_step = view.step + valid_steps - 1
         self._records.put(view.step, (view, rows, last_step, price, extra, gain, allowed))
         lengths, gate, experiment = planned[LENGTHS], None, extra != 0.0
