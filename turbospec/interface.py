@@ -136,8 +136,8 @@ class StepView:
     in steps with prefill and in engines without graphs."""
     drafter_graph_lengths: tuple[int, ...] = ()
     """Draft lengths for which the drafter's passes after the first replay one CUDA graph. Passes for other lengths are
-    launched one by one, which a plan can avoid (`StepPlan.passes`). Has 0 and 1, which need no such graph, unless it is
-    empty: for a drafter without such graphs."""
+    launched one by one, which a plan can avoid (`StepPlan.passes`). 0 and 1, which need no such graph, are always among
+    them. Empty for a drafter without such graphs."""
     lookup: LookupView | None = None
     """What the look-up found; None in engines without a look-up beside the drafter. An engine whose only source is a
     look-up describes it as a parallel drafter, in the fields above."""
@@ -240,7 +240,6 @@ class StepPlan:
     `max_draft`; None: it appends none. Once the drafter is done, the engine searches for what followed the request's
     last tokens and its draft. It appends only to drafts that no gate or selection ended, fewer tokens where it finds
     fewer or its own limits leave no room. Only where `LookupView.appends`, and not in a plan with a `padded_length`."""
-
     passes: int = 0
     """One of the view's `drafter_graph_lengths`, not below any draft length: the drafter runs so many passes, and what
     it drafts beyond a draft length is discarded. 0: as many passes as the longest draft has tokens."""

@@ -165,6 +165,9 @@ def test_passes_are_those_of_a_graph_and_not_fewer_than_a_draft_has_tokens() -> 
     assert (planned(9).draft_lengths.tolist(), planned(9).passes) == ([0, 4, 7], 9)
     assert on_fallback(planned(5))
     assert on_fallback(planned(8))
+    refused = Scripted(lambda view: StepPlan(np.array([0, 1, 7]), passes=5))
+    fallback = Controller(refused, guard=GuardConfig(fallback_draft_length=5)).plan(view)
+    assert fallback.draft_lengths.tolist() == [0, 4, 5], "the view's limits bound it, not the refused plan's lengths"
 
 
 @given(st.lists(st.integers(-3, 12), max_size=5), st.lists(st.integers(0, 7), min_size=1, max_size=5))

@@ -1,4 +1,4 @@
-"""Random draft lengths with a drafter that runs in every step, or whose worker keeps hardly any input."""
+"""Random draft lengths with a drafter that runs in every step, whose worker keeps hardly any input, or with graphs."""
 
 from __future__ import annotations
 

@@ -102,15 +102,14 @@ def no_draft_seconds(costs: LinearCosts) -> float:
     return max(costs.floor + costs.no_draft + curve_seconds(costs.slopes, costs.base_tokens), MIN_STEP_SECONDS)
 
 
-def pass_graphs(lengths: tuple[int, ...]) -> int:
+def graph_bits(lengths: tuple[int, ...]) -> int:
     """`LinearCosts.pass_graphs` of a view's `drafter_graph_lengths`."""
     return sum(1 << length for length in {*lengths} if length <= LONGEST_GRAPH)
 
 
 @inlined
 def passes_run(length: int, pass_graphs: int) -> int:
-    """Passes that the drafter is to run for a longest draft of so many tokens: those of the next graph, if there is
-    one."""
+    """Passes for a longest draft of so many tokens: those of the next length with a graph, if there is one."""
     if length > LONGEST_GRAPH or pass_graphs >> length == 0:
         return length
     while not pass_graphs >> length & 1:
@@ -206,7 +205,7 @@ def best_plan(
     best = HistogramPlan(0.0, seconds, 0, 0, 0, 0)
     value = base_tokens / seconds if price < 0.0 else -price * seconds
     taken, drafted, gained = np.zeros(BINS, np.int64), np.zeros(BINS, np.int64), np.zeros(BINS)
-    top, highest = BINS - 1, 0
+    top, highest, passes = BINS - 1, 0, 0
     last = len(costs.slopes) - 1
     first_segment = segment_of(costs.base_tokens, last + 1)
     before_first = curve_seconds(costs.slopes, int(VERIFY_KNOTS[first_segment]))
@@ -228,10 +227,10 @@ def best_plan(
             if d:
                 drafted[place] += counts[d, place]
         # The sums do not increase from one position to the next either: where this one does not pay for its pass, no
-        # later one does. Up to the end of a graph, later ones need no pass of their own: only its first position is
-        # compared, which is best, with one pass, which is less than the graph adds. The largest rate rises only by
-        # tokens that arrive at a higher rate than the best so far.
-        passes, before_passes = passes_run(d, costs.pass_graphs), passes_run(max(d - 1, 0), costs.pass_graphs)
+        # later one does. The positions of one graph share its passes, at least one for each of them: the search may end
+        # at the first of them, and not later. The largest rate rises only by tokens that arrive at a higher rate than
+        # the best so far.
+        before_passes, passes = passes, passes_run(d, costs.pass_graphs)
         if d > 1 and passes > before_passes and added <= (value if price < 0.0 else price) * costs.draft_pass:
             break
         fixed = costs.floor + costs.piecewise

@@ -22,9 +22,11 @@ FAULTS = (
     "sources has another length than the view",
     "sources has a value that is no Source",
     "append_limits has another length than the view, or a value that is not between 0 and the view's max_draft",
+    "draft_lengths of the drafter must not exceed passes",
 )
 """What is wrong with a plan, by the result of `_plan_fault`."""
 DRAFTER, LOOKUP = Source.DRAFTER.value, Source.LOOKUP.value
+ONE_SOURCE = np.zeros(0, np.int64)
 MAX_REASON_CHARACTERS = 400
 
 
@@ -82,18 +84,17 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
         appended = _integers("append_limits", appended)
         if len(appended) != len(limits) or not ((appended >= 0) & (appended <= view.max_draft)).all():
             raise PlanFault(FAULTS[9])
+    of_drafts = ONE_SOURCE if sources is None else sources
     try:
-        fault = _plan_fault(lengths, limits, after, padded, valid_steps, tokens, seconds)
+        fault = _plan_fault(lengths, limits, after, of_drafts, padded, passes, valid_steps, tokens, seconds)
     except Exception:  # another type than the contract's
         lengths = _integers("draft_lengths", lengths)
-        fault = _plan_fault(lengths, limits, after, padded, valid_steps, tokens, seconds)
+        fault = _plan_fault(lengths, limits, after, of_drafts, padded, passes, valid_steps, tokens, seconds)
     if fault:
         raise PlanFault(FAULTS[fault])
     if appended is not None:
         appended = np.minimum(appended, view.max_draft - limits)  # which hold the draft lengths by now
     gate, selection = plan.gate, plan.selection
-    if passes and passes < limits.max(initial=0, where=sources != LOOKUP if sources is not None else True):
-        raise PlanFault(f"passes is {passes}, below a draft length")
     return StepPlan(
         limits, tokens, seconds, reason, gate, padded, probe, selection, valid_steps, sources, appended, passes
     )
@@ -102,7 +103,7 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
 def compile_check() -> None:
     """Compile the check, or load it from the cache, so that the first step does not wait for it."""
     one = np.zeros(1, np.int64)
-    compile_for(_plan_fault, one, one, one, 0, 1, 0.0, 0.0)
+    compile_for(_plan_fault, one, one, one, ONE_SOURCE, 0, 0, 1, 0.0, 0.0)
     compile_for(_sources_fault, one, one, one, one)
 
 
@@ -163,7 +164,9 @@ def _plan_fault(
     lengths: IntArray,
     limits: IntArray,
     limits_after: IntArray,
+    sources: IntArray,
     padded_length: int,
+    passes: int,
     valid_steps: int,
     tokens: float,
     seconds: float,
@@ -188,5 +191,9 @@ def _plan_fault(
         return 5
     if not ((tokens != tokens or 0.0 <= tokens <= MAX_COUNT) and (seconds != seconds or 0.0 <= seconds <= MAX_COUNT)):
         return 6
+    if passes != 0:
+        for i in range(n):
+            if lengths[i] > passes and (len(sources) == 0 or sources[i] != LOOKUP):
+                return 10
     limits[:] = lengths  # only now: for a plan that is refused, the limits are needed
     return 0

@@ -59,7 +59,7 @@ def checked_view(view: StepView, *, is_converted: bool = False) -> StepView:
     """
     fault = UNUSUAL
     try:
-        lengths, of_drafter = view.graph_lengths, view.drafter_graph_lengths
+        lengths, drafter_lengths = view.graph_lengths, view.drafter_graph_lengths
         # Of integers alone, negative or too large if one of them is.
         counts = view.waiting_requests | view.admitted_requests | view.prefill_tokens | view.drafter_prefill_tokens
         if (
@@ -73,9 +73,9 @@ def checked_view(view: StepView, *, is_converted: bool = False) -> StepView:
             is type(view.first_pass_every_step)
             is type(view.drafter_always_prefills)
             is type(view.calls_gate)
-            and tuple is type(lengths) is type(of_drafter)
+            and tuple is type(lengths) is type(drafter_lengths)
             and (not lengths or _are_draft_lengths(lengths))
-            and (not of_drafter or _are_draft_lengths(of_drafter))
+            and (not drafter_lengths or _are_draft_lengths(drafter_lengths))
         ):
             fault = _view_fault(
                 view.request_ids,

@@ -24,8 +24,8 @@ from turbospec.planning.gain_histogram import (
     count_gains,
     curve_seconds,
     draft_lengths,
+    graph_bits,
     no_draft_seconds,
-    pass_graphs,
     passes_run,
     plan_seconds,
     spread_fixed_costs,
@@ -84,7 +84,7 @@ def problems(draw: st.DrawFn) -> Problem:
         start,
         each,
         float(rng.uniform(0.0, 1e-4)) * draw(st.sampled_from([0, 1])),
-        draw(st.sampled_from([0, 0, pass_graphs((0, 1, 2, 3, 5, 8)), pass_graphs((0, 1, 4)), pass_graphs((0, 1, 8))])),
+        draw(st.sampled_from([0, 0, graph_bits((0, 1, 2, 3, 5, 8)), graph_bits((0, 1, 4)), graph_bits((0, 1, 8))])),
     )
     price = draw(st.floats(1.0, 4.0)) * n / no_draft_seconds(costs)
     return Problem(gains, costs, exactly(costs, n * depth), price)
@@ -101,7 +101,7 @@ def problems(draw: st.DrawFn) -> Problem:
     ],
 )
 def test_passes_are_those_of_the_next_graph(lengths: tuple[int, ...], passes: list[int]) -> None:
-    graphs = pass_graphs(lengths)
+    graphs = graph_bits(lengths)
     assert [passes_run(length, graphs) for length in range(7)] == passes
     assert [passes_run(length, graphs) for length in (LONGEST_GRAPH + 1, 100)] == [LONGEST_GRAPH + 1, 100]
 

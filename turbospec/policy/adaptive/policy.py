@@ -14,7 +14,7 @@ import numpy as np
 from turbospec.interface import IntArray, Source, StepOutcome, StepPlan, StepView
 from turbospec.models.acceptance import NO_CONFIDENCE
 from turbospec.models.latency import LatencyModel
-from turbospec.planning.gain_histogram import BINS, pass_graphs
+from turbospec.planning.gain_histogram import BINS, graph_bits
 from turbospec.planning.slo import TpotSlo, TtftSlo
 from turbospec.policy.adaptive.confidence_gate import PricedGate
 from turbospec.policy.adaptive.constants import Constants
@@ -90,7 +90,7 @@ class AdaptivePolicy:
             self._graph_lengths, self._graph_array = view.graph_lengths, np.array(view.graph_lengths, np.int64)
         if view.drafter_graph_lengths != self._drafter_graph_lengths:
             self._drafter_graph_lengths = view.drafter_graph_lengths
-            self._pass_graphs = pass_graphs(view.drafter_graph_lengths)
+            self._pass_graphs = graph_bits(view.drafter_graph_lengths)
         context, left, lag = view.context_tokens, view.tokens_left, view.drafter_lag_tokens
         facts: Any = (
             view.step,

@@ -13,7 +13,7 @@ from tests.turbospec.models.acceptance_model import views
 from turbospec.interface import IntArray, Phase, StepPlan, StepView
 from turbospec.models.acceptance import ONE_BUCKET, fill_survival
 from turbospec.models.step_cost import SIZE
-from turbospec.planning.gain_histogram import BINS, pass_graphs, passes_run
+from turbospec.planning.gain_histogram import BINS, graph_bits, passes_run
 from turbospec.planning.objective import expected_gain, plan_features, sum_up
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
 from turbospec.policy.adaptive.state import OF_DRAFTER, OF_LOOKUP
@@ -69,7 +69,7 @@ def run(policy: AdaptivePolicy, view: StepView, rng: np.random.Generator, accept
         tokens = view.size * (1 + plan.padded_length)
     piecewise = bool(view.graph_lengths) and plan.padded_length == 0 and bool(drafted.any())
     depth = plan.padded_length or int(drafted.max(initial=0))
-    passes = min(depth, 1) if view.parallel_drafter else passes_run(depth, pass_graphs(view.drafter_graph_lengths))
+    passes = min(depth, 1) if view.parallel_drafter else passes_run(depth, graph_bits(view.drafter_graph_lengths))
     if view.first_pass_every_step:
         passes = max(passes - 1, 0)
     draft_rows = np.full(passes, view.size)
@@ -101,7 +101,7 @@ def expected(policy: AdaptivePolicy, view: StepView, plan: StepPlan) -> tuple[fl
         view.batch_drafter,
         view.first_pass_every_step,
         np.array(view.graph_lengths, np.int64),
-        pass_graphs(view.drafter_graph_lengths),
+        graph_bits(view.drafter_graph_lengths),
     )
     x, survival, first = np.zeros(SIZE), np.zeros((view.size, view.max_draft)), np.zeros(view.size)
     plan_features(x, shape, view.drafter_lag_tokens, plan.draft_lengths, plan.padded_length)

@@ -178,7 +178,7 @@ class VllmLoop:
         tokens, self._context_tokens = int(batch.scheduled.sum()), int(batch.computed.sum())
         prefill_tokens = batch.prefill_tokens
         drafted = int(lengths.max(initial=0))
-        if drafted > 1 and plan is not None:
+        if drafted > 1 and plan is not None:  # one pass needs no graph
             drafted = max(drafted, plan.passes)
         passes = self._passes(drafted, batch.size, tokens, prefill_tokens, orders)
         drafts = bool(drafted)

@@ -35,4 +35,4 @@ class StepTimes(NamedTuple):
     target: float
     """The target's pass and sampling."""
     graphs: DrafterGraphs = NO_GRAPHS
-    """Not of the step, but of the worker: it alone knows what it has captured."""
+    """Those that the worker has captured, the same in every step. Its scheduler does not know them otherwise."""

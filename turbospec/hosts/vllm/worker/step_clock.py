@@ -75,7 +75,7 @@ def graphs_of(drafter) -> DrafterGraphs:
     if not of_lengths:
         return NO_GRAPHS
     lengths = {0, 1, *(graph.num_speculative_tokens for graph in of_lengths)}
-    return DrafterGraphs(tuple(sorted(lengths)), max(graph.num_tokens for graph in of_lengths))  # a token a request
+    return DrafterGraphs(tuple(sorted(lengths)), max(graph.num_tokens for graph in of_lengths))  # one for each request
 
 
 @dataclass(slots=True)
@@ -110,10 +110,10 @@ class StepClock:
 
     Args:
         on_gpu: whether the device works behind the host.
-        drafter: that may have CUDA graphs.
+        drafter: its CUDA graphs are reported with the times.
     """
 
-    def __init__(self, *, on_gpu: bool, drafter: Any = None) -> None:
+    def __init__(self, *, on_gpu: bool, drafter: Any) -> None:
         self.failed = False
         self._drafter = drafter
         self._graphs: DrafterGraphs | None = None
