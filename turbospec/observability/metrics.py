@@ -8,6 +8,7 @@ count by source.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -46,10 +47,11 @@ class StepMetrics(Collector):
     def __init__(self, stats: ControllerStats, host: HostSeconds | None = None) -> None:
         self._stats = stats
         self._host = host
-        self._draft_length = self._longest = 0.0
-        self._drafted = np.zeros(0, np.int64)
-        """Draft tokens verified, by position."""
-        self._accepted = np.zeros(0, np.int64)
+        self._last: tuple[StepView, StepOutcome] | None = None
+        self._drafted = np.zeros(1, np.int64)
+        """Requests by the length of their draft, over all steps."""
+        self._accepted = np.zeros(1, np.int64)
+        """By the accepted part of it."""
         self._by_source: IntArray | None = None
         """(sources, 3) drafts, draft tokens and accepted tokens of each source; None where there is one."""
         self._emitted = self._steps = self._probe_steps = 0
@@ -60,20 +62,16 @@ class StepMetrics(Collector):
         self._predicted_step_seconds = 0.0
 
     def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
-        """Count one finished step."""
+        """Count one finished step, in few array operations: a server calls this in every step."""
         del decision_seconds  # the controller's statistics have it
-        # What was drafted: a gate ends drafts before their planned length.
-        self._longest = float(outcome.drafted.max(initial=0))
-        self._draft_length = 0.0
-        if self._longest:
-            self._draft_length = float(outcome.drafted[view.decoding].mean())
-        positions = max(len(self._drafted), view.max_draft)
-        if positions > len(self._drafted):
-            grow = (0, positions - len(self._drafted))
+        self._last = view, outcome
+        lengths = len(self._drafted)
+        if view.max_draft >= lengths:
+            grow = (0, view.max_draft + 1 - lengths)
             self._drafted, self._accepted = np.pad(self._drafted, grow), np.pad(self._accepted, grow)
-        if outcome.drafted.any():
-            self._drafted += _at_least(outcome.drafted, positions)
-            self._accepted += _at_least(outcome.accepted, positions)
+            lengths = len(self._drafted)
+        self._drafted += np.bincount(outcome.drafted, minlength=lengths)
+        self._accepted += np.bincount(outcome.accepted, minlength=lengths)
         if outcome.sources is not None:
             counts = source_counts(outcome.sources, outcome.drafted, outcome.accepted, outcome.appended)
             self._by_source = counts if self._by_source is None else self._by_source + counts
@@ -85,7 +83,7 @@ class StepMetrics(Collector):
         if plan.probe:
             self._probe_steps += 1
             self._probe_seconds += outcome.draft_seconds
-        predicted = np.isfinite(plan.predicted_tokens) and np.isfinite(plan.predicted_seconds)
+        predicted = math.isfinite(plan.predicted_tokens) and math.isfinite(plan.predicted_seconds)
         if predicted and outcome.step_seconds > 0.0:
             self._predicted_tokens += plan.predicted_tokens
             self._predicted_seconds += plan.predicted_seconds
@@ -94,9 +92,10 @@ class StepMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, at their present values."""
+        draft_length, longest = (0.0, 0.0) if self._last is None else _draft_lengths(*self._last)
         gauges = {
-            "turbospec_draft_length": ("Mean K over the last step's decoding requests.", self._draft_length),
-            "turbospec_longest_draft": ("Longest draft verified in the last step.", self._longest),
+            "turbospec_draft_length": ("Mean K over the last step's decoding requests.", draft_length),
+            "turbospec_longest_draft": ("Longest draft verified in the last step.", longest),
         }
         stats = self._stats
         counters = {
@@ -138,7 +137,7 @@ class StepMetrics(Collector):
             ("turbospec_accepted_per_position", "Draft tokens accepted, by position (from 0).", self._accepted),
         ):
             family = CounterMetricFamily(name, text, labels=["position"])
-            for position, value in enumerate(values.tolist()):
+            for position, value in enumerate(_reaching(values).tolist()):
                 family.add_metric([str(position)], value)
             yield family
         if self._by_source is not None:
@@ -159,6 +158,12 @@ def _by_source(counts: IntArray) -> Iterator[Metric]:
         yield family
 
 
-def _at_least(lengths: np.ndarray, positions: int) -> np.ndarray:
-    """(positions,) number of lengths that reach each position."""
-    return np.bincount(np.minimum(lengths, positions), minlength=positions + 1)[::-1].cumsum()[::-1][1:]
+def _draft_lengths(view: StepView, outcome: StepOutcome) -> tuple[float, float]:
+    """Mean draft over the decoding requests of a step, and the longest. Not as planned: a gate ends drafts early."""
+    longest = float(outcome.drafted.max(initial=0))
+    return float(outcome.drafted[view.decoding].mean()) if longest else 0.0, longest
+
+
+def _reaching(counts: IntArray) -> IntArray:
+    """(K,) how many drafts reach each position, of (K + 1,) drafts by their length."""
+    return counts[::-1].cumsum()[::-1][1:]

@@ -75,6 +75,8 @@ class RunningPlan(Generic[RequestId]):
 
     def __init__(self, plan: StepPlan, request_ids: Sequence[RequestId]) -> None:
         self._planned, self._request_ids = plan.draft_lengths, request_ids
+        self.drafts = bool(plan.draft_lengths.any())
+        """Whether the plan drafts for any request."""
         self._usual: int | None = None
         """Median draft length, once a newly admitted request needs it."""
         self._joined = 0
@@ -90,11 +92,6 @@ class RunningPlan(Generic[RequestId]):
     def __contains__(self, request_id: object) -> bool:
         """Whether the plan was made for this request, or it has joined since."""
         return request_id in self._lengths
-
-    @property
-    def drafts(self) -> bool:
-        """Whether the plan drafts for any request."""
-        return bool(self._planned.any())
 
     @property
     def valid(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from turbospec.hosts.vllm.scheduler.drafter_use import Allowance
+from turbospec.hosts.vllm.scheduler.kernels import can_catch_up
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 from turbospec.interface import BoolArray, IntArray
@@ -71,8 +72,9 @@ class DrafterLag:
         Args:
             rows: (n,) in `KnownRequests`, here and below.
         """
-        resolved = self._known.unresolved[rows] == 0 if self._asynchronous else True
-        return (self._known.lag_tokens[rows] == 0) | (self._are_kept(rows) & resolved)
+        known = self._known
+        lag, since, unresolved = known.lag_tokens, known.lag_since, known.unresolved
+        return can_catch_up(rows, lag, since, unresolved, self._first, self._max_lag, self._asynchronous)
 
     def pauses_lookup(self, rows: IntArray) -> BoolArray:
         """(n,) whether each request should verify no drafts of a look-up until the drafter can draft for it.
@@ -163,15 +165,18 @@ class DrafterLag:
             allowed: for the step, should the drafter not draft in it.
             drafter_fits: whether vLLM calls the drafter at all in this step.
         """
-        known, total = self._known, int(tokens.sum())
-        lag, can_draft = known.lag_tokens[rows], self.can_draft(rows)
+        known = self._known
+        lag = known.lag_tokens[rows]
+        if lengths.any() and not lag.any():
+            return self._new_orders(skip=False)
+        can_draft, total, draft_tokens = self.can_draft(rows), int(tokens.sum()), int(drafts.sum())
         room = self._max_batched_tokens - total - self._slots * len(names)
         due = self._may_catch_up(allowed) and self._catch_up_is_due(rows, total)
         due = due and bool(((lag > 0) & (lag <= room) & can_draft).any())
         computed = tokens - drafts
         if not lengths.any() and (
             not drafter_fits
-            or (allowed.permits_lag(drafts) and not due and self._all_may_lag(rows, computed, missing, allowed))
+            or (allowed.permits_lag(draft_tokens) and not due and self._all_may_lag(rows, computed, missing, allowed))
         ):
             orders = self._new_orders(skip=True)
             self._add_lag(rows, computed)

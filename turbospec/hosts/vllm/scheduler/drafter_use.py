@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPassCost
-from turbospec.interface import IntArray
 
 CATCH_UP_SHARE = 0.02
 """Largest share of time for drafter passes that nothing but lag requires. vLLM's own way, a first pass in every step,
@@ -28,9 +27,9 @@ class Allowance(NamedTuple):
     verified_may_lag: bool
     """Whether requests may lag by the tokens of a step that verifies their drafts."""
 
-    def permits_lag(self, drafts: IntArray) -> bool:
-        """Whether the requests of a step that verifies these (n,) drafts may lag by its tokens."""
-        return self.verified_may_lag or not drafts.any()
+    def permits_lag(self, draft_tokens: int) -> bool:
+        """Whether the requests of a step that verifies so many draft tokens may lag by its tokens."""
+        return self.verified_may_lag or draft_tokens == 0
 
 
 class DrafterUse:

@@ -32,6 +32,7 @@ from turbospec.hosts.vllm.scheduler.batch import ScheduledBatch
 from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
 from turbospec.hosts.vllm.scheduler.drafter_pass_cost import NO_PASSES, DrafterPassCost, DrafterPasses
 from turbospec.hosts.vllm.scheduler.drafter_use import DrafterUse
+from turbospec.hosts.vllm.scheduler.kernels import compile_kernels, reported_columns
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests, VllmRequest
 from turbospec.hosts.vllm.scheduler.steps import (
@@ -64,6 +65,7 @@ class VllmLoop:
     """
 
     def __init__(self, controller: Policy, limits: EngineLimits, lookups: Lookups | None = None) -> None:
+        compile_kernels()
         self.controller = controller
         self.lookups = lookups
         self.known = KnownRequests()
@@ -170,30 +172,29 @@ class VllmLoop:
             if plan is not None and plan.padded_length and (lengths < plan.padded_length).any():
                 # One that cannot catch up drafts nothing, so that the step replays no graph.
                 lengths = np.minimum(lengths, self._unpadded(plan, batch)[0])
-            if not (orders.skip or lengths.any()) and allowed.permits_lag(batch.drafts):
+            if not (orders.skip or lengths.any()) and allowed.permits_lag(batch.draft_tokens):
                 computed = sum(lag.tokens for lag in orders.catch_up.values())
                 if not allowed.in_use:
-                    computed += int(batch.scheduled.sum())
+                    computed += batch.tokens
                 self._use.spent(computed)
-        tokens, self._context_tokens = int(batch.scheduled.sum()), int(batch.computed.sum())
-        prefill_tokens = batch.prefill_tokens
+        self._context_tokens, prefill_tokens = batch.context_tokens, batch.prefill_tokens
         drafted = int(lengths.max(initial=0))
         if drafted > 1 and plan is not None:  # one pass needs no graph
             drafted = max(drafted, plan.passes)
-        passes = self._passes(drafted, batch.size, tokens, prefill_tokens, orders)
+        passes = self._passes(drafted, batch.size, batch.tokens, prefill_tokens, orders)
         drafts = bool(drafted)
         if drafts:
             self._use.drafted(experiment=plan is not None and plan.probe)
         else:
-            self._use.undrafted(int(np.count_nonzero(batch.missing == 0)) + int(batch.drafts.sum()))
+            self._use.undrafted(batch.sampling + batch.draft_tokens)
         piecewise = self._is_piecewise(num_scheduled, prefill_tokens)
-        target = TargetPass(tokens, self._context_tokens, prefill_tokens, piecewise)
+        target = TargetPass(batch.tokens, self._context_tokens, prefill_tokens, piecewise)
         step = OpenStep(self.newest, began, plan, drafts, target, passes, lengths + looked_up)
         if self.limits.tokens_first:
             step.late = passes.number > 0
         elif orders is not None and self.limits.late_drafts and not orders.skip:
             step.late = orders.late = bool(batch.brings_first_token.any())
-        if orders is not None and batch.drafts.any():
+        if orders is not None and batch.draft_tokens:
             step.left_out = _left_out(batch, orders)
         self._steps[step.number] = step
         return Planned(lengths, drafted, looked_up, orders)
@@ -294,13 +295,13 @@ class VllmLoop:
     def _ask(self, view: StepView, names: Sequence[str]) -> tuple[ControllerPlan, IntArray]:
         """Have the controller plan a view of the requests of these names; the drafter's lengths with padding."""
         asked = self.controller.plan(view)
-        lengths, padded_length = asked.draft_lengths, asked.padded_length if asked.draft_lengths.any() else 0
+        lengths, reuse = asked.draft_lengths, RunningPlan(asked, names)
+        padded_length = asked.padded_length if reuse.drafts else 0
         lookup_lengths = np.zeros(view.size, np.int64)
         if asked.sources is not None:
             lookup_lengths = np.where(asked.sources == LOOKUP, lengths, 0)
-        if lookup_lengths.any():
-            padded_length = 0  # the look-up may find fewer tokens, so that the batch is not surely uniform
-        reuse = RunningPlan(asked, names)
+            if lookup_lengths.any():
+                padded_length = 0  # the look-up may find fewer tokens, so that the batch is not surely uniform
         plan = ControllerPlan(
             view, names, lengths, lookup_lengths, asked.sources, padded_length, asked.passes, asked.probe, reuse
         )
@@ -391,11 +392,10 @@ class VllmLoop:
         queue: Queue,
     ) -> None:
         """Report a plan whose drafts were made at the end of one step and verified in the next."""
-        drafted, accepted, emitted = verified.drafted, verified.accepted, verified.emitted
-        if plan.padded_length:
-            drafted = np.minimum(drafted, plan.lengths)
-            accepted = np.minimum(accepted, drafted)
-        view = plan.view
+        view, emitted = plan.view, verified.emitted
+        drafted, accepted, truncated = reported_columns(
+            verified.drafted, verified.accepted, emitted, plan.lengths, plan.padded_length > 0
+        )
         # A pass that only updates the drafter's KV cache, over prompts or after rejected drafts, is not drafting.
         passes = drafted_in.passes.number if drafted_in.drafts else 0
         draft_seconds = drafted_in.draft_seconds if drafted_in.drafts else 0.0
@@ -405,10 +405,9 @@ class VllmLoop:
                 step=view.step,
                 request_ids=view.request_ids,
                 drafted=drafted,
-                accepted=np.minimum(accepted, emitted),
+                accepted=accepted,
                 emitted=emitted,
-                # Where the output ends at an accepted draft token, the tokens after it are unobserved.
-                truncated=(emitted > 0) & (emitted <= accepted),
+                truncated=truncated,
                 proposed=drafted,
                 draft_rows=np.full(passes, view.size, np.int64),
                 draft_context_tokens=passes * int(view.context_tokens.sum()),
@@ -431,6 +430,8 @@ class VllmLoop:
 
 
 def _left_out(batch: ScheduledBatch, orders: DrafterOrders) -> LeftOut | None:
+    if not (orders.skip or orders.keep):
+        return None
     names = [batch.names[row] for row in np.flatnonzero(batch.drafts).tolist()]
     if not orders.skip:
         names = [name for name in names if name in orders.keep]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
 
-from turbospec.hosts.vllm.scheduler.requests import NAME, values_by_name
+from turbospec.hosts.vllm.scheduler.kernels import verified_columns
+from turbospec.hosts.vllm.scheduler.requests import NAME
 from turbospec.hosts.vllm.scheduler.steps import Verified
 
 TOKENS = attrgetter("new_token_ids")
@@ -64,16 +66,13 @@ def verified(
     # Draft tokens that a grammar ruled out were not verified.
     for name, tokens in (scheduled.num_invalid_spec_tokens or {}).items():
         lengths[name] = lengths.get(name, 0) - tokens
-    indices = values_by_name(rows, names, -1)
-    found = (indices >= 0) & (values_by_name(scheduled.num_scheduled_tokens, names, -1) >= 0)
-    if not sampled:
-        found[:] = False
-    number = np.zeros(len(names), np.int64)
-    number[found] = np.fromiter(sampled, np.int64, len(sampled))[indices[found]]
-    emitted, drafted = values_by_name(sent, names, 0), values_by_name(lengths, names, 0)
-    found &= (number == 0) | (emitted > 0)
-    accepted = np.minimum(np.maximum(number - 1, 0), drafted)
-    return Verified(found, np.where(found, drafted, 0), np.where(found, accepted, 0), np.where(found, emitted, 0))
+    absent, none = repeat(-1), repeat(0)
+    in_step, unsent = map(scheduled.num_scheduled_tokens.get, names, absent), map(lengths.get, names, none)
+    read = chain(map(rows.get, names, absent), in_step, map(sent.get, names, none), unsent)
+    found, columns = verified_columns(
+        np.fromiter(read, np.int64, 4 * len(names)), np.fromiter(sampled, np.int64, len(sampled))
+    )
+    return Verified(found, *columns)
 
 
 def accepted(rows: Mapping[str, int], sampled: Sequence[int], names: Sequence[str]) -> dict[str, int]:

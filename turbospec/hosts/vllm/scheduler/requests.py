@@ -103,8 +103,9 @@ class KnownRequests:
     def rows(self, requests: Sequence[VllmRequest]) -> IntArray:
         """(n,) rows of these requests; those not seen before get one."""
         rows = values_by_name(self._rows, list(map(NAME, requests)), -1)
-        for index in np.flatnonzero(rows < 0).tolist():
-            rows[index] = self._register(requests[index])
+        if rows.min(initial=0) < 0:
+            for index in np.flatnonzero(rows < 0).tolist():
+                rows[index] = self._register(requests[index])
         return rows
 
     def rows_named(self, names: Collection[str]) -> IntArray | None:

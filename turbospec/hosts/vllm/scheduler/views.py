@@ -9,10 +9,11 @@ import numpy as np
 
 from turbospec.hosts.vllm.scheduler.batch import ScheduledBatch
 from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
+from turbospec.hosts.vllm.scheduler.kernels import EVERY, longest_drafts, view_columns
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests
 from turbospec.hosts.vllm.shared.step_times import NO_GRAPHS
-from turbospec.interface import BoolArray, IntArray, LookupView, Phase, StepView
+from turbospec.interface import PREFILL, BoolArray, IntArray, LookupView, StepView
 
 
 @dataclass(slots=True, frozen=True)
@@ -105,26 +106,28 @@ class Views:
             drafts: (n,) that the step verifies and that are not in the batch yet; 0 for none.
         """
         limits, known = self._limits, self._known
-        missing = batch.missing
-        # A step in flight, and this one, each emit at least one token before drafts are made.
-        emitted = batch.output + batch.in_flight + running
-        # A step in flight may end a request.
-        left = np.maximum(batch.max_tokens - emitted - 1, 0)
-        prefilling, prefill_tokens = missing > 0, min(int(missing.sum()), limits.max_batched_tokens)
-        phase = np.where(prefilling, Phase.PREFILL, np.where(emitted > 0, Phase.DECODE, Phase.FIRST_DECODE))
-        draft_limits = np.where(prefilling, 0, self.draft_limits(batch, left))
-        if not self.drafts_fit(batch):
-            draft_limits[:] = 0
+        allowed = self._allowed(batch)
+        request_ids, phase, context_tokens, emitted_tokens, left, lag_tokens, class_ids, draft_limits = view_columns(
+            batch.columns,
+            allowed,
+            batch.rows,
+            known.numbers,
+            known.lag_tokens,
+            known.class_ids,
+            running,
+            self.drafts_fit(batch),
+        )
+        prefill_tokens = min(batch.missing_tokens, limits.max_batched_tokens)
         return StepView(
             step=step,
             now=time.monotonic(),
-            request_ids=known.numbers[batch.rows],
+            request_ids=request_ids,
             phase=phase,
-            context_tokens=batch.computed,
-            emitted_tokens=emitted + 1,
+            context_tokens=context_tokens,
+            emitted_tokens=emitted_tokens,
             tokens_left=left,
-            drafter_lag_tokens=known.lag_tokens[batch.rows],
-            class_ids=known.class_ids[batch.rows],
+            drafter_lag_tokens=lag_tokens,
+            class_ids=class_ids,
             draft_limits=draft_limits,
             max_draft=limits.max_draft,
             waiting_requests=queue.requests,
@@ -137,9 +140,9 @@ class Views:
             first_pass_every_step=limits.first_pass_every_step,
             drafter_always_prefills=self._lag is None or limits.prefix_caching,
             drafter_prefill_tokens=0 if self._lag is None else batch.prefill_tokens,
-            graph_lengths=() if prefill_tokens or queue.admitted else self._graph_lengths(batch),
+            graph_lengths=() if prefill_tokens or queue.admitted else self._graph_lengths(allowed),
             drafter_graph_lengths=self._drafter_graph_lengths(batch),
-            lookup=self._look_up(batch, prefilling, left, drafts),
+            lookup=self._look_up(batch, phase, left, drafts),
         )
 
     def _drafter_graph_lengths(self, batch: ScheduledBatch) -> tuple[int, ...]:
@@ -147,16 +150,16 @@ class Views:
         lengths, requests = self.drafter_graphs
         if not lengths or batch.size > requests:
             return ()
-        room = self._limits.max_model_len - int(batch.computed.max()) - 2
+        room = self._limits.max_model_len - batch.longest_context - 2
         return lengths if room >= lengths[-1] else tuple(length for length in lengths if length <= room)
 
-    def _graph_lengths(self, batch: ScheduledBatch) -> tuple[int, ...]:
-        """Draft lengths with a full CUDA graph for this batch, in a step without prefill."""
-        graphs = self._limits.full_graphs(batch.size)
+    def _graph_lengths(self, allowed: IntArray) -> tuple[int, ...]:
+        """Draft lengths with a full CUDA graph, in a step without prefill, for requests that are `_allowed` these."""
+        graphs = self._limits.full_graphs(len(allowed))
         if not graphs:
             return ()
-        paddable = self.paddable(batch)
-        return tuple(length for length in graphs if length <= paddable)
+        paddable = self._shortest(allowed)
+        return graphs if paddable >= graphs[-1] else tuple(length for length in graphs if length <= paddable)
 
     def drafts_fit(self, batch: ScheduledBatch) -> bool:
         """Whether vLLM drafts in this batch.
@@ -164,7 +167,7 @@ class Views:
         Where one request has no room for the longest draft, model runner V1 drafts zeros for the whole batch.
         """
         limits = self._limits
-        return int(batch.computed.max(initial=0)) + limits.reserved_length <= limits.max_model_len
+        return batch.longest_context + limits.reserved_length <= limits.max_model_len
 
     def draft_limits(self, batch: ScheduledBatch, left: IntArray) -> IntArray:
         """(n,) longest draft of each request.
@@ -177,15 +180,19 @@ class Views:
 
     def paddable(self, batch: ScheduledBatch) -> int:
         """The length to which all drafts may be padded: past a request's last token, and past no other limit."""
-        return int(self._allowed(batch).min(initial=self._limits.max_draft))
+        return self._shortest(self._allowed(batch))
+
+    def _shortest(self, lengths: IntArray) -> int:
+        return int(lengths.min(initial=self._limits.max_draft))
 
     def _look_up(
-        self, batch: ScheduledBatch, prefilling: BoolArray, left: IntArray, drafts: IntArray | int
+        self, batch: ScheduledBatch, phase: IntArray, left: IntArray, drafts: IntArray | int
     ) -> LookupView | None:
         """What the look-up finds for the drafts that follow this step; None without one."""
         if self._lookups is None:
             return None
-        limits = np.where(prefilling, 0, np.clip(self._longest(batch, drafts), 0, np.maximum(left - 1, 0)))
+        limits = np.clip(self._longest(batch, batch.computed + drafts, EVERY), 0, np.maximum(left - 1, 0))
+        limits[phase == PREFILL] = 0
         if self._lag is not None:
             limits[self._lag.pauses_lookup(batch.rows)] = 0
         # A grammar checks the drafts that the drafter has made for all requests of such a step, not the look-up's.
@@ -195,18 +202,11 @@ class Views:
 
     def _allowed(self, batch: ScheduledBatch) -> IntArray:
         """(n,) longest draft of the drafter, however few tokens are left to emit; negative where it is too long."""
-        longest = self._longest(batch)
-        if self._lag is None:
-            return longest
-        return np.where(self._lag.can_draft(batch.rows), longest, np.minimum(longest, 0))
+        can_draft = EVERY if self._lag is None else self._lag.can_draft(batch.rows)
+        return self._longest(batch, batch.computed, can_draft)
 
-    def _longest(self, batch: ScheduledBatch, drafts: IntArray | int = 0) -> IntArray:
-        """(n,) longest draft of any source, however few tokens are left to emit; negative where it is too long.
-
-        Args:
-            batch: the n scheduled requests.
-            drafts: (n,) that the step verifies and that are not in the batch.
-        """
+    def _longest(self, batch: ScheduledBatch, computed: IntArray, can_draft: BoolArray) -> IntArray:
         limits = self._limits
-        longest = np.minimum(self._known.max_draft[batch.rows], limits.max_draft)
-        return np.minimum(longest, limits.max_model_len - batch.computed - drafts - 2)
+        return longest_drafts(
+            batch.rows, self._known.max_draft, computed, can_draft, limits.max_draft, limits.max_model_len
+        )

@@ -81,7 +81,7 @@ def result(rows: dict[str, tuple[int, int, int]]) -> VerifyResultFn:
     """Drafted, accepted and emitted tokens of each request that a step sampled for."""
 
     def read(names: Sequence[str]) -> Verified:
-        columns = np.array([rows.get(name, (0, 0, 0)) for name in names], np.int64).reshape(-1, 3).T
+        columns = np.array([rows.get(name, (0, 0, 0)) for name in names], np.int64).reshape(-1, 3).T.copy()
         return Verified(np.array([name in rows for name in names], np.bool_), *columns)
 
     return read
