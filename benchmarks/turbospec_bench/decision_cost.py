@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from turbospec.interface import FloatArray, Phase, Policy, StepOutcome, StepPlan, StepView
+from turbospec_bench.cold_caches import empty_caches
 
 ACCEPTANCE = (0.3, 0.9)
 """Range of the requests' true acceptance probabilities."""
@@ -31,17 +32,29 @@ class DecisionCost:
 
 
 def measure_decisions(
-    controller: Policy, *, requests: int = 256, max_draft: int = 15, steps: int = 500
+    controller: Policy, *, requests: int = 256, max_draft: int = 15, steps: int = 500, cold: bool = False
 ) -> DecisionCost:
-    """Time `plan` and `observe` over steps of a server whose requests differ in acceptance and come and go."""
+    """Time `plan` and `observe` over steps of a server whose requests differ in acceptance and come and go.
+
+    Args:
+        controller: whose calls are timed.
+        requests: in every step.
+        max_draft: longest draft.
+        steps: that count.
+        cold: whether the processor's caches are emptied before each call.
+    """
     traffic = _Traffic(requests, max_draft, np.random.default_rng(0))
     seconds = np.zeros((steps, 2))
     for step in range(-WARM_UP_STEPS, steps):
         view = traffic.view(step + WARM_UP_STEPS)
+        if cold:
+            empty_caches()
         began = time.perf_counter()
         plan = controller.plan(view)
         planned = time.perf_counter()
         outcome = traffic.outcome(view, plan)
+        if cold:
+            empty_caches()
         ready = time.perf_counter()
         controller.observe(outcome)
         observed = time.perf_counter()

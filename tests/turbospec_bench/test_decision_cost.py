@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from turbospec import StepOutcome, StepPlan, StepView
+from turbospec_bench import decision_cost
 from turbospec_bench.decision_cost import WARM_UP_STEPS, measure_decisions
 
 
@@ -42,3 +44,13 @@ def test_requests_come_and_go() -> None:
 
     first, last = controller.views[0].request_ids, controller.views[-1].request_ids
     assert 0 < len(set(first.tolist()) & set(last.tolist())) < 64
+
+
+@pytest.mark.parametrize(("cold", "sweeps"), [(False, 0), (True, 2 * (3 + WARM_UP_STEPS))])
+def test_caches_are_emptied_before_each_call_if_asked(cold: bool, sweeps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept: list[None] = []
+    monkeypatch.setattr(decision_cost, "empty_caches", lambda: swept.append(None))
+
+    measure_decisions(Recorder(), requests=2, steps=3, cold=cold)
+
+    assert len(swept) == sweeps

@@ -59,6 +59,8 @@ QUICK_SECONDS, QUICK_LEAST_ROUNDS = 55.0, 2
 """Where a machine is so slow that a configuration of --quick takes longer, this many counted rounds are enough."""
 ROW_SECONDS = 5e-8
 """Of a policy for one request, draft token and step, roughly."""
+SWEEP_SECONDS = 0.06
+"""Of the two sweeps of a step with cold caches."""
 MAX_TIMED_SECONDS = 12 * 3600.0
 TIMED_POLICIES = ("static-3", "ema-tiers", "goodput", "adaptive")
 
@@ -209,6 +211,7 @@ def controller_cost(
     max_draft: Annotated[int, typer.Option(min=1, max=MAX_DRAFT_LENGTH, help="Longest draft, tokens.")] = 15,
     steps: Annotated[int, typer.Option(min=1, max=10**6, help="Steps that are timed.")] = 500,
     profile: Annotated[Path | None, typer.Option(help="Measured step times for policies that need them.")] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="Empty the processor's caches before each call.")] = False,
 ) -> None:
     """Time plan and observe alone, on a synthetic batch and without any model."""
     import numpy as np
@@ -216,17 +219,20 @@ def controller_cost(
     from turbospec_bench.decision_cost import measure_decisions
 
     names = policy or TIMED_POLICIES
-    seconds = ROW_SECONDS * requests * max_draft * steps * len(names)
+    seconds = (ROW_SECONDS * requests * max_draft + (SWEEP_SECONDS if cold else 0.0)) * steps * len(names)
     if seconds > MAX_TIMED_SECONDS:
         raise UserError(
             f"{steps} steps of {requests} requests with K up to {max_draft} take about {seconds / 3600:.0f} hours; "
             "lower --steps, --requests or --max-draft"
         )
     measured = Profile.load(profile) if profile else None
-    shown = table(f"µs a step, {requests} requests, K ≤ {max_draft}", "policy", "median", "P99", "plan", "observe")
+    caches = ", cold caches" if cold else ""
+    shown = table(
+        f"µs a step, {requests} requests, K ≤ {max_draft}{caches}", "policy", "median", "P99", "plan", "observe"
+    )
     for name in names:
         controller = load_controller(name, profile=measured)
-        cost = measure_decisions(controller, requests=requests, max_draft=max_draft, steps=steps)
+        cost = measure_decisions(controller, requests=requests, max_draft=max_draft, steps=steps, cold=cold)
         columns = (np.median(cost.total), np.percentile(cost.total, 99), np.median(cost.plan), np.median(cost.observe))
         shown.add_row(name, *(f"{seconds * 1e6:.0f}" for seconds in columns))
     stdout.print(shown)

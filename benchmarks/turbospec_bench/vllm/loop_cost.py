@@ -1,7 +1,8 @@
 """Processor time that TurboSpec takes in vLLM's scheduler, without vLLM: `python -m turbospec_bench.vllm.loop_cost`.
 
-The loop and the controller are the real ones. Requests, the clock and the outputs are made up: steps last as on a GPU,
-and in most of them a request ends and a new one starts.
+The loop, the controller and its metrics are the real ones. Requests, the clock and the outputs are made up: steps last
+as on a GPU, and in most of them a request ends and a new one starts. Between two calls a server runs a step, which
+empties the processor's caches: the cold figures are those to expect.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +24,9 @@ from turbospec.hosts.vllm.scheduler.outputs import accepted, verified
 from turbospec.hosts.vllm.scheduler.steps import AcceptedFn, VerifyResultFn
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.interface import FloatArray
+from turbospec.observability.metrics import StepMetrics
 from turbospec.policy import load_policy
+from turbospec_bench.cold_caches import empty_caches
 
 MAX_DRAFT = 8
 STEP_SECONDS, TOKEN_SECONDS, PASS_SECONDS = 12e-3, 3e-5, 8e-4
@@ -87,12 +91,13 @@ class Server:
         requests: in the batch.
         acceptance: range of the requests' acceptance rates.
         ahead: whether steps are planned while the step before runs, as under vLLM's sync scheduler.
+        cold: whether the processor's caches are emptied before a step is planned and before it is finished.
     """
 
-    def __init__(self, requests: int, acceptance: tuple[float, float], *, ahead: bool) -> None:
+    def __init__(self, requests: int, acceptance: tuple[float, float], *, ahead: bool, cold: bool = False) -> None:
         self._rng = np.random.default_rng(0)
         self._acceptance = acceptance
-        self._ahead = ahead
+        self._ahead, self._cold = ahead, cold
         limits = EngineLimits(
             max_draft=MAX_DRAFT,
             max_model_len=8192,
@@ -103,7 +108,9 @@ class Server:
             tokens_first=True,
             graphs=tuple((length, requests) for length in (0, 1, 2, 3, 5, 8)),
         )
-        self._loop = VllmLoop(Controller(load_policy("adaptive")), limits)
+        controller = Controller(load_policy("adaptive"))
+        controller.listeners.append(StepMetrics(controller.stats))
+        self._loop = VllmLoop(controller, limits)
         self._numbered = 0
         self.now = 0.0
         self._passes = 0
@@ -115,6 +122,8 @@ class Server:
         loop, running = self._loop, self._running
         scheduled = {each.request_id: each.num_tokens + each.draft - each.num_computed_tokens for each in running}
         drafts = {each.request_id: [0] * each.draft for each in running if each.draft}
+        if self._cold:
+            empty_caches()
         began = time.thread_time()
         idle, _ = loop.idle(scheduled, 0.0)
         lengths = np.zeros(len(running), np.int64)
@@ -129,6 +138,8 @@ class Server:
         beside = self._timed(lambda: self._plan_ahead(running)) if self._ahead else 0.0
         asked = verification(scheduled, drafts, [each.sample(self._rng) for each in running])
         number = loop.newest
+        if self._cold:
+            empty_caches()
         finishing = self._timed(lambda: loop.finish(number, *asked))
         between = planned - began + finishing
         if not self._ahead:
@@ -156,9 +167,11 @@ class Server:
         return time.thread_time() - began
 
 
-def measure(requests: int, acceptance: str, *, ahead: bool, steps: int = 500) -> tuple[FloatArray, float]:
+def measure(
+    requests: int, acceptance: str, *, ahead: bool, cold: bool = False, steps: int = 500
+) -> tuple[FloatArray, float]:
     """(steps, 2) thread seconds between two steps and beside a running one, and the share of steps that draft."""
-    server = Server(requests, ACCEPTANCE[acceptance], ahead=ahead)
+    server = Server(requests, ACCEPTANCE[acceptance], ahead=ahead, cold=cold)
     loop_module.time = SimpleNamespace(perf_counter=lambda: server.now)  # pyright: ignore[reportAttributeAccessIssue]
     try:
         rows = np.array([server.step() for _ in range(WARM_UP_STEPS + steps)])[WARM_UP_STEPS:]
@@ -170,17 +183,16 @@ def measure(requests: int, acceptance: str, *, ahead: bool, steps: int = 500) ->
 def main() -> None:
     """Print a line for each way to plan and each drafter: ahead, as under vLLM's sync scheduler, or when the step is
     scheduled, as under the async one."""
-    print("requests  planned        drafter  steps that draft  between steps, ms (P90)  beside a step, ms (P90)")
-    for requests in (8, 64, 256, 1024):
-        for ahead in (True, False):
-            for acceptance in ACCEPTANCE:
-                seconds, drafting = measure(requests, acceptance, ahead=ahead)
-                (between, beside), (between_p90, beside_p90) = np.percentile(seconds * 1e3, [50, 90], axis=0)
-                kind = "ahead" if ahead else "when scheduled"
-                print(
-                    f"{requests:8}  {kind:14} {acceptance:7}  {drafting:16.2f}"
-                    f"  {between:8.3f} ({between_p90:.3f})         {beside:8.3f} ({beside_p90:.3f})"
-                )
+    print("                                                            between steps, ms    beside a step, ms")
+    print("requests  planned         drafter  caches  steps that draft  median      (P90)    median     (P90)")
+    for requests, ahead, acceptance, cold in product((8, 32, 64, 256, 1024), (True, False), ACCEPTANCE, (False, True)):
+        seconds, drafting = measure(requests, acceptance, ahead=ahead, cold=cold)
+        (between, beside), (between_p90, beside_p90) = np.percentile(seconds * 1e3, [50, 90], axis=0)
+        kind, caches = "ahead" if ahead else "when scheduled", "cold" if cold else "warm"
+        print(
+            f"{requests:8}  {kind:14}  {acceptance:7}  {caches:6}  {drafting:16.2f}"
+            f"  {between:6.3f}    ({between_p90:.3f})    {beside:6.3f}   ({beside_p90:.3f})"
+        )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from turbospec.hosts.vllm.scheduler.kernels import batch_columns
+from turbospec.hosts.vllm.scheduler.kernels import COMPUTED, DRAFTS, MISSING, MOST, OUTPUT, PROMPT, batch_columns
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests, VllmRequest
 from turbospec.interface import BoolArray, IntArray
 
@@ -28,22 +28,7 @@ class ScheduledBatch:
     scheduled: IntArray
     """(n,) tokens that the step computes, drafts included."""
     columns: IntArray
-    """(7, n) the arrays that follow."""
-    computed: IntArray
-    """(n,) computed tokens after the step, should all drafts be accepted."""
-    emitted: IntArray
-    """(n,) output tokens, and one where a step that vLLM has scheduled before this one, and not finished, samples for
-    the request."""
-    output: IntArray
-    """(n,) output tokens, without those of steps in flight."""
-    prompt: IntArray
-    """(n,) prompt tokens."""
-    max_tokens: IntArray
-    """(n,) most output tokens."""
-    drafts: IntArray
-    """(n,) drafts that the step verifies."""
-    missing: IntArray
-    """(n,) prefill tokens left for later steps, also of requests that resume after a preemption."""
+    """(7, n) of `batch_columns`."""
     tokens: int
     """That the step computes."""
     context_tokens: int
@@ -71,12 +56,42 @@ class ScheduledBatch:
         scheduled = np.fromiter(num_scheduled.values(), np.int64, size)
         rows = known.rows(requests)
         columns, *totals = batch_columns(read, scheduled, rows, known.prompt, known.max_tokens)
-        return cls(requests, list(num_scheduled), rows, scheduled, columns, *columns, *totals)
+        return cls(requests, list(num_scheduled), rows, scheduled, columns, *totals)
 
     @property
     def size(self) -> int:
         """Number of requests, n."""
         return len(self.rows)
+
+    @property
+    def computed(self) -> IntArray:
+        """(n,) computed tokens after the step, should all drafts be accepted."""
+        return self.columns[COMPUTED]
+
+    @property
+    def output(self) -> IntArray:
+        """(n,) output tokens, without those of steps in flight."""
+        return self.columns[OUTPUT]
+
+    @property
+    def prompt(self) -> IntArray:
+        """(n,) prompt tokens."""
+        return self.columns[PROMPT]
+
+    @property
+    def max_tokens(self) -> IntArray:
+        """(n,) most output tokens."""
+        return self.columns[MOST]
+
+    @property
+    def drafts(self) -> IntArray:
+        """(n,) drafts that the step verifies."""
+        return self.columns[DRAFTS]
+
+    @property
+    def missing(self) -> IntArray:
+        """(n,) prefill tokens left for later steps, also of requests that resume after a preemption."""
+        return self.columns[MISSING]
 
     @property
     def ahead(self) -> IntArray:

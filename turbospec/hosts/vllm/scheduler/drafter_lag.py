@@ -73,8 +73,12 @@ class DrafterLag:
             rows: (n,) in `KnownRequests`, here and below.
         """
         known = self._known
-        lag, since, unresolved = known.lag_tokens, known.lag_since, known.unresolved
-        return can_catch_up(rows, lag, since, unresolved, self._first, self._max_lag, self._asynchronous)
+        return can_catch_up(rows, known.lag_tokens, known.lag_since, known.unresolved, *self.limits)
+
+    @property
+    def limits(self) -> tuple[int, int, bool]:
+        """The oldest kept step, most tokens that one pass catches up, and whether scheduling is asynchronous."""
+        return self._first, self._max_lag, self._asynchronous
 
     def pauses_lookup(self, rows: IntArray) -> BoolArray:
         """(n,) whether each request should verify no drafts of a look-up until the drafter can draft for it.

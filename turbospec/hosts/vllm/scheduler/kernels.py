@@ -14,6 +14,9 @@ from turbospec.interface import BoolArray, IntArray, Phase
 from turbospec.runtime.kernels import compile_for, compiled
 
 PREFILL, FIRST_DECODE, DECODE = Phase.PREFILL.value, Phase.FIRST_DECODE.value, Phase.DECODE.value
+COMPUTED, EMITTED, OUTPUT, PROMPT, MOST, DRAFTS, MISSING = range(7)
+"""Columns of a batch: tokens computed after the step, emitted when it is sampled, output known, of the prompt, most
+output, drafts that the step verifies, prefill left."""
 EVERY = np.zeros(0, np.bool_)
 """In place of (n,) flags that are all set."""
 
@@ -31,9 +34,8 @@ def batch_columns(
         prompt_tokens, max_tokens: of all known requests.
 
     Returns:
-        (7, n) in the order of the batch's fields: computed, emitted, output, prompt, most, drafts and missing tokens;
-        tokens computed; KV tokens attended to; the longest context; prompt tokens computed; missing tokens; drafts;
-        requests that sample.
+        (7, n) columns, as named above; tokens computed; KV tokens attended to; the longest context; prompt tokens
+        computed; prefill left; drafts; requests that the step samples for.
     """
     n = len(rows)
     columns = np.empty((7, n), np.int64)
@@ -42,17 +44,18 @@ def batch_columns(
         before, output = read[3 * i], read[3 * i + 1] - prompt_tokens[rows[i]]
         placeholders, prompt = read[3 * i + 2], prompt_tokens[rows[i]]
         computed, known = before + scheduled[i], read[3 * i + 1] + placeholders
-        columns[0, i], columns[1, i] = computed, output + (1 if placeholders > 0 else 0)
-        columns[2, i], columns[3, i], columns[4, i] = output, prompt, max_tokens[rows[i]]
-        columns[5, i], columns[6, i] = max(computed - known, 0), max(known - computed, 0)
+        columns[COMPUTED, i], columns[OUTPUT, i], columns[PROMPT, i] = computed, output, prompt
+        # A step that was scheduled before this one, and has not ended, samples at least one token.
+        columns[EMITTED, i], columns[MOST, i] = output + (1 if placeholders > 0 else 0), max_tokens[rows[i]]
+        columns[DRAFTS, i], columns[MISSING, i] = max(computed - known, 0), max(known - computed, 0)
         tokens += scheduled[i]
         context += computed
         longest = max(longest, computed)
         if before < max(known - 1, prompt):
             prefill += scheduled[i]
-        drafts += columns[5, i]
-        missing += columns[6, i]
-        sampling += columns[6, i] == 0
+        drafts += columns[DRAFTS, i]
+        missing += columns[MISSING, i]
+        sampling += columns[MISSING, i] == 0
     return columns, tokens, context, longest, prefill, missing, drafts, sampling
 
 
@@ -100,37 +103,48 @@ def longest_drafts(
 @compiled
 def view_columns(
     columns: IntArray,
-    allowed: IntArray,
     rows: IntArray,
     numbers: IntArray,
-    lag_tokens: IntArray,
     class_ids: IntArray,
+    max_draft: IntArray,
+    lag_tokens: IntArray,
+    lag_since: IntArray,
+    unresolved: IntArray,
+    lag_limits: tuple[int, int, bool],
+    longest: int,
+    max_model_len: int,
     running: int,
     drafts_fit: bool,
-) -> IntArray:
-    """(8, n) the arrays of a `StepView`, in its order.
+) -> tuple[IntArray, int]:
+    """(8, n) the arrays of a `StepView`, in its order; and the shortest of `longest_drafts`.
 
     Args:
         columns: of the batch.
-        allowed: (n,) `longest_drafts`.
-        rows: (n,) in the three arrays that follow.
-        numbers, lag_tokens, class_ids: of `KnownRequests`.
+        rows: (n,) in the six arrays that follow.
+        numbers, class_ids, max_draft, lag_tokens, lag_since, unresolved: of `KnownRequests`.
+        lag_limits: the last three arguments of `can_catch_up`.
+        longest: draft of the engine.
+        max_model_len: of the engine.
         running: steps in flight that vLLM does not count itself.
         drafts_fit: whether the step may draft at all.
     """
-    view = np.empty((8, len(rows)), np.int64)
+    first_kept, max_lag, asynchronous = lag_limits
+    can_draft = can_catch_up(rows, lag_tokens, lag_since, unresolved, first_kept, max_lag, asynchronous)
+    allowed = longest_drafts(rows, max_draft, columns[COMPUTED], can_draft, longest, max_model_len)
+    view, shortest = np.empty((8, len(rows)), np.int64), longest
     for i in range(len(rows)):
-        row, prefilling = rows[i], columns[6, i] > 0
+        row, prefilling = rows[i], columns[MISSING, i] > 0
         # A step in flight, and this one, each emit at least one token before drafts are made.
-        emitted = columns[1, i] + running
+        emitted = columns[EMITTED, i] + running
         # A step in flight may end a request.
-        left = max(columns[4, i] - emitted - 1, 0)
+        left = max(columns[MOST, i] - emitted - 1, 0)
         view[0, i] = numbers[row]
         view[1, i] = PREFILL if prefilling else DECODE if emitted > 0 else FIRST_DECODE
-        view[2, i], view[3, i], view[4, i] = columns[0, i], emitted + 1, left
+        view[2, i], view[3, i], view[4, i] = columns[COMPUTED, i], emitted + 1, left
         view[5, i], view[6, i] = lag_tokens[row], class_ids[row]
         view[7, i] = 0 if prefilling or not drafts_fit else max(min(left - 1, allowed[i]), 0)
-    return view
+        shortest = min(shortest, allowed[i])
+    return view, shortest
 
 
 @compiled
@@ -182,6 +196,6 @@ def compile_kernels() -> None:
     compile_for(batch_columns, read, one, one, one, one)
     compile_for(can_catch_up, one, one, one, one, 0, 0, False)
     compile_for(longest_drafts, one, one, one, EVERY, 0, 0)
-    compile_for(view_columns, np.zeros((7, 1), np.int64), one, one, one, one, one, 0, True)
+    compile_for(view_columns, np.zeros((7, 1), np.int64), *[one] * 7, (0, 0, False), 0, 0, 0, True)
     compile_for(verified_columns, read, one)
     compile_for(reported_columns, one, one, one, one, False)

@@ -189,7 +189,8 @@ class VllmLoop:
             self._use.undrafted(batch.sampling + batch.draft_tokens)
         piecewise = self._is_piecewise(num_scheduled, prefill_tokens)
         target = TargetPass(batch.tokens, self._context_tokens, prefill_tokens, piecewise)
-        step = OpenStep(self.newest, began, plan, drafts, target, passes, lengths + looked_up)
+        planned = lengths if self.lookups is None else lengths + looked_up
+        step = OpenStep(self.newest, began, plan, drafts, target, passes, planned)
         if self.limits.tokens_first:
             step.late = passes.number > 0
         elif orders is not None and self.limits.late_drafts and not orders.skip:
@@ -339,7 +340,7 @@ class VllmLoop:
         if prefill_tokens or not self.limits.graphs:
             return False
         longest, shortest = max(num_scheduled.values()), min(num_scheduled.values())
-        graphs = self.limits.full_graphs(len(num_scheduled))
+        graphs = self._views.full_graphs(len(num_scheduled))
         return bool(graphs) and not (longest == shortest and longest - 1 in graphs)
 
     def _passes(

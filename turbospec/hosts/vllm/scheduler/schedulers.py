@@ -12,7 +12,6 @@ import functools
 import logging
 import os
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -50,10 +49,41 @@ from turbospec.observability.trace import DecisionTrace
 log = logging.getLogger("turbospec")
 
 MARK = "_turbospec_fetches_drafts_that_are_due"
+EMPTY_QUEUE = Queue()
 MAX_FAULTS = 100
 """Faults of one burst, after which TurboSpec stays off."""
 HEALTHY_STEPS = 200
 """Steps without a fault that end a burst."""
+
+
+class _Measured:
+    """A context that measures the time that TurboSpec takes, and keeps its errors from vLLM.
+
+    Entered several times in every step, never within itself: a context manager made by `contextlib` takes three times
+    as long.
+
+    Args:
+        seconds: to which the time is added.
+        field: of them.
+        fail: called after an error.
+    """
+
+    __slots__ = ("_began", "_fail", "_field", "_seconds")
+
+    def __init__(self, seconds: HostSeconds, field: str, fail) -> None:
+        self._seconds, self._field, self._fail = seconds, field, fail
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, kind, error, trace) -> bool:
+        failed = error is not None and isinstance(error, Exception)
+        if failed:
+            self._fail()
+        spent = time.perf_counter() - self._began
+        setattr(self._seconds, self._field, getattr(self._seconds, self._field) + spent)
+        return failed
 
 
 class _Adaptive(Scheduler):
@@ -65,6 +95,9 @@ class _Adaptive(Scheduler):
         super().__init__(vllm_config, *args, **kwargs)
         self._trace: DecisionTrace | None = None
         self._seconds = HostSeconds()
+        self._measured = _Measured(self._seconds, "ours", self._fail)
+        self._overlapped = _Measured(self._seconds, "overlapped", self._fail)
+        """While the workers run a step."""
         self._faults = 0
         """Of the present burst."""
         self._healthy_steps = 0
@@ -155,7 +188,7 @@ class _Adaptive(Scheduler):
             self._began, self._was_paused = time.perf_counter(), False
         self._looked_up = {}
         if self._loop is not None and self._lookup_lengths:
-            with self._measured():
+            with self._measured:
                 self._look_up(self._loop)
         return super().schedule(*args, **kwargs)
 
@@ -165,10 +198,10 @@ class _Adaptive(Scheduler):
 
     def _update_after_schedule(self, scheduler_output) -> None:
         self.drafts_are_due, self._lengths, self._lookup_lengths = True, {}, {}
-        with self._measured():
+        with self._measured:
             self._send_looked_up(scheduler_output)
         if self._loop is not None:
-            with self._measured():
+            with self._measured:
                 restarted = _restarted(self._loop, scheduler_output)
                 self._loop.known.forget(scheduler_output.finished_req_ids)
                 self._loop.known.preempt(getattr(scheduler_output, "preempted_req_ids", None) or ())
@@ -186,11 +219,11 @@ class _Adaptive(Scheduler):
         if loop is None or number is None:
             return super().update_from_output(scheduler_output, model_runner_output)
         sampled: list[int] = []
-        with self._measured():
+        with self._measured:
             # Counted before vLLM cuts them where a request ends.
             sampled = list(map(len, model_runner_output.sampled_token_ids))
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        with self._measured():
+        with self._measured:
             rows = model_runner_output.req_id_to_index
             self._seconds.steps += loop.finish(
                 number,
@@ -202,26 +235,9 @@ class _Adaptive(Scheduler):
 
     def shutdown(self) -> None:
         if self._trace is not None:
-            with self._measured():
+            with self._measured:
                 self._trace.close()
         super().shutdown()
-
-    @contextmanager
-    def _measured(self, *, overlapped: bool = False):
-        """Measure the time that TurboSpec takes, and keep its errors from vLLM.
-
-        `overlapped`: while the workers run a step.
-        """
-        began = time.perf_counter()
-        try:
-            yield
-        except Exception:
-            self._fail()
-        spent = time.perf_counter() - began
-        if overlapped:
-            self._seconds.overlapped += spent
-        else:
-            self._seconds.ours += spent
 
     def _plan(self, loop: VllmLoop, scheduler_output, restarted: set[str]) -> None:
         scheduled = scheduler_output.num_scheduled_tokens
@@ -316,7 +332,7 @@ class _Adaptive(Scheduler):
         """Cut the drafts of the last scheduled step, or their placeholders, to each request's K."""
         if not self._lengths:
             return
-        with self._measured():
+        with self._measured:
             for name, length in self._lengths.items():
                 request = self.requests.get(name)
                 if request is not None and len(request.spec_token_ids) > length:
@@ -324,6 +340,8 @@ class _Adaptive(Scheduler):
 
     def _queue(self) -> Queue:
         _, requests = self.get_request_counts()
+        if not requests:
+            return EMPTY_QUEUE
         # Requests that wait for something else, such as a grammar, are in a queue of their own or, in newer versions,
         # among the others.
         deferred = getattr(self, "deferred_waiting", getattr(self, "skipped_waiting", ()))
@@ -396,7 +414,7 @@ class TurboSpecScheduler(_Adaptive):
         # costs the step nothing.
         bitmask = super().get_grammar_bitmask(scheduler_output)
         if self._loop is not None:
-            with self._measured(overlapped=True):
+            with self._overlapped:
                 queue = self._queue()
                 self._loop.settle(queue)
                 requests = [self.requests[name] for name in scheduler_output.num_scheduled_tokens]
@@ -426,6 +444,6 @@ class TurboSpecAsyncScheduler(_Adaptive, AsyncScheduler):
     def update_from_output(self, scheduler_output, model_runner_output):
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._loop is not None:
-            with self._measured():
+            with self._measured:
                 self._loop.settle(self._queue())
         return outputs

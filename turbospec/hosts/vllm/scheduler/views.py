@@ -15,6 +15,8 @@ from turbospec.hosts.vllm.scheduler.requests import KnownRequests
 from turbospec.hosts.vllm.shared.step_times import NO_GRAPHS
 from turbospec.interface import PREFILL, BoolArray, IntArray, LookupView, StepView
 
+NO_LAG = (0, 0, False)
+
 
 @dataclass(slots=True, frozen=True)
 class EngineLimits:
@@ -46,10 +48,6 @@ class EngineLimits:
 
     graphs: tuple[tuple[int, int], ...] = ()
     """Draft lengths with full CUDA graphs, rising from 0, and the most requests that each has graphs for."""
-
-    def full_graphs(self, requests: int) -> tuple[int, ...]:
-        """Draft lengths with a full CUDA graph for a batch of this size."""
-        return tuple(length for length, most in self.graphs if requests <= most)
 
     @property
     def first_pass_every_step(self) -> bool:
@@ -92,6 +90,7 @@ class Views:
         self._lookups = lookups
         self.drafter_graphs = NO_GRAPHS
         """As the worker has reported them."""
+        self._full_graphs: dict[int, tuple[int, ...]] = {}
 
     def of_step(
         self, step: int, batch: ScheduledBatch, queue: Queue, running: int = 0, drafts: IntArray | int = 0
@@ -106,17 +105,22 @@ class Views:
             drafts: (n,) that the step verifies and that are not in the batch yet; 0 for none.
         """
         limits, known = self._limits, self._known
-        allowed = self._allowed(batch)
-        request_ids, phase, context_tokens, emitted_tokens, left, lag_tokens, class_ids, draft_limits = view_columns(
+        columns, paddable = view_columns(
             batch.columns,
-            allowed,
             batch.rows,
             known.numbers,
-            known.lag_tokens,
             known.class_ids,
+            known.max_draft,
+            known.lag_tokens,
+            known.lag_since,
+            known.unresolved,
+            NO_LAG if self._lag is None else self._lag.limits,
+            limits.max_draft,
+            limits.max_model_len,
             running,
             self.drafts_fit(batch),
         )
+        request_ids, phase, context_tokens, emitted_tokens, left, lag_tokens, class_ids, draft_limits = columns
         prefill_tokens = min(batch.missing_tokens, limits.max_batched_tokens)
         return StepView(
             step=step,
@@ -140,7 +144,7 @@ class Views:
             first_pass_every_step=limits.first_pass_every_step,
             drafter_always_prefills=self._lag is None or limits.prefix_caching,
             drafter_prefill_tokens=0 if self._lag is None else batch.prefill_tokens,
-            graph_lengths=() if prefill_tokens or queue.admitted else self._graph_lengths(allowed),
+            graph_lengths=() if prefill_tokens or queue.admitted else self._graph_lengths(batch.size, paddable),
             drafter_graph_lengths=self._drafter_graph_lengths(batch),
             lookup=self._look_up(batch, phase, left, drafts),
         )
@@ -153,13 +157,18 @@ class Views:
         room = self._limits.max_model_len - batch.longest_context - 2
         return lengths if room >= lengths[-1] else tuple(length for length in lengths if length <= room)
 
-    def _graph_lengths(self, allowed: IntArray) -> tuple[int, ...]:
-        """Draft lengths with a full CUDA graph, in a step without prefill, for requests that are `_allowed` these."""
-        graphs = self._limits.full_graphs(len(allowed))
-        if not graphs:
-            return ()
-        paddable = self._shortest(allowed)
-        return graphs if paddable >= graphs[-1] else tuple(length for length in graphs if length <= paddable)
+    def _graph_lengths(self, requests: int, paddable: int) -> tuple[int, ...]:
+        """Draft lengths with a full CUDA graph, in a step without prefill; `paddable` is as the method's."""
+        graphs = self.full_graphs(requests)
+        if not graphs or paddable >= graphs[-1]:
+            return graphs
+        return tuple(length for length in graphs if length <= paddable)
+
+    def full_graphs(self, requests: int) -> tuple[int, ...]:
+        """Draft lengths with a full CUDA graph for a batch of this size."""
+        if requests not in self._full_graphs:
+            self._full_graphs[requests] = tuple(length for length, most in self._limits.graphs if requests <= most)
+        return self._full_graphs[requests]
 
     def drafts_fit(self, batch: ScheduledBatch) -> bool:
         """Whether vLLM drafts in this batch.
@@ -180,10 +189,7 @@ class Views:
 
     def paddable(self, batch: ScheduledBatch) -> int:
         """The length to which all drafts may be padded: past a request's last token, and past no other limit."""
-        return self._shortest(self._allowed(batch))
-
-    def _shortest(self, lengths: IntArray) -> int:
-        return int(lengths.min(initial=self._limits.max_draft))
+        return int(self._allowed(batch).min(initial=self._limits.max_draft))
 
     def _look_up(
         self, batch: ScheduledBatch, phase: IntArray, left: IntArray, drafts: IntArray | int
