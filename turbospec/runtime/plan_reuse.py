@@ -89,9 +89,10 @@ class RunningPlan(Generic[RequestId]):
         """The draft length of each request. Most plans serve one step, which needs none of them."""
         return dict(zip(self._request_ids, self._planned.tolist(), strict=True))
 
-    def __contains__(self, request_id: object) -> bool:
-        """Whether the plan was made for this request, or it has joined since."""
-        return request_id in self._lengths
+    def rows_of_new(self, request_ids: Iterable[RequestId]) -> list[int]:
+        """Places of the requests that the plan was not made for, and that have not joined since."""
+        known = self._lengths
+        return [row for row, request_id in enumerate(request_ids) if request_id not in known]
 
     @property
     def valid(self) -> bool:
@@ -125,5 +126,7 @@ class RunningPlan(Generic[RequestId]):
 
     def _median(self) -> int:
         if self._usual is None:
-            self._usual = int(np.median(self._planned)) if self.drafts else 0
+            # `numpy.median` took about a millisecond in an engine core.
+            ordered, middle = sorted(self._planned.tolist()), len(self._planned) // 2
+            self._usual = (ordered[middle] + ordered[-middle - 1]) // 2 if self.drafts else 0
         return self._usual

@@ -285,7 +285,9 @@ class VllmLoop:
         if plan is not None and fitted is not None:
             lengths, looked_up = fitted
             # One that waits for room in a step keeps the drafts of an earlier plan.
-            plan = replace(plan, names=[name if name in names else ABSENT for name in plan.names])
+            present = [name if name in names else ABSENT for name in plan.names]
+            if ABSENT in present:
+                plan = replace(plan, names=present)
         else:
             plan, lengths = self._ask(self._views.of_step(self._next_step, batch, queue), batch.names)
             looked_up = plan.lookup_lengths
@@ -318,10 +320,10 @@ class VllmLoop:
         """
         if plan.view.step != self._next_step or restarted or not plan.reuse.admits(names):
             return None
-        new = [row for row, name in enumerate(batch.names) if name not in plan.reuse]
+        new = plan.reuse.rows_of_new(batch.names)
         if new and plan.reuse.drafts and self.limits.first_tokens_wait:
             return None
-        if not batch.brings_first_token[new].all():
+        if new and not batch.brings_first_token[new].all():
             return None
         if plan.reuse.drafts and not self._views.drafts_fit(batch):
             return None
