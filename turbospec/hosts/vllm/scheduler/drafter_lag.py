@@ -171,7 +171,7 @@ class DrafterLag:
         """
         known = self._known
         lag = known.lag_tokens[rows]
-        if lengths.any() and not lag.any():
+        if lengths.any() and not lag.any():  # the drafter computes all of the step, and nothing else
             return self._new_orders(skip=False)
         can_draft, total, draft_tokens = self.can_draft(rows), int(tokens.sum()), int(drafts.sum())
         room = self._max_batched_tokens - total - self._slots * len(names)

@@ -160,7 +160,7 @@ def verified_columns(read: IntArray, sampled: IntArray) -> tuple[BoolArray, IntA
     found, columns = np.zeros(n, np.bool_), np.zeros((3, n), np.int64)
     for i in range(n):
         index, scheduled, emitted, drafted = read[i], read[n + i], read[2 * n + i], read[3 * n + i]
-        if index < 0 or scheduled < 0 or len(sampled) == 0 or (sampled[index] > 0 and emitted == 0):
+        if not 0 <= index < len(sampled) or scheduled < 0 or (sampled[index] > 0 and emitted == 0):
             continue
         found[i] = True
         columns[0, i], columns[1, i], columns[2, i] = drafted, min(max(sampled[index] - 1, 0), drafted), emitted

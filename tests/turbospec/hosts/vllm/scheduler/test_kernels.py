@@ -78,14 +78,14 @@ def test_a_view(seeds: list[int], asynchronous: bool, running: int, drafts_fit: 
 def test_a_verification(seeds: list[int], padded: bool, samples: bool) -> None:
     n = len(seeds)
     index, scheduled, emitted, drafted, planned = columns_of(seeds, 4, 5)
-    index, scheduled = np.minimum(index, n) - 1, scheduled - 1
+    index, scheduled = index - 1, scheduled - 1  # some are past the end
     sampled = (np.arange(n) * 2 % 5 if samples else np.zeros(0)).astype(np.int64)
 
     found, columns = verified_columns(np.concatenate([index, scheduled, emitted, drafted]), sampled)
     lengths, accepted, truncated = reported_columns(columns[0], columns[1], columns[2], planned, padded)
 
-    number = sampled[index] if samples and n else np.zeros(n, np.int64)
-    was_in_step = (index >= 0) & (scheduled >= 0) & (len(sampled) > 0) & ((number == 0) | (emitted > 0))
+    number = sampled[np.minimum(index, n - 1)] if samples and n else np.zeros(n, np.int64)
+    was_in_step = (index >= 0) & (index < len(sampled)) & (scheduled >= 0) & ((number == 0) | (emitted > 0))
     assert found.tolist() == was_in_step.tolist()
     kept = np.minimum(np.maximum(number - 1, 0), drafted)
     assert columns.tolist() == [(column * was_in_step).tolist() for column in (drafted, kept, emitted)]
