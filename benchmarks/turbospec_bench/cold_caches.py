@@ -12,7 +12,7 @@ SWEPT_BYTES = 64 * 2**20
 
 
 def empty_caches() -> None:
-    """Read and write as much memory as the caches of one core hold many times over."""
+    """Read and write `SWEPT_BYTES`, many times what the caches of one core hold."""
     swept = _swept()
     swept += 1.0
 

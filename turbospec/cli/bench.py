@@ -60,7 +60,7 @@ QUICK_SECONDS, QUICK_LEAST_ROUNDS = 55.0, 2
 ROW_SECONDS = 5e-8
 """Of a policy for one request, draft token and step, roughly."""
 SWEEP_SECONDS = 0.06
-"""Of the two sweeps of a step with cold caches."""
+"""To empty the caches twice in a step."""
 MAX_TIMED_SECONDS = 12 * 3600.0
 TIMED_POLICIES = ("static-3", "ema-tiers", "goodput", "adaptive")
 

@@ -48,10 +48,10 @@ class StepMetrics(Collector):
         self._stats = stats
         self._host = host
         self._last: tuple[StepView, StepOutcome] | None = None
-        self._drafted = np.zeros(1, np.int64)
-        """Requests by the length of their draft, over all steps."""
-        self._accepted = np.zeros(1, np.int64)
-        """By the accepted part of it."""
+        self._drafted_lengths = np.zeros(1, np.int64)
+        """(K + 1,) drafts of all steps, by their length."""
+        self._accepted_lengths = np.zeros(1, np.int64)
+        """(K + 1,) the same, by their accepted length."""
         self._by_source: IntArray | None = None
         """(sources, 3) drafts, draft tokens and accepted tokens of each source; None where there is one."""
         self._emitted = self._steps = self._probe_steps = 0
@@ -62,16 +62,15 @@ class StepMetrics(Collector):
         self._predicted_step_seconds = 0.0
 
     def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
-        """Count one finished step, in few array operations: a server calls this in every step."""
+        """Count one finished step. A server calls this in every step: array operations are few."""
         del decision_seconds  # the controller's statistics have it
         self._last = view, outcome
-        lengths = len(self._drafted)
-        if view.max_draft >= lengths:
-            grow = (0, view.max_draft + 1 - lengths)
-            self._drafted, self._accepted = np.pad(self._drafted, grow), np.pad(self._accepted, grow)
-            lengths = len(self._drafted)
-        self._drafted += np.bincount(outcome.drafted, minlength=lengths)
-        self._accepted += np.bincount(outcome.accepted, minlength=lengths)
+        if (missing := view.max_draft + 1 - len(self._drafted_lengths)) > 0:
+            self._drafted_lengths = np.pad(self._drafted_lengths, (0, missing))
+            self._accepted_lengths = np.pad(self._accepted_lengths, (0, missing))
+        lengths = len(self._drafted_lengths)
+        self._drafted_lengths += np.bincount(outcome.drafted, minlength=lengths)
+        self._accepted_lengths += np.bincount(outcome.accepted, minlength=lengths)
         if outcome.sources is not None:
             counts = source_counts(outcome.sources, outcome.drafted, outcome.accepted, outcome.appended)
             self._by_source = counts if self._by_source is None else self._by_source + counts
@@ -133,8 +132,8 @@ class StepMetrics(Collector):
         for name, (text, value) in counters.items():
             yield CounterMetricFamily(name, text, value=value)
         for name, text, values in (
-            ("turbospec_drafted_per_position", "Draft tokens verified, by position (from 0).", self._drafted),
-            ("turbospec_accepted_per_position", "Draft tokens accepted, by position (from 0).", self._accepted),
+            ("turbospec_drafted_per_position", "Draft tokens verified, by position (from 0).", self._drafted_lengths),
+            ("turbospec_accepted_per_position", "Draft tokens accepted, by position (from 0).", self._accepted_lengths),
         ):
             family = CounterMetricFamily(name, text, labels=["position"])
             for position, value in enumerate(_reaching(values).tolist()):

@@ -91,7 +91,7 @@ class Server:
         requests: in the batch.
         acceptance: range of the requests' acceptance rates.
         ahead: whether steps are planned while the step before runs, as under vLLM's sync scheduler.
-        cold: whether the processor's caches are emptied before a step is planned and before it is finished.
+        cold: whether the processor's caches are emptied before a step is scheduled and before it is finished.
     """
 
     def __init__(self, requests: int, acceptance: tuple[float, float], *, ahead: bool, cold: bool = False) -> None:

@@ -28,7 +28,7 @@ class ScheduledBatch:
     scheduled: IntArray
     """(n,) tokens that the step computes, drafts included."""
     columns: IntArray
-    """(7, n) of `batch_columns`."""
+    """(7, n) of `batch_columns`; the properties are its rows."""
     tokens: int
     """That the step computes."""
     context_tokens: int

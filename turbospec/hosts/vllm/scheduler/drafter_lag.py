@@ -73,11 +73,11 @@ class DrafterLag:
             rows: (n,) in `KnownRequests`, here and below.
         """
         known = self._known
-        return can_catch_up(rows, known.lag_tokens, known.lag_since, known.unresolved, *self.limits)
+        return can_catch_up(rows, known.lag_tokens, known.lag_since, known.unresolved, self.catch_up_limits)
 
     @property
-    def limits(self) -> tuple[int, int, bool]:
-        """The oldest kept step, most tokens that one pass catches up, and whether scheduling is asynchronous."""
+    def catch_up_limits(self) -> tuple[int, int, bool]:
+        """The oldest kept step, most tokens that one pass catches up, and whether unresolved drafts prevent it."""
         return self._first, self._max_lag, self._asynchronous
 
     def pauses_lookup(self, rows: IntArray) -> BoolArray:
@@ -214,10 +214,6 @@ class DrafterLag:
             self._keep(int(tokens[left].sum()))
         return orders
 
-    def _are_kept(self, rows: IntArray) -> BoolArray:
-        """(n,) whether the worker has the input of all of each request's lag, and can compute it in one pass."""
-        return (self._known.lag_since[rows] >= self._first) & (self._known.lag_tokens[rows] <= self._max_lag)
-
     def _new_orders(self, *, skip: bool) -> DrafterOrders:
         resolved, self._resolved = self._resolved, {}
         return DrafterOrders(self._next, self._first, skip=skip, resolved=resolved)
@@ -237,9 +233,9 @@ class DrafterLag:
 
     def _release(self) -> None:
         """Drop the kept steps before the first that a request still needs."""
-        lag = self._known.lag_tokens
-        needed = (lag > 0) & self._are_kept(np.arange(len(lag)))
-        oldest = int(self._known.lag_since[needed].min(initial=self._next))
+        known, lag, limits = self._known, self._known.lag_tokens, (self._first, self._max_lag, False)
+        can = can_catch_up(np.arange(len(lag)), lag, known.lag_since, known.unresolved, limits)
+        oldest = int(known.lag_since[(lag > 0) & can].min(initial=self._next))
         while self._first < oldest:
             self._sum -= self._kept.popleft()
             self._first += 1

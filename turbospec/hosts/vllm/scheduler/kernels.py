@@ -1,7 +1,8 @@
-"""What the scheduler computes of every step from arrays, compiled.
+"""The scheduler's array arithmetic of each step, compiled.
 
-In an engine core a step's caches are cold: between two calls the process schedules, launches a model and sends outputs.
-A numpy operation then takes about 5 µs and a compiled function about 8, however much it computes.
+In an engine core the processor's caches are cold when the scheduler runs: between two calls the process launches a
+model and sends outputs. On arrays of a batch's size a numpy operation then takes about 5 µs, and a compiled function
+about 8, however much it computes.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from turbospec.runtime.kernels import compile_for, compiled
 
 PREFILL, FIRST_DECODE, DECODE = Phase.PREFILL.value, Phase.FIRST_DECODE.value, Phase.DECODE.value
 COMPUTED, EMITTED, OUTPUT, PROMPT, MOST, DRAFTS, MISSING = range(7)
-"""Columns of a batch: tokens computed after the step, emitted when it is sampled, output known, of the prompt, most
-output, drafts that the step verifies, prefill left."""
+"""Rows of `batch_columns`, tokens of each request: computed once the step has ended; emitted by the end of the steps in
+flight, at least; output so far; of the prompt; most output; drafts that the step verifies; prefill left for later."""
 EVERY = np.zeros(0, np.bool_)
 """In place of (n,) flags that are all set."""
 
@@ -34,8 +35,8 @@ def batch_columns(
         prompt_tokens, max_tokens: of all known requests.
 
     Returns:
-        (7, n) columns, as named above; tokens computed; KV tokens attended to; the longest context; prompt tokens
-        computed; prefill left; drafts; requests that the step samples for.
+        (7, n) columns, whose rows are named above; tokens computed; KV tokens attended to; the longest context; prompt
+        tokens computed; prefill left; drafts; requests that the step samples for.
     """
     n = len(rows)
     columns = np.empty((7, n), np.int64)
@@ -65,11 +66,16 @@ def can_catch_up(
     lag_tokens: IntArray,
     lag_since: IntArray,
     unresolved: IntArray,
-    first_kept: int,
-    max_lag: int,
-    asynchronous: bool,
+    limits: tuple[int, int, bool],
 ) -> BoolArray:
-    """(n,) whether each request's lag, if any, can be caught up; the arguments are `DrafterLag`'s."""
+    """(n,) whether each request's lag, if any, can be caught up.
+
+    Args:
+        rows: (n,) in the three arrays that follow.
+        lag_tokens, lag_since, unresolved: of `KnownRequests`.
+        limits: `DrafterLag.catch_up_limits`.
+    """
+    first_kept, max_lag, asynchronous = limits
     can = np.empty(len(rows), np.bool_)
     for i in range(len(rows)):
         row = rows[i]
@@ -110,7 +116,7 @@ def view_columns(
     lag_tokens: IntArray,
     lag_since: IntArray,
     unresolved: IntArray,
-    lag_limits: tuple[int, int, bool],
+    catch_up_limits: tuple[int, int, bool],
     longest: int,
     max_model_len: int,
     running: int,
@@ -122,14 +128,13 @@ def view_columns(
         columns: of the batch.
         rows: (n,) in the six arrays that follow.
         numbers, class_ids, max_draft, lag_tokens, lag_since, unresolved: of `KnownRequests`.
-        lag_limits: the last three arguments of `can_catch_up`.
+        catch_up_limits: of `can_catch_up`.
         longest: draft of the engine.
         max_model_len: of the engine.
         running: steps in flight that vLLM does not count itself.
         drafts_fit: whether the step may draft at all.
     """
-    first_kept, max_lag, asynchronous = lag_limits
-    can_draft = can_catch_up(rows, lag_tokens, lag_since, unresolved, first_kept, max_lag, asynchronous)
+    can_draft = can_catch_up(rows, lag_tokens, lag_since, unresolved, catch_up_limits)
     allowed = longest_drafts(rows, max_draft, columns[COMPUTED], can_draft, longest, max_model_len)
     view, shortest = np.empty((8, len(rows)), np.int64), longest
     for i in range(len(rows)):
@@ -194,7 +199,7 @@ def compile_kernels() -> None:
     """Compile them, or load them from the cache, so that the first step does not wait for it."""
     one, read = np.zeros(1, np.int64), np.zeros(4, np.int64)
     compile_for(batch_columns, read, one, one, one, one)
-    compile_for(can_catch_up, one, one, one, one, 0, 0, False)
+    compile_for(can_catch_up, one, one, one, one, (0, 0, False))
     compile_for(longest_drafts, one, one, one, EVERY, 0, 0)
     compile_for(view_columns, np.zeros((7, 1), np.int64), *[one] * 7, (0, 0, False), 0, 0, 0, True)
     compile_for(verified_columns, read, one)

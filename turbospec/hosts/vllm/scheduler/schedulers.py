@@ -59,8 +59,7 @@ HEALTHY_STEPS = 200
 class _Measured:
     """A context that measures the time that TurboSpec takes, and keeps its errors from vLLM.
 
-    Entered several times in every step, never within itself: a context manager made by `contextlib` takes three times
-    as long.
+    A step enters it several times, one after the other. `contextlib.contextmanager` takes three times as long.
 
     Args:
         seconds: to which the time is added.
@@ -78,7 +77,7 @@ class _Measured:
         self._began = time.perf_counter()
 
     def __exit__(self, kind, error, trace) -> bool:
-        failed = error is not None and isinstance(error, Exception)
+        failed = isinstance(error, Exception)
         if failed:
             self._fail()
         spent = time.perf_counter() - self._began

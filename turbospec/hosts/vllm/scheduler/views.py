@@ -16,6 +16,7 @@ from turbospec.hosts.vllm.shared.step_times import NO_GRAPHS
 from turbospec.interface import PREFILL, BoolArray, IntArray, LookupView, StepView
 
 NO_LAG = (0, 0, False)
+"""In place of `DrafterLag.catch_up_limits`, where the drafter never lags."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -114,7 +115,7 @@ class Views:
             known.lag_tokens,
             known.lag_since,
             known.unresolved,
-            NO_LAG if self._lag is None else self._lag.limits,
+            NO_LAG if self._lag is None else self._lag.catch_up_limits,
             limits.max_draft,
             limits.max_model_len,
             running,

@@ -21,7 +21,7 @@ from turbospec.hosts.vllm.scheduler.kernels import (
 from turbospec.interface import IntArray, Phase
 
 LONGEST, MAX_MODEL_LEN = 6, 40
-Rows = st.lists(st.integers(0, 2**32 - 1), min_size=0, max_size=6)
+Seeds = st.lists(st.integers(0, 2**32 - 1), min_size=0, max_size=6)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -35,7 +35,7 @@ def columns_of(seeds: list[int], high: int, count: int) -> list[IntArray]:
     return [np.array(column, np.int64) for column in np.array(drawn, np.int64).reshape(-1, count).T.copy()]
 
 
-@given(seeds=Rows, asynchronous=st.booleans(), running=st.integers(0, 1), drafts_fit=st.booleans())
+@given(seeds=Seeds, asynchronous=st.booleans(), running=st.integers(0, 1), drafts_fit=st.booleans())
 def test_a_view(seeds: list[int], asynchronous: bool, running: int, drafts_fit: bool) -> None:
     n = len(seeds)
     before, output, placeholders, scheduled, prompt, most, own, lag, since, unresolved = columns_of(seeds, 12, 10)
@@ -69,12 +69,12 @@ def test_a_view(seeds: list[int], asynchronous: bool, running: int, drafts_fit: 
     expected = [numbers[rows], phase, after, emitted + 1, left, lag[rows], classes[rows], limits]
     assert view.tolist() == [column.tolist() for column in expected]
     assert paddable == allowed.min(initial=LONGEST)
-    assert can_catch_up(rows, lag, since, unresolved, 4, 8, asynchronous).tolist() == can.tolist()
+    assert can_catch_up(rows, lag, since, unresolved, (4, 8, asynchronous)).tolist() == can.tolist()
     every = longest_drafts(rows, own, columns[COMPUTED], EVERY, LONGEST, MAX_MODEL_LEN)
     assert every.tolist() == np.minimum(np.minimum(own[rows], LONGEST), MAX_MODEL_LEN - after - 2).tolist()
 
 
-@given(seeds=Rows, padded=st.booleans(), samples=st.booleans())
+@given(seeds=Seeds, padded=st.booleans(), samples=st.booleans())
 def test_a_verification(seeds: list[int], padded: bool, samples: bool) -> None:
     n = len(seeds)
     index, scheduled, emitted, drafted, planned = columns_of(seeds, 4, 5)
