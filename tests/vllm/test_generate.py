@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from tests.vllm.script import REPOSITORY, run_script
+from tests.vllm.script import REPOSITORY, generate_in_script
 
 MODELS = REPOSITORY / "models"
 PROMPTS = int(os.environ.get("TURBOSPEC_LOSSLESS_PROMPTS", "24"))
@@ -57,7 +57,9 @@ def generate(
     variables: dict[str, str] | None = None,
     **job: Any,
 ) -> Generated:
-    """Generate with a vLLM of its own."""
+    """Generate with a vLLM of its own; `variables` are of its environment."""
+    variables = variables or {}
+    ours = {name: value for name, value in variables.items() if name.startswith("TURBOSPEC_")}
     fields = {
         "speculative_config": speculative_config,
         "additional_config": {},
@@ -67,8 +69,10 @@ def generate(
         "max_tokens": NEW_TOKENS,
         "extra_args": None,
         "engine": {},
+        "variables": ours,
     }
-    result, log = run_script("generate", job=fields | job, variables=variables)
+    others = {name: value for name, value in variables.items() if name not in ours}
+    result, log = generate_in_script(fields | job, others)
     assert all(steps == result["steps"][0] for steps in result["steps"])  # workers act alike
     return Generated(result["tokens"], result["metrics"], log, result["steps"][0])
 

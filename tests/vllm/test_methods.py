@@ -3,7 +3,6 @@ speculation, and the drafter runs as often as its method needs, and not at all w
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,15 +12,15 @@ import pytest
 pytest.importorskip("vllm")
 
 from tests.vllm import tiny_models
-from tests.vllm.script import REPOSITORY, V2, run_script
+from tests.vllm.script import REPOSITORY, V2
 from tests.vllm.test_generate import (
     ACCEPTED,
     DRAFT_MODEL,
     DRAFTED,
     MAX_DRAFT,
     MODELS,
-    NEW_TOKENS,
     PEAGLE,
+    Generated,
     generate,
     prompts,
     reference,
@@ -47,12 +46,11 @@ class Method:
 
 def methods(folder: Path) -> dict[str, Method]:
     models = tiny_models
-    eagle, mimo = models.eagle(folder / "eagle"), models.target_with_mtp(folder / "mimo")
-    pard, medusa = models.parallel_drafter(folder / "pard"), models.medusa(folder / "medusa", MAX_DRAFT)
+    eagle, medusa = models.eagle(folder / "eagle"), models.medusa(folder / "medusa", MAX_DRAFT)
+    pard = models.parallel_drafter(folder / "pard")
     parallel = {"parallel_drafting": True}
     return {
         "eagle": Method({"method": "eagle", "model": str(eagle)} | CAPPED, "one a token", asynchronous=True),
-        "mtp": Method({"method": "mtp", "model": str(mimo)} | CAPPED, "one a token", asynchronous=True),
         "P-EAGLE": Method(PEAGLE, "one a block", asynchronous=True, accepts=True),
         "PARD": Method(DRAFT_MODEL | {"model": str(pard)} | parallel, "one a block", accepts=True),
         "dflash": Method({"method": "dflash", "model": str(MODELS / "dflash")} | CAPPED, "one a block", accepts=True),
@@ -61,57 +59,49 @@ def methods(folder: Path) -> dict[str, Method]:
     }
 
 
-NAMES = ("eagle", "mtp", "P-EAGLE", "PARD", "dflash", "medusa", "suffix")
-
-
-def job(method: Method, prompts: list[list[int]], **engine: Any) -> dict[str, Any]:
-    scheduler = "RandomAsyncScheduler" if method.asynchronous else "RandomScheduler"
-    return {
-        "speculative_config": method.config | {"num_speculative_tokens_per_batch_size": [[1, 1, MAX_DRAFT]]},
-        "additional_config": {"turbospec": "static-1"},
-        "scheduler_cls": f"tests.vllm.random_lengths.{scheduler}",
-        "async": method.asynchronous,
-        "prompts": prompts,
-        "max_tokens": NEW_TOKENS,
-        "extra_args": None,
-        "engine": engine,
-    }
+NAMES = ("eagle", "P-EAGLE", "PARD", "dflash", "medusa", "suffix")
 
 
 @pytest.fixture(scope="module")
-def served(prompts: list[list[int]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """By method; sync and async ones in two processes at a time."""
-    known = methods(tmp_path_factory.mktemp("models"))
-    assert tuple(known) == NAMES
-    mimo = {"model": known["mtp"].config["model"], "tokenizer": str(MODELS / "target")}
-    lanes = [{name: method for name, method in known.items() if method.asynchronous == each} for each in (False, True)]
-    jobs = [[job(each, prompts, **(mimo if name == "mtp" else {})) for name, each in lane.items()] for lane in lanes]
-    undrafted = job(known["mtp"], prompts, **mimo) | {"speculative_config": None, "scheduler_cls": None}
-    jobs[1].append(undrafted | {"additional_config": {}})
-    with ThreadPoolExecutor(2) as pool:
-        (sync, log), (asynchronous, other_log) = pool.map(
-            lambda core: run_script(
-                "methods", job=jobs[core], variables=SUFFIX_TREE | {"VLLM_CPU_OMP_THREADS_BIND": str(core)}
-            ),
-            range(2),
-        )
-    assert "TurboSpec failed" not in log + other_log
-    results = sync + asynchronous
-    found = dict(zip([*lanes[0], *lanes[1], "mtp's target alone"], results, strict=True))
-    return {name: found[name] | {"method": known.get(name)} for name in found}
+def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Method]:
+    found = methods(tmp_path_factory.mktemp("models"))
+    assert tuple(found) == NAMES
+    return found
+
+
+def drafted(method: Method, prompts: list[list[int]], **job: Any) -> Generated:
+    """Generate with lengths at random."""
+    scheduler = "RandomAsyncScheduler" if method.asynchronous else "RandomScheduler"
+    done = generate(
+        prompts,
+        method.config | {"num_speculative_tokens_per_batch_size": [[1, 1, MAX_DRAFT]]},
+        additional_config={"turbospec": "static-1"},
+        scheduler_cls=f"tests.vllm.random_lengths.{scheduler}",
+        **{"async": method.asynchronous} | job,
+    )
+    assert "TurboSpec failed" not in done.log
+    assert done.metrics[DRAFTED] > len(prompts)
+    if method.accepts:
+        assert done.metrics[ACCEPTED] > len(prompts)
+    check_passes(method, done.steps)
+    return done
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_random_lengths_leave_the_output_as_it_is(
-    name: str, served: dict[str, dict[str, Any]], reference: list[list[int]]
+    name: str, known: dict[str, Method], prompts: list[list[int]], reference: list[list[int]]
 ) -> None:
-    done = served[name]
-    method: Method = done["method"]
-    assert done["tokens"] == (served["mtp's target alone"]["tokens"] if name == "mtp" else reference)
-    assert done["metrics"][DRAFTED] > len(reference)
-    if method.accepts:
-        assert done["metrics"][ACCEPTED] > len(reference)
-    check_passes(method, done["steps"][0])
+    variables = SUFFIX_TREE if name == "suffix" else {}
+    assert drafted(known[name], prompts, variables=variables).tokens == reference
+
+
+def test_random_lengths_leave_the_output_of_a_target_with_mtp_as_it_is(
+    prompts: list[list[int]], tmp_path: Path
+) -> None:
+    mimo = str(tiny_models.target_with_mtp(tmp_path / "mimo"))
+    mtp = Method({"method": "mtp", "model": mimo} | CAPPED, "one a token", asynchronous=True)
+    engine = {"model": mimo, "tokenizer": str(MODELS / "target")}
+    assert drafted(mtp, prompts, engine=engine).tokens == generate(prompts, None, engine=engine).tokens
 
 
 @pytest.mark.parametrize("name", ["dspark", "dflash"])
@@ -120,15 +110,9 @@ def test_block_drafters_on_model_runner_v2(
 ) -> None:
     """Which alone has the first."""
     model = MODELS / "dflash" if name == "dflash" else tiny_models.dspark(tmp_path / "dspark", MAX_DRAFT)
-    method = Method({"method": name, "model": str(model)} | CAPPED, "one a block", asynchronous=True)
-    asked = job(method, prompts[:8])
-    done = generate(asked.pop("prompts"), asked.pop("speculative_config"), variables=V2, **asked)
-    assert "TurboSpec failed" not in done.log
-    assert done.tokens == reference[:8]
-    assert done.metrics[DRAFTED] > 8
-    if name == "dflash":
-        assert done.metrics[ACCEPTED] > 8
-    check_passes(method, done.steps)
+    config = {"method": name, "model": str(model)} | CAPPED
+    method = Method(config, "one a block", asynchronous=True, accepts=name == "dflash")
+    assert drafted(method, prompts[:8], variables=V2).tokens == reference[:8]
 
 
 def check_passes(method: Method, steps: list[list[int]]) -> None:
