@@ -78,7 +78,8 @@ def run_first_pass(engine: Records, requests: Records, slots: IntArray) -> float
         context += known
         request.draft_computed = known
     rows = len(slots) * (state.max_draft if state.parallel_drafter else 1)
-    return cost.draft_pass + cost.draft_row * rows + cost.draft_kv_token * context + cost.catch_up_token * fed
+    seconds = cost.draft_pass + cost.draft_row * rows + cost.draft_kv_token * context + cost.catch_up_token * fed
+    return seconds + cost.catch_up if fed > 0 else seconds
 
 
 @compiled
@@ -129,6 +130,8 @@ def draft(engine: Records, requests: Records, slots: IntArray, lengths: IntArray
         computed = size * longest if state.batch_drafter else total
     seconds = cost.draft_pass * passes + cost.draft_row * computed
     seconds += cost.draft_kv_token * read + cost.catch_up_token * fed
+    if fed > 0:
+        seconds += cost.catch_up
     if first == 0:
         seconds += cost.draft_start
     if state.draft_steps == 0:

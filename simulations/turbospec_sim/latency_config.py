@@ -73,12 +73,19 @@ class _Latency(Settings):
     """For each pair of a prompt token and a token that it attends to."""
     sampled_token_seconds: Seconds | None = None
     """For each token of the target's pass that a token is sampled after: those of decoding requests, drafts too."""
+    prompt_seconds: Seconds = 0.0
+    """For a target's pass with prompt tokens, which replays piecewise CUDA graphs where others replay a full one. In
+    addition to `piecewise_seconds`, which such a pass takes where there are `graph_lengths`."""
+    ungraphed_seconds: Seconds = 0.0
+    """For a target's pass over more tokens than the largest of `graph_sizes`, whose kernels are launched one by one."""
     draft_start_seconds: Seconds | None = None
     draft_pass_seconds: Seconds | None = None
     draft_row_seconds: Seconds | None = None
     draft_kv_token_seconds: Seconds | None = None
     catch_up_token_seconds: Seconds | None = None
     """For each prompt token, or token of drafter KV lag, that the drafter computes."""
+    catch_up_seconds: Seconds = 0.0
+    """For a first drafter pass that computes such tokens: its shape may have no CUDA graph."""
     decision_seconds: Seconds = 0.0
     """For each step with a view."""
     cold_draft_seconds: Seconds = 0.0
@@ -116,6 +123,8 @@ class _Latency(Settings):
         moments = [change.at_seconds for change in self.speed]
         if moments != sorted(set(moments)):
             raise ValueError("the `at_seconds` of `speed` must rise from one to the next")
+        if self.ungraphed_seconds and not self.graph_sizes:
+            raise ValueError("`ungraphed_seconds` needs `graph_sizes`")
         if not self.graph_lengths and (self.piecewise_seconds or self.piecewise_request_seconds):
             raise ValueError("`piecewise_seconds` and `piecewise_request_seconds` need `graph_lengths`")
         return self
@@ -139,6 +148,9 @@ class _Latency(Settings):
             cold_draft=self.cold_draft_seconds,
             lookup_request=self.lookup_request_seconds,
             selection=self.selection_seconds,
+            prompt=self.prompt_seconds,
+            ungraphed=self.ungraphed_seconds,
+            catch_up=self.catch_up_seconds,
             noise=self.noise,
             graph_sizes=self.graph_sizes,
             graph_lengths=self.graph_lengths,

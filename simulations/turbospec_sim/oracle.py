@@ -18,7 +18,7 @@ from turbospec_sim.records import Records
 from turbospec_sim.repeats import LOOKUP, lookup_acceptance
 from turbospec_sim.source_planning import plan_sources
 from turbospec_sim.state import EngineState
-from turbospec_sim.step_time import padded, pass_seconds
+from turbospec_sim.step_time import padded_pass_seconds
 
 MEMORY = 0.2
 """Weight of a request's last step in its tokens per step."""
@@ -123,6 +123,8 @@ class OraclePolicy:
         mean_context = context / size
         row = times.draft_row + times.draft_kv_token * mean_context
         start = times.draft_start + times.catch_up_token * view.drafter_prefill_tokens
+        if view.drafter_prefill_tokens:
+            start += times.catch_up
         if view.parallel_drafter:
             if view.first_pass_every_step:
                 return StepCosts(verify)
@@ -168,7 +170,9 @@ def _verify_table(
     cost, curve, padding = arrays.engine[0].times, arrays.curve, arrays.padding
     seconds, tokens = np.empty(room + 1), decoding + prefill_tokens
     fixed = cost.host + cost.host_request * size + cost.decision + cost.kv_token * (context + tokens)
+    if prefill_tokens > 0:
+        fixed += cost.prompt
     for m in range(room + 1):
-        seconds[m] = fixed + pass_seconds(curve, padded(tokens + m, padding)) + cost.kv_token * m
+        seconds[m] = fixed + padded_pass_seconds(cost, curve, padding, tokens + m) + cost.kv_token * m
         seconds[m] += cost.sampled_token * (decoding + m)
     return seconds

@@ -4,8 +4,8 @@
     host    = fixed + per request
     target  = curve(tokens, padded to a CUDA graph's size) + per KV token read + per pair of a prompt's attention
               + per token that a next token is sampled after + fixed where verified tokens are selected after drafting
-              + fixed and per request without a full CUDA graph
-    draft   = start + Σ over passes (fixed + per row + per KV token) + per token of catch-up,
+              + fixed and per request without a full CUDA graph + fixed with prompts + fixed without any graph
+    draft   = start + Σ over passes (fixed + per row + per KV token) + fixed and per token of catch-up,
               and a fixed time once, at the first draft
 
 The curve is piecewise linear: max(floor, tokens · slope), floor + tokens · slope, or measured points. Drafting has the
@@ -46,12 +46,18 @@ class StepTimes:
     """For each pair of a prompt token and a token that it attends to: the quadratic part of a prefill."""
     sampled_token: float = 0.0
     """For each token of the target's pass that a token is sampled after: those of decoding requests, drafts too."""
+    prompt: float = 0.0
+    """For a target's pass with prompt tokens, which replays piecewise graphs where others replay a full one."""
+    ungraphed: float = 0.0
+    """For a target's pass over more tokens than the largest of `graph_sizes`."""
     draft_start: float = 0.0
     draft_pass: float = 0.0
     draft_row: float = 0.0
     draft_kv_token: float = 0.0
     catch_up_token: float = 0.0
     """For each token that the drafter's first pass computes beyond one or two a request, prompt tokens included."""
+    catch_up: float = 0.0
+    """For a first pass that computes such tokens."""
     cold_draft: float = 0.0
     """Additional time of the first draft of a run."""
     piecewise: float = 0.0
@@ -135,6 +141,15 @@ def pass_seconds(curve: FloatArray, tokens: int) -> float:
     low, high = curve[0, upper - 1], curve[0, upper]
     slope = (curve[1, upper] - curve[1, upper - 1]) / (high - low)
     return curve[1, upper - 1] + slope * (tokens - low)
+
+
+@compiled
+def padded_pass_seconds(times: Record, curve: FloatArray, sizes: IntArray, tokens: int) -> float:
+    """The same with CUDA graphs of these sizes."""
+    seconds = pass_seconds(curve, padded(tokens, sizes))
+    if len(sizes) and tokens > sizes[-1]:
+        seconds += times.ungraphed
+    return seconds
 
 
 @compiled

@@ -15,7 +15,7 @@ from turbospec_sim.limits import MAX_COUNT
 from turbospec_sim.randomness import uniform
 from turbospec_sim.records import SLOT, TOKENS, Record
 from turbospec_sim.repeats import LOOKUP, accepted_of_lookup, advance_repeats
-from turbospec_sim.step_time import padded, pass_seconds
+from turbospec_sim.step_time import padded, padded_pass_seconds
 
 
 class TargetPass(NamedTuple):
@@ -52,8 +52,8 @@ def target_pass(arrays: EngineArrays, size: int) -> TargetPass:
             pairs += own * (request.computed + 0.5 * own)
         else:
             shortest, longest = min(shortest, verified), max(longest, verified)
-    with_padding = padded(tokens, padding)
-    seconds = pass_seconds(curve, with_padding) + cost.kv_token * context + cost.attention_pair * pairs
+    seconds = padded_pass_seconds(cost, curve, padding, tokens)
+    seconds += cost.kv_token * context + cost.attention_pair * pairs
     seconds += cost.sampled_token * (tokens - prefill)
     selected = arrays.engine[0].selection > 0
     if selected:
@@ -66,15 +66,18 @@ def target_pass(arrays: EngineArrays, size: int) -> TargetPass:
         if prefill > 0 or not (any_mix or uniform):
             seconds += cost.piecewise + cost.piecewise_request * size
             piecewise = prefill == 0
+    if prefill > 0:
+        seconds += cost.prompt
     prefill_seconds = 0.0
     if prefill == tokens:
         prefill_seconds = seconds
     elif prefill > 0:
-        without = pass_seconds(curve, padded(tokens - prefill, padding)) + cost.kv_token * (context - prefill_context)
+        without = padded_pass_seconds(cost, curve, padding, tokens - prefill)
+        without += cost.kv_token * (context - prefill_context)
         prefill_seconds = seconds - without - cost.sampled_token * (tokens - prefill)
         if selected:
             prefill_seconds -= cost.selection
-    return TargetPass(seconds, prefill_seconds, tokens, with_padding, prefill, context, piecewise)
+    return TargetPass(seconds, prefill_seconds, tokens, padded(tokens, padding), prefill, context, piecewise)
 
 
 @compiled

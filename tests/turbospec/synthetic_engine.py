@@ -13,7 +13,6 @@ from turbospec.controller import Controller, GuardConfig
 from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
 
 MAX_DRAFT = 15
-PROMPT_TOKENS = 120
 
 AcceptanceLaw = Callable[[np.random.Generator, int], tuple[float, float]]
 """From a request's number: acceptance probability of its next draft token, and the drafter's confidence."""
@@ -65,9 +64,9 @@ class Running:
     number: int
     output_tokens: int
     arrived: float
+    lag: int
     computed: int = 0
     emitted: int = 0
-    lag: int = PROMPT_TOKENS
     phase: Phase = Phase.PREFILL
 
 
@@ -119,6 +118,7 @@ class SyntheticEngine:
     confidence: bool = True
     """Whether the drafter reports its confidence; without it gates are ignored."""
     parallel: bool = False
+    prompt_tokens: int = 120
     step: int = 0
     requests: int = 0
     now: float = 0.0
@@ -134,7 +134,8 @@ class SyntheticEngine:
         while waiting or running:
             while waiting and len(running) < self.concurrency:
                 number = waiting.popleft()
-                running.append(Running(number, output_tokens=40 + number * 7919 % 80, arrived=self.now))
+                output = 40 + number * 7919 % 80
+                running.append(Running(number, output, self.now, self.prompt_tokens))
             view = self._view(running)
             plan = controller.plan(view)
             outcome = self._run(view, plan, running, law, rng)
@@ -164,7 +165,7 @@ class SyntheticEngine:
             class_ids=np.zeros(len(running), np.int64),
             draft_limits=np.where(phase == Phase.PREFILL, 0, np.clip(left - 1, 0, MAX_DRAFT)),
             max_draft=MAX_DRAFT,
-            prefill_tokens=PROMPT_TOKENS * sum(request.phase == Phase.PREFILL for request in running),
+            prefill_tokens=self.prompt_tokens * sum(request.phase == Phase.PREFILL for request in running),
             parallel_drafter=self.parallel,
             calls_gate=self.confidence and not self.parallel,
         )
@@ -224,7 +225,7 @@ class SyntheticEngine:
         for row, request in enumerate(running):
             request.emitted += int(outcome.emitted[row])
             if request.phase == Phase.PREFILL:
-                request.computed, request.phase = PROMPT_TOKENS, Phase.FIRST_DECODE
+                request.computed, request.phase = self.prompt_tokens, Phase.FIRST_DECODE
                 served.first_tokens.append(self.now - request.arrived)
                 request.arrived = self.now
                 continue

@@ -126,6 +126,7 @@ BROKEN_OUTCOMES: dict[str, dict[str, Any]] = {
     "a step without end": {"step_seconds": float("inf")},
     "a time that is no number": {"verify_seconds": float("nan")},
     "a negative time": {"draft_seconds": -1e-3},
+    "more drafting than step": {"draft_seconds": 0.2, "step_seconds": 0.1},
     "a step too short to be measured": {"step_seconds": 5e-324},
     "seconds without steps": {"reused_plan_seconds": 1.0},
     "steps without seconds": {"reused_plan_steps": 3, "reused_plan_tokens": 12},

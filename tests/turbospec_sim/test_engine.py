@@ -237,6 +237,25 @@ def test_a_long_prompt_is_cut_to_the_budget() -> None:
     assert state.offered["ttft"][0] == pytest.approx(sum(0.021 + 1e-4 * tokens for tokens in (64, 64, 22)), rel=1e-12)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_passes_without_a_fitting_graph_take_longer(order: str) -> None:
+    """Those with prompts, those over more tokens than any graph, and first passes of the drafter that catch up."""
+    more = {"prompt_seconds": 0.004, "graph_sizes": [40], "ungraphed_seconds": 0.03, "catch_up_seconds": 0.002}
+    made = closed(8, server__emit=order, **{f"latency__{name}": value for name, value in more.items()})
+    steps, kinds = Steps(), set()
+    serve(state_of(made), StaticPolicy(5), steps)
+    for _, _, outcome in steps.seen:
+        prompts, large = outcome.prefill_tokens > 0, outcome.tokens_batched > 40
+        expected = 0.02 + 1e-4 * outcome.padded_tokens + 0.004 * prompts + 0.03 * large
+        assert outcome.verify_seconds == pytest.approx(expected)
+        if len(outcome.draft_rows):
+            expected = 5e-4 + 2e-3 * len(outcome.draft_rows) + 1e-5 * outcome.draft_rows.sum()
+            expected += 1e-6 * outcome.catch_up_tokens + 0.002 * (outcome.catch_up_tokens > 0)
+            assert outcome.draft_seconds == pytest.approx(expected)
+        kinds.add((prompts, large, outcome.catch_up_tokens > 0))
+    assert len(kinds) >= 5
+
+
 def test_a_prompt_in_the_cache_is_not_computed() -> None:
     made = closed(
         1,
@@ -437,6 +456,8 @@ def test_the_oracle_knows_what_a_step_takes(order: str, drafter: dict[str, Any])
         server__emit=order,
         drafter=drafter,
         latency__sampled_token_seconds=3e-4,
+        latency__graph_sizes=[16],
+        latency__ungraphed_seconds=2e-3,
         chat__prompt_tokens={"distribution": "constant", "tokens": 30},
         chat__output_tokens={"distribution": "constant", "tokens": 40},
     )

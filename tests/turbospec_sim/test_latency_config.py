@@ -100,6 +100,7 @@ def test_a_profile_is_fitted_as_the_controller_fits_it(tmp_path: Path) -> None:
         {"source": "roofline", "gpu": "h100", "target": "qwen3-8b", "graph_sizes": [4, 2]},
         {"source": "roofline", "gpu": "h100", "target": "qwen3-8b", "graph_lengths": [0, 0]},
         {"source": "roofline", "gpu": "h100", "target": "qwen3-8b", "piecewise_seconds": 0.001},
+        {"source": "roofline", "gpu": "h100", "target": "qwen3-8b", "ungraphed_seconds": 0.001},
     ],
 )
 def test_incomplete_sources_are_refused(fields: dict[str, Any]) -> None:

@@ -33,7 +33,9 @@ MAX_CLASSES = 16
 PRIOR_VARIANCE = 1.0
 """Prior variance of every term, squared log-odds; for requests, before their own is learnt. Also the upper bound of the
 variance of the level and of the offsets."""
-
+LEAST_BETWEEN_VARIANCE = 0.05
+"""Least between-request variance. With less, requests that begin to differ after a long time alike would all be taken
+for the average one, for thousands of steps."""
 
 REQUEST_COLUMNS = 3
 """Numbers kept for each request."""
@@ -137,7 +139,7 @@ def terms_of(shared: SharedTerms, requests: FloatArray) -> Terms:
 @inlined
 def between_request_variance(terms: Terms) -> float:
     """Variance of the requests' terms, squared log-odds: how much requests differ in acceptance."""
-    return terms.between_request[0] / terms.between_request[1]
+    return max(terms.between_request[0] / terms.between_request[1], LEAST_BETWEEN_VARIANCE)
 
 
 @compiled

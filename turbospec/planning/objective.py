@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from turbospec.interface import PREFILL as PREFILL_PHASE
 from turbospec.interface import FloatArray, IntArray, Phase
 from turbospec.models.latency import VERIFY_KNOTS
@@ -52,7 +54,8 @@ class StepShape(NamedTuple):
     requests: int
     decoding: int
     """Requests past their prompt."""
-    prefilling: int
+    without_token: int
+    """Requests in prefill that have emitted nothing yet. A preempted request has."""
     first_decode: int
     context_tokens: int
     prefill_tokens: int
@@ -68,6 +71,7 @@ class StepShape(NamedTuple):
 @inlined
 def sum_up(
     phase: IntArray,
+    emitted_tokens: IntArray,
     context_tokens: IntArray,
     prefill_tokens: int,
     parallel_drafter: bool,
@@ -76,10 +80,11 @@ def sum_up(
     graph_lengths: IntArray,
     pass_graphs: int,
 ) -> StepShape:
-    """The shape of a step; `phase` and `context_tokens` have shape (n,)."""
-    prefilling, first_decode, context = 0, 0, 0
+    """The shape of a step; `phase`, `emitted_tokens` and `context_tokens` have shape (n,)."""
+    prefilling, without_token, first_decode, context = 0, 0, 0, 0
     for i in range(len(phase)):
         prefilling += phase[i] == PREFILL_PHASE
+        without_token += phase[i] == PREFILL_PHASE and emitted_tokens[i] == 0
         first_decode += phase[i] == FIRST_DECODE_PHASE
         context += context_tokens[i]
     graphs = 2 if len(graph_lengths) else 0
@@ -89,7 +94,7 @@ def sum_up(
     return StepShape(
         len(phase),
         len(phase) - prefilling,
-        prefilling,
+        without_token,
         first_decode,
         context,
         prefill_tokens,
@@ -167,17 +172,20 @@ def with_start(costs: LinearCosts, seconds: float) -> LinearCosts:
 
 @compiled
 def expected_costs(without: LinearCosts, with_prompts: LinearCosts, share: float) -> LinearCosts:
-    """The mean of the costs of two steps, of which the second, with prompts, has this share.
-
-    The second is linear in the draft tokens of all sources, because a pass with prompts is long.
-    """
-    rest, slope = 1.0 - share, slope_at(with_prompts)
-    second = with_prompts.floor + curve_seconds(with_prompts.slopes, with_prompts.base_tokens)
-    # With its slope in each segment, the curve counts the tokens without drafts too, from the first knot on.
-    second -= slope * (without.base_tokens - VERIFY_KNOTS[0])
+    """The mean of the costs of two steps, of which the second, with prompts, has this share; exact at the knots."""
+    rest, added = 1.0 - share, with_prompts.base_tokens - without.base_tokens
+    slopes, before = np.empty(len(without.slopes)), curve_seconds(with_prompts.slopes, int(VERIFY_KNOTS[0]) + added)
+    floor = rest * without.floor + share * (with_prompts.floor + before)
+    for segment in range(len(slopes)):
+        slope = with_prompts.slopes[segment]
+        if segment < len(slopes) - 1:
+            after = curve_seconds(with_prompts.slopes, int(VERIFY_KNOTS[segment + 1]) + added)
+            slope = (after - before) / (VERIFY_KNOTS[segment + 1] - VERIFY_KNOTS[segment])
+            before = after
+        slopes[segment] = rest * without.slopes[segment] + share * slope
     return LinearCosts(
-        rest * without.slopes + share * slope,
-        rest * without.floor + share * second,
+        slopes,
+        floor,
         without.base_tokens,
         rest * without.no_draft,
         rest * without.piecewise,

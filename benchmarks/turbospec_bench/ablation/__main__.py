@@ -25,14 +25,13 @@ from turbospec_bench.ablation.cases import (
 )
 from turbospec_bench.ablation.checkpoint import Checkpoint, sources_digest
 from turbospec_bench.ablation.mechanisms import MECHANISMS, NOTHING
-from turbospec_bench.ablation.runs import Row, fixed_lengths, run_case
+from turbospec_bench.ablation.runs import Part, Row, fixed_lengths, run_cases
 from turbospec_bench.ablation.table import GOODPUT, best_fixed, descriptions, effect, markdown, plain_text, table
 from turbospec_sim.arguments import positive
 from turbospec_sim.backends import workers
 
 CHUNK = 4
 """Runs that a process does in one go."""
-Part = tuple[AnyCase, str, int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,7 +78,7 @@ def _run_all(wanted: Sequence[Part], checkpoint: Checkpoint, jobs: int) -> None:
     missing = [part for part in wanted if (part[0].name, part[1], part[2]) not in checkpoint]
     print(f"{len(wanted)} runs, {len(wanted) - len(missing)} of them done before", file=sys.stderr)
     chunks = [missing[place : place + CHUNK] for place in range(0, len(missing), CHUNK)]
-    for _, rows in workers("local", jobs).map(_run, chunks):
+    for _, rows in workers("local", jobs).map(run_cases, chunks):
         for row in rows:
             checkpoint.add(row)
 
@@ -157,10 +156,6 @@ def _mechanisms(names: list[str] | None) -> list[str]:
         if name not in MECHANISMS:
             raise UserError(f"--mechanism {name}: no such mechanism; {nearest(name, MECHANISMS)}")
     return list(MECHANISMS) if names is None else names
-
-
-def _run(parts: Sequence[Part]) -> list[Row]:
-    return [run_case(*part) for part in parts]
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -37,6 +38,8 @@ FULL_SHARE = 0.9
 """Share of a closed loop's requests that run in the steps that count for these figures."""
 FIGURES = ("output_throughput", "p99_ttft_ms", "mean_draft_length", "duration")
 Row = dict[str, Any]
+Part = tuple[AnyCase, str, int]
+"""The arguments of `run_case`."""
 
 
 @dataclass
@@ -80,6 +83,11 @@ def fixed_lengths(case: AnyCase) -> list[str]:
     if isinstance(case, RecordedCase):
         return []
     return [f"{FIXED}{length}" for length in range(case.scenario.drafter.max_draft + 1)]
+
+
+def run_cases(parts: Sequence[Part]) -> list[Row]:
+    """Several, in a process of its own; it can therefore not be in the module that is run."""
+    return [run_case(*part) for part in parts]
 
 
 def run_case(case: AnyCase, mechanism: str, seed: int) -> Row:

@@ -70,6 +70,15 @@ def test_follows_the_frequency_of_each_feature() -> None:
     assert [probability(terms, 0, f) for f in range(3)] == pytest.approx(truth[0], abs=0.1)
 
 
+def test_requests_that_were_alike_for_long_can_still_be_told_apart() -> None:
+    terms, rng = a_model(1), np.random.default_rng(3)
+    serve(terms, np.full((16, 1), 0.6), rng, 600)
+    terms.requests[:] = 0.0  # other requests
+    serve(terms, np.repeat([[0.95], [0.2]], 8, axis=0), rng, 60)
+    assert probability(terms, 0, 0) > 0.7
+    assert probability(terms, 8, 0) < 0.4
+
+
 def test_easy_requests_do_not_make_deep_features_look_easy() -> None:
     # Half of the requests always succeed at 0.9, half at 0.1: feature 3 is seen almost only on the former.
     truth = np.repeat([[0.9] * 3, [0.1] * 3], 8, axis=0)

@@ -67,8 +67,8 @@ class Choice(NamedTuple):
     append_limits: IntArray
     """(n,) most tokens that the look-up appends to each draft of the drafter."""
     padded_length: int
-    settled: bool
-    """Whether no draft would pay even if all estimates were better by a standard deviation."""
+    valid_steps: int
+    """1; more where no draft would pay even if all estimates were better by a standard deviation."""
     tokens: float
     """Expected tokens of the step."""
     seconds: float
@@ -147,7 +147,7 @@ def decide(
         plan,
         choice.padded_length,
         _graph_of_passes(plan, choice.padded_length, facts.pass_graphs),
-        shared.constants.pause_steps if choice.settled else 1,
+        choice.valid_steps,
         choice.tokens,
         choice.seconds,
         choice.price,
@@ -194,6 +194,7 @@ def _choose(
     weights, lag = cost.weights, requests.lag_tokens
     shape = sum_up(
         requests.phase,
+        requests.emitted_tokens,
         requests.context_tokens,
         facts.prefill_tokens,
         facts.parallel_drafter,
@@ -209,14 +210,14 @@ def _choose(
         joined = step_costs(weights, shape, facts.prefill_tokens + unforeseen)
         costs = expected_costs(costs, joined, server.unforeseen_share)
     plain_seconds = no_draft_seconds(costs)
-    waiting = shape.prefilling + facts.admitted_requests + (shape.first_decode if facts.draft_before_emit else 0)
+    waiting = shape.without_token + facts.admitted_requests + (shape.first_decode if facts.draft_before_emit else 0)
     offers = list_offers(requests.limits, requests.lookup_lengths, requests.lookup_buckets)
     size, depth = len(offers.limits), offers.limits.max()
     if depth == 0:
         # A request that waits for its first token may draft once that is emitted.
         lengths = np.zeros(n, np.int64)
         return Choice(
-            lengths, lengths, lengths, 0, False, base, plain_seconds, 0.0, shape.decoding, 0, 0.0, 0.0, math.inf
+            lengths, lengths, lengths, 0, 1, base, plain_seconds, 0.0, shape.decoding, 0, 0.0, 0.0, math.inf
         )
 
     survival, first, charged = work[0, :size, :depth], work[0, :size, -1], work[0, :size, -2]
@@ -265,8 +266,10 @@ def _choose(
     drafting, decoding = int(np.count_nonzero(lengths)), shape.decoding
     in_full = seconds + (unsaved if lengths[:n].any() else 0.0)
     expected, no_experiment = (base + gain, in_full, price, decoding), (0.0, 0.0, longest)
-    best = Choice(each, sources, added, padded, False, *expected, drafting, *no_experiment)
-    refused = facts.step < server.refused_at + constants.pause_steps
+    paused_steps = server.refused_at + constants.pause_steps - facts.step
+    refused = paused_steps > 0
+    valid_steps = paused_steps if refused and server.settled and drafting == 0 and not waiting else 1
+    best = Choice(each, sources, added, padded, valid_steps, *expected, drafting, *no_experiment)
     # Without a budget no experiment runs. Whether one would be wanted decides whether a plan without drafts is reused.
     in_debt = server.budget <= 0.0
     if waiting or refused or (in_debt and drafting > 0):
@@ -292,13 +295,13 @@ def _choose(
     more = more_drafts(
         weights, cost.covariance, cost.noise[0], models, requests, step, better, server.budget, constants
     )
+    server.saving = more.unaffordable_seconds
     if more.worth > tried.worth:
         tried = more
     if in_debt or not tried.worth > 0.0:
-        server.refused_at = facts.step
-        if drafting == 0 and more.worth < 0.0:
-            return Choice(each, sources, added, padded, True, *expected, drafting, *no_experiment)
-        return best
+        server.refused_at, server.settled = facts.step, drafting == 0 and more.worth < 0.0
+        valid_steps = constants.pause_steps if server.settled else 1
+        return Choice(each, sources, added, padded, valid_steps, *expected, drafting, *no_experiment)
     chosen, padded = tried.draft_lengths, tried.padded_length
     tokens = base + accepted_tokens(survival, offers, token_weight, chosen).sum()
     tried_seconds = plan_seconds(costs, chosen, n, padded) + catch_up_seconds(lag_seconds, chosen)
@@ -306,4 +309,4 @@ def _choose(
     in_full = tried_seconds + (unsaved if chosen[:n].any() else 0.0)
     expected, shown = (tokens, in_full, price, decoding), (tried_seconds - seconds, gain, longest)
     none, drafting = np.zeros(n, np.int64), int(np.count_nonzero(chosen))
-    return Choice(each, sources, none, padded, False, *expected, drafting, *shown)
+    return Choice(each, sources, none, padded, 1, *expected, drafting, *shown)

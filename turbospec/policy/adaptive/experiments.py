@@ -33,6 +33,7 @@ class Requests(NamedTuple):
 
     rows: IntArray
     phase: IntArray
+    emitted_tokens: IntArray
     context_tokens: IntArray
     tokens_left: IntArray
     lag_tokens: IntArray
@@ -85,6 +86,8 @@ class Experiment(NamedTuple):
     padded_length: int
     worth: float
     """In tokens; 0 where it costs more than it shows, -1 where better estimates would add no draft."""
+    unaffordable_seconds: float
+    """What the least experiment would lose, where it is worth that and the budget does not cover it."""
 
 
 @inlined
@@ -135,12 +138,12 @@ def without_drafts(
     plain = np.zeros(len(step.best), np.int64)
     difference = -step.price * step.no_draft_seconds - step.value
     if not step.best.any() or -difference / step.price > budget:
-        return Experiment(plain, 0, 0.0)
+        return Experiment(plain, 0, 0.0, 0.0)
     best, x = np.empty(SIZE), np.empty(SIZE)
     plan_features(best, step.shape, lag, step.best, step.padded_length)
     plan_features(x, step.shape, lag, plain, 0)
     learnt = step.price * learnt_seconds(covariance, noise * step.no_draft_seconds, x, x, best)
-    return Experiment(plain, 0, constants.horizon * improvement(difference, learnt) + difference)
+    return Experiment(plain, 0, constants.horizon * improvement(difference, learnt) + difference, 0.0)
 
 
 @compiled
@@ -247,7 +250,7 @@ def more_drafts(
     padded = best_lengths(hoped_gains, costs, step.price, charged, step.max_seconds, target)
     more = np.flatnonzero(target > best)
     if len(more) == 0:
-        return Experiment(best, 0, -1.0)
+        return Experiment(best, 0, -1.0, 0.0)
     more = more[np.argsort(step.lag_seconds[more], kind="mergesort")]
     value = expected_gain(survival, target)
     value -= step.price * (plan_seconds(step.costs, target, n, padded) + catch_up_seconds(step.charged, target))
@@ -261,7 +264,7 @@ def more_drafts(
     x, target_x, best_x = np.empty(SIZE), np.empty(SIZE), np.empty(SIZE)
     plan_features(target_x, shape, lag, target, padded)
     plan_features(best_x, shape, lag, best, step.padded_length)
-    chosen, tried = Experiment(best, 0, 0.0), 1
+    chosen, tried = Experiment(best, 0, 0.0, 0.0), 1
     while True:
         tried = min(tried, len(more))
         lengths = best.copy()
@@ -272,7 +275,8 @@ def more_drafts(
         with_padding = padded if tried == len(more) and lengths.max() <= padded else 0
         seconds = plan_seconds(step.costs, lengths, n, with_padding) + catch_up_seconds(step.lag_seconds, lengths)
         lost = seconds - step.seconds - (expected_gain(survival, lengths) - best_gain) / step.price
-        if lost > budget or seconds > step.max_seconds:
+        affordable = lost <= budget
+        if seconds > step.max_seconds or (not affordable and tried > 1):
             break
         seen = constants.outcome_variance * drafter[1] * _outcomes(lengths[:n], best[:n])
         learnt = drafter[0] * math.sqrt(seen / (1.0 + seen))
@@ -282,8 +286,10 @@ def more_drafts(
         plan_features(x, shape, lag, lengths, with_padding)
         shown = step.price * learnt_seconds(covariance, noise * seconds, x, target_x, best_x)
         worth = constants.horizon * improvement(difference, math.hypot(shown, learnt)) - lost * step.price
+        if not affordable:
+            return Experiment(best, 0, 0.0, lost if worth > 0.0 else 0.0)
         if worth > chosen.worth:
-            chosen = Experiment(lengths, with_padding, worth)
+            chosen = Experiment(lengths, with_padding, worth, 0.0)
         if tried == len(more):
             break
         tried *= 4

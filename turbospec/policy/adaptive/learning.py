@@ -150,8 +150,9 @@ def _learn_budget(
         lost = measured.experiment_seconds - gained / measured.price
         server.budget -= max(lost, 0.1 * abs(measured.experiment_seconds))
     server.budget += probe_share * (seconds + measured.reused_plan_seconds)
-    # A step that took much longer than predicted must not end experiments for good.
-    server.budget = min(max(server.budget, -server.budget_limit), server.budget_limit)
+    # An experiment that turned out badly must not end experiments for good. One that would lose more than the usual limit,
+    # such as to catch up a long prompt, is saved for.
+    server.budget = min(max(server.budget, -server.budget_limit), max(server.budget_limit, server.saving))
 
 
 @inlined
@@ -163,7 +164,9 @@ def _learn_cost(cost: StepCost, measured: Measured, draft_rows: IntArray, consta
         tokens = measured.reused_plan_tokens / measured.reused_plan_steps
         target_features(x, tokens, context, requests, 0.0)
         mean_seconds = max(measured.reused_plan_seconds / measured.reused_plan_steps, 1e-9)
-        learn_step(cost, x, mean_seconds, 0.0, 0.0, constants.surprise_weight)
+        # The costs have drifted in each of these steps.
+        drift = constants.drift * math.sqrt(measured.reused_plan_steps)
+        learn_step(cost, x, mean_seconds, 0.0, drift, constants.surprise_weight)
     target_features(x, float(measured.tokens_batched), context, requests, float(measured.prefill_tokens))
     x[PIECEWISE] = 1.0 if measured.piecewise else 0.0
     passes = len(draft_rows)

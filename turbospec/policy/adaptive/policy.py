@@ -112,7 +112,7 @@ class AdaptivePolicy:
             self._work,
             self._counts,
             self._sums,
-            (rows, view.phase, context, left, lag, view.class_ids, limits, found),
+            (rows, view.phase, view.emitted_tokens, context, left, lag, view.class_ids, limits, found),
             scores,
             facts,
             self._graph_array,

@@ -39,8 +39,12 @@ class Server(Protocol):
     """Seconds that experiments may lose."""
     budget_limit: float
     """Largest budget; 0 before the first measured step without prompts."""
+    saving: float
+    """Seconds that the next experiment would lose, where the largest budget does not cover them."""
     refused_at: int
     """Last step in which no experiment was worth its loss."""
+    settled: bool
+    """Whether no draft would have paid there even if all estimates were better by a standard deviation."""
     drafting_share: float
     """Share of steps in which the drafter drafted lately; 1 before the first."""
     found_share: float
@@ -67,7 +71,9 @@ SERVER = np.dtype(
         ("unforeseen_tokens", np.float64),
         ("budget", np.float64),
         ("budget_limit", np.float64),
+        ("saving", np.float64),
         ("refused_at", np.int64),
+        ("settled", np.bool_),
         ("drafting_share", np.float64),
         ("found_share", np.float64),
     ]

@@ -95,6 +95,7 @@ def expected(policy: AdaptivePolicy, view: StepView, plan: StepPlan) -> tuple[fl
     """Tokens and seconds of a plan by the policy's models."""
     shape = sum_up(
         view.phase,
+        view.emitted_tokens,
         view.context_tokens,
         view.prefill_tokens,
         view.parallel_drafter,
@@ -192,6 +193,8 @@ def test_the_number_of_requests_may_grow_at_any_step() -> None:
     assert few_first.plan(make_view(4, step=40, max_draft=6)).draft_lengths.any()
     for step, n in enumerate((65, 1024, 3, 1024)):
         view = random_view(np.random.default_rng(step), 41 + step, n)
+        for policy in (few_first, many_first):
+            policy.state.shared["server"]["refused_at"] = view.step  # no experiment, for which their pasts differ
         grown = few_first.plan(view)
         if n == 1024:
             assert grown.draft_lengths.tolist() == many_first.plan(view).draft_lengths.tolist()

@@ -170,6 +170,18 @@ def test_what_is_known_of_a_request_decays_in_steps_without_drafts(drafted: int)
     assert evidence[0] - evidence[1] == pytest.approx(5.0 * (1.0 - decay**3), rel=0.1)
 
 
+def test_drafting_begins_although_every_request_has_a_long_prompt_to_catch_up() -> None:
+    """Which costs an experiment more than the usual limit of the budget: the budget is saved for it."""
+    engine = {"times": Times(catch_up_token=1e-6, verify_token=5e-6), "prompt_tokens": 6000}
+    rates: list[float] = []
+    for policy in (adaptive(), Fixed(0), Fixed(3)):
+        server = SyntheticEngine(4, **engine)
+        server.serve(policy, GOOD, 60)
+        rates.append(server.serve(policy, GOOD, 60, seed=1).tokens_per_second)
+    own, off, fixed = rates
+    assert own > 0.95 * fixed > 1.2 * off
+
+
 def test_requests_whose_drafts_never_match_are_left_alone() -> None:
     times = Times(draft_pass=6e-4)
     runs = [serve(adaptive(), alternating(GOOD, never_accepted), 16, seed, times=times) for seed in range(1, 6)]
@@ -224,7 +236,7 @@ def test_a_full_machine_drafts_less() -> None:
 def test_a_first_token_is_worth_more_than_the_next_ones() -> None:
     view = make_view(8, step=100_000)
     prompt = make_view(8, step=100_001, phase=np.r_[[Phase.PREFILL], np.full(7, Phase.DECODE)], prefill_tokens=120)
-    prompt.draft_limits[0] = 0
+    prompt.draft_limits[0] = prompt.emitted_tokens[0] = 0
     policy = adaptive(first_token_weight=0.0, probe_share=0.0)
     serve(policy, GOOD, 8)
     lengths: list[list[int]] = []
@@ -245,6 +257,25 @@ def test_a_plan_without_drafts_is_kept_for_some_steps_only_where_no_draft_would_
         longest.append(max((plan.valid_steps for plan in kept), default=1))
     assert longest[0] == 1
     assert longest[1] > 1
+
+
+def test_a_plan_made_again_is_kept_until_the_next_experiment_is_considered() -> None:
+    policy = adaptive(probe_share=0.0)
+    served, pause = serve(policy, never_accepted, 32), AdaptivePolicy.constants.pause_steps
+    view = [step.view for step in served.steps if step.plan.valid_steps == pause][-1]
+    kept = [policy.plan(replace(view, step=100_000 + step)).valid_steps for step in range(pause + 1)]
+    assert kept == [*range(pause, 0, -1), pause]
+
+
+def test_a_preempted_request_waits_for_no_first_token() -> None:
+    phase, lengths = np.array([Phase.PREFILL] + [Phase.DECODE] * 7), []
+    policy = adaptive(first_token_weight=50.0, probe_share=0.0)
+    serve(policy, GOOD, 8)
+    for emitted in (0, 40):
+        view = make_view(8, step=100_000 + emitted, phase=phase, emitted_tokens=np.array([emitted] + [40] * 7))
+        lengths.append(policy.plan(replace(view, prefill_tokens=100)).draft_lengths.sum())
+    assert lengths[0] == 0
+    assert lengths[1] > 0
 
 
 def test_tokens_that_wait_for_the_next_draft_are_first_tokens_too() -> None:
