@@ -32,7 +32,7 @@ COMMANDS = {
     "repeats": ("turbospec.cli.repeats:repeats", "Fit what a look-up finds in recorded text, for simulations."),
     "policy": ("turbospec.cli.policy:app", "Check, show and describe policy files."),
     "selftest": ("turbospec.cli.selftest:app", "Test TurboSpec in your vLLM: outputs, drafter passes, speed."),
-    "doctor": ("turbospec.cli.doctor:doctor", "Tell whether speculation pays on a vLLM server."),
+    "doctor": ("turbospec.cli.doctor:doctor", "Show what drafts are worth on a vLLM server."),
     "trace": ("turbospec.cli.trace:trace", "Summarise a decision trace."),
 }
 

@@ -48,7 +48,9 @@ def doctor(
     ] = VERIFY_COST,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Tell whether speculation pays on a vLLM server, up to which position drafts are accepted, and what to check."""
+    """Show up to which position drafts are accepted on a vLLM server, how much longer a step may take, and what to
+    check; with --baseline, whether speculation pays.
+    """
     if (url is None) == (bench is None):
         raise UserError("give either --url (a running server) or --bench (a result of `vllm bench serve`)")
     if baseline is not None and bench is None:

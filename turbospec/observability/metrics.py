@@ -116,7 +116,10 @@ class StepMetrics(Collector):
             "turbospec_probe_seconds": ("Time in drafter passes of experiments.", self._probe_seconds),
             "turbospec_decision_seconds": ("Time spent planning and updating models.", stats.decision_seconds),
             "turbospec_guard_trips": ("Policy faults; each falls back to K = 0 or the guard's K.", stats.guard_trips),
-            "turbospec_host_faults": ("Views and outcomes of the engine that were refused.", stats.host_faults),
+            "turbospec_host_faults": (
+                "Errors of TurboSpec's part of the scheduler, and views and outcomes that break the contract.",
+                stats.host_faults,
+            ),
         }
         if self._host is not None:
             counters |= {
