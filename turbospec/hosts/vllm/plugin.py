@@ -69,7 +69,7 @@ def _with_schedule(create):
         if config is None or config.num_speculative_tokens_per_batch_size is not None:
             return config
         settings = _settings(args)
-        if settings is not None and _reason(args, config, lookup=settings.lookup is not None) is None:
+        if settings is not None and _reason(args, config, settings) is None:
             config.num_speculative_tokens_per_batch_size = graph_schedule(config.num_speculative_tokens)
         return config
 
@@ -96,16 +96,10 @@ def _with_scheduler(create):
         if settings is None:
             return config
         speculation, scheduler = config.speculative_config, config.scheduler_config
-        reason = _reason(
-            args,
-            speculation,
-            scheduler_cls=scheduler.scheduler_cls,
-            model_runner_v2=config.use_v2_model_runner,
-            lookup=settings.lookup is not None,
-        )
+        reason = _reason(args, speculation, settings, config)
         if reason is not None:
             log.warning("TurboSpec is off, vLLM keeps its own draft length: %s", reason)
-            given = SCHEDULE in (args.speculative_config or {}) and args.data_parallel_size == 1
+            given = SCHEDULE in (args.speculative_config or {}) and config.parallel_config.data_parallel_size == 1
             if speculation is not None and not given:
                 speculation.num_speculative_tokens_per_batch_size = None
             return config
@@ -143,10 +137,15 @@ def _with_runner_wrapped(init):
         config = wrapper.vllm_config
         from turbospec.hosts.vllm.shared.support import may_be_scheduled_by_us
 
-        if may_be_scheduled_by_us(config):
-            (_install_on_v2 if config.use_v2_model_runner else _install_on_v1)(wrapper.worker.model_runner, config)
+        if may_be_scheduled_by_us(config) and _has_drafter(runner := wrapper.worker.model_runner):
+            (_install_on_v2 if config.use_v2_model_runner else _install_on_v1)(runner, config)
 
     return init_device
+
+
+def _has_drafter(runner) -> bool:
+    """Whether a worker drafts; with pipeline parallelism only those of the last stage do."""
+    return getattr(runner, "drafter", None) is not None or getattr(runner, "speculator", None) is not None
 
 
 def _install_on_v1(runner, config) -> None:
@@ -180,8 +179,7 @@ def _install_on_v2(runner, config) -> None:
     elif config.speculative_config.method in LOOK_UP_METHODS:
         speculator_on_demand.install_without_cache(runner)
     lookup_on_v2.install(runner)
-    if runner.speculator is not None:
-        step_clock.install(runner, runner.speculator, "propose")
+    step_clock.install(runner, runner.speculator, "propose")
 
 
 def _settings(args):
@@ -190,38 +188,48 @@ def _settings(args):
     return read_settings(args.additional_config)
 
 
-def _reason(
-    args, speculation, *, scheduler_cls=None, model_runner_v2: bool = False, lookup: bool = False
-) -> str | None:
-    """Why TurboSpec cannot control this server; None where it can."""
+def _reason(args, speculation, settings, config=None) -> str | None:
+    """Why TurboSpec cannot control this server; None where it can, as far as is known without its configuration."""
     try:
-        return _unsupported(args, speculation, scheduler_cls, model_runner_v2, lookup)
+        return _unsupported(args, speculation, settings, config)
     except Exception as error:
         return f"its configuration cannot be read ({type(error).__name__}: {error})"
 
 
-def _unsupported(args, speculation, scheduler_cls, model_runner_v2: bool, lookup: bool) -> str | None:
+def _unsupported(args, speculation, settings, config) -> str | None:
     from vllm.version import __version_tuple__
 
     from turbospec.hosts.vllm.shared.support import SetUp, unsupported
 
     if args.scheduler_cls is not None:
         return f"--scheduler-cls is set to {args.scheduler_cls}; leave it out"
-    if scheduler_cls is not None:
+    if config is not None and (scheduler_cls := config.scheduler_config.scheduler_cls) is not None:
         return f"vLLM uses the scheduler {scheduler_cls} for this model or platform"
+    parallel = args if config is None else config.parallel_config
     return unsupported(
         SetUp(
             version=__version_tuple__,
             method=None if speculation is None else speculation.method,
             draft_tokens=0 if speculation is None else speculation.num_speculative_tokens or 0,
             adaptive_verification=bool(getattr(speculation, "enable_adaptive_verification", False)),
-            data_parallel_size=args.data_parallel_size,
+            data_parallel_size=parallel.data_parallel_size,
             experts=speculation is not None and speculation.target_model_config.is_moe,
-            pipeline_parallel_size=args.pipeline_parallel_size,
-            model_runner_v2=model_runner_v2,
-            lookup=lookup,
+            pipeline_parallel_size=parallel.pipeline_parallel_size,
+            scheduler_per_rank=config is not None and _has_scheduler_per_rank(parallel),
+            model_runner_v2=config is not None and config.use_v2_model_runner,
+            lookup=settings.lookup is not None,
+            watermarks_drafts=_watermarks_drafts(config),
         )
     )
+
+
+def _has_scheduler_per_rank(parallel) -> bool:
+    return parallel.distributed_executor_backend == "external_launcher" and parallel.world_size > 1
+
+
+def _watermarks_drafts(config) -> bool:
+    watermarking = getattr(config, "watermark_config", None)  # not in all supported versions
+    return watermarking is not None and not watermarking.allow_target_only_watermarking
 
 
 def _share_metrics(engines: int) -> None:

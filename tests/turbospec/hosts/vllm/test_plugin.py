@@ -43,7 +43,9 @@ class EngineArgs:
         return SimpleNamespace(
             speculative_config=self.create_speculative_config(),
             scheduler_config=SimpleNamespace(scheduler_cls=None, async_scheduling=False),
-            parallel_config=SimpleNamespace(data_parallel_size=1),
+            parallel_config=SimpleNamespace(
+                data_parallel_size=1, pipeline_parallel_size=1, world_size=1, distributed_executor_backend="uni"
+            ),
             use_v2_model_runner=False,
         )
 
@@ -145,6 +147,91 @@ def test_a_look_up_beside_a_look_up_is_one_warning(
     assert config.scheduler_config.scheduler_cls is None
     assert len(caplog.records) == 1
     assert "lookup is for servers with a drafter of" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("part", "values", "says"),
+    [
+        (
+            "parallel_config",
+            {"distributed_executor_backend": "external_launcher", "world_size": 2},
+            "external_launcher",
+        ),
+        ("parallel_config", {"data_parallel_size": 2}, "mixture of experts"),  # by VLLM_DP_SIZE: the arguments have 1
+        ("watermark_config", {"allow_target_only_watermarking": False}, "no watermark"),
+    ],
+)
+def test_what_only_the_configuration_tells_is_one_warning(
+    part: str,
+    values: dict[str, Any],
+    says: str,
+    vllm: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    monkeypatch.setenv("TURBOSPEC_LOOKUP", "ngram")
+    args = vllm["vllm.engine.arg_utils"].EngineArgs
+    create = args.create_engine_config
+
+    def changed(self: Any, usage_context: Any = None) -> Any:
+        config = create(self, usage_context)
+        config.speculative_config.target_model_config.is_moe = True
+        setattr(config, part, SimpleNamespace(**vars(getattr(config, part, SimpleNamespace())) | values))
+        return config
+
+    monkeypatch.setattr(args, "create_engine_config", changed)
+    with caplog.at_level(logging.WARNING, "turbospec"):
+        config = start(vllm)
+    assert config.scheduler_config.scheduler_cls is None
+    assert config.speculative_config.num_speculative_tokens_per_batch_size is None
+    assert len(caplog.records) == 1
+    assert says in caplog.text
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"distributed_executor_backend": "external_launcher", "world_size": 1},
+        {"distributed_executor_backend": "mp", "world_size": 2},
+    ],
+)
+def test_one_scheduler_is_controlled(
+    values: dict[str, Any], vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    args = vllm["vllm.engine.arg_utils"].EngineArgs
+    create = args.create_engine_config
+
+    def changed(self: Any, usage_context: Any = None) -> Any:
+        config = create(self, usage_context)
+        vars(config.parallel_config).update(values)
+        return config
+
+    monkeypatch.setattr(args, "create_engine_config", changed)
+    assert start(vllm).scheduler_config.scheduler_cls == support.SYNC_SCHEDULER
+
+
+@pytest.mark.parametrize(
+    ("model_runner_v2", "attributes"), [(False, {}), (True, {"speculator": None})], ids=["V1", "V2"]
+)
+def test_a_stage_without_a_drafter_is_left_alone(
+    model_runner_v2: bool, attributes: dict[str, Any], vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With pipeline parallelism and a scheduler of the user's own; for TurboSpec's it is refused."""
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    plugin.register()
+    worker = vllm["vllm.v1.worker.worker_base"].WorkerWrapperBase()
+    runner = SimpleNamespace(**attributes)
+    worker.worker = SimpleNamespace(model_runner=runner)
+    worker.vllm_config = SimpleNamespace(
+        speculative_config=SimpleNamespace(method="medusa"),
+        scheduler_config=SimpleNamespace(scheduler_cls="another.Scheduler"),
+        additional_config={},
+        use_v2_model_runner=model_runner_v2,
+    )
+    worker.init_device()
+    assert vars(runner) == attributes
 
 
 def test_a_vllm_with_other_names_is_left_alone(

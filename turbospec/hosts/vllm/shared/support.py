@@ -39,6 +39,8 @@ NO_DRAFTER = {
 KEPT_TOKENS = {"draft_model": 65536} | dict.fromkeys(("eagle", "eagle3", "mtp", "dflash", "dspark"), 8192)
 """Tokens whose input is kept so that a drafter can catch up. All but a draft model's include the target's hidden
 states: about 24 kB a token for an EAGLE head of an 8 B model, 200 MB in all."""
+WINDOWS = ("sliding_window", "sliding_window_size")
+"""Fields of a model's configuration for the width of its windows; None or -1 where it has none."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,10 +59,14 @@ class SetUp:
     experts: bool = False
     """Whether the target is a mixture of experts."""
     pipeline_parallel_size: int = 1
+    scheduler_per_rank: bool = False
+    """Whether each of several ranks has a scheduler, and all must decide alike: vLLM's executor `external_launcher`."""
     model_runner_v2: bool = False
     """Model runner V2, vLLM's default where Triton is available."""
     lookup: bool = False
     """Whether a look-up is wanted beside the drafter."""
+    watermarks_drafts: bool = False
+    """Whether vLLM's watermarking allows no draft tokens without a watermark."""
 
 
 def is_asked_for(additional_config: object) -> bool:
@@ -88,7 +94,8 @@ def may_be_scheduled_by_us(vllm_config: Any) -> bool:
     scheduler = vllm_config.scheduler_config.scheduler_cls
     if vllm_config.speculative_config is None or scheduler is None:
         return False
-    # The environment does not reach every worker, as with Ray; the scheduler's name does.
+    # The environment does not reach every worker, as with Ray; the scheduler's name does. A `--scheduler-cls` may be a
+    # subclass of ours, as in the self-test, which its name does not tell.
     return scheduler in (SYNC_SCHEDULER, ASYNC_SCHEDULER) or is_asked_for(vllm_config.additional_config)
 
 
@@ -108,7 +115,7 @@ def kept_tokens(vllm_config: Any) -> int:
         vllm_config: vLLM's, whose speculation is supported.
     """
     speculation, model = vllm_config.speculative_config, vllm_config.model_config
-    if model.is_multimodal_model or _has_window(speculation.draft_model_config):
+    if model.is_multimodal_model or _cannot_catch_up(speculation.draft_model_config):
         return 0
     # With context parallelism a worker has a part of each request's tokens.
     parallel = vllm_config.parallel_config
@@ -123,21 +130,34 @@ def kept_tokens(vllm_config: Any) -> int:
     return KEPT_TOKENS.get(speculation.method, 0)
 
 
-def _has_window(drafter: Any) -> bool:
+def _cannot_catch_up(drafter: Any) -> bool:
+    """Whether a drafter's attention rules out a pass that catches up.
+
+    MLA computes the longer rows of such a pass as prefill, over their whole context and with lengths known to the host,
+    which under async scheduling are upper bounds. Nobody has measured it.
+
+    Args:
+        drafter: vLLM's `ModelConfig`; None for a drafter without a model.
+    """
+    return drafter is not None and (drafter.use_mla or _has_window(drafter.hf_text_config))
+
+
+def _has_window(config: Any) -> bool:
     """Whether a drafter attends to its latest tokens only, in some layer.
 
     vLLM frees the KV blocks of the others, and gives them to other requests. A pass that catches up would write there.
 
     Args:
-        drafter: vLLM's `ModelConfig`; None for a drafter without a model.
+        config: of the drafter's text model.
     """
-    if drafter is None:
-        return False
-    config = drafter.hf_text_config
-    if (kinds := getattr(config, "layer_types", None)) is not None:
-        return any("sliding" in kind or "chunked" in kind for kind in kinds)
-    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    return window is not None or getattr(config, "attention_chunk_size", None) is not None
+    of_dflash: Any = getattr(config, "dflash_config", None)
+    if of_dflash and of_dflash.get("use_swa"):
+        return True  # whatever `layer_types` says
+    kinds, local_layers = getattr(config, "layer_types", None), getattr(config, "local_layer_ids", None)
+    if kinds is not None or local_layers is not None:
+        return bool(local_layers) or any("sliding" in kind or "chunked" in kind for kind in kinds or ())
+    names = WINDOWS if getattr(config, "use_sliding_window", True) else ()
+    return any(getattr(config, name, None) not in (None, -1) for name in (*names, "attention_chunk_size"))
 
 
 def _is_like_eagle(speculation: Any, model_runner_v2: bool) -> bool:
@@ -187,10 +207,20 @@ def unsupported(setup: SetUp) -> str | None:
             "pipeline parallelism is not supported: a step's drafts are not verified by the next step, which vLLM "
             "gives to other requests"
         )
+    if setup.scheduler_per_rank:
+        return (
+            "distributed_executor_backend is external_launcher: each rank would choose draft lengths by times that it "
+            "measures itself, but all must choose alike; use mp or ray"
+        )
     if setup.lookup and setup.method not in BESIDE_LOOKUP:
         return f"lookup is for servers with a drafter of {', '.join(BESIDE_LOOKUP)}, not {setup.method!r}; leave it out"
     if setup.lookup and release < LOOKUP_VERSION:
         return f"lookup needs vLLM {'.'.join(map(str, LOOKUP_VERSION))} or newer, and this is {version}; leave it out"
+    if setup.lookup and setup.watermarks_drafts:
+        return (
+            "lookup's drafts have no watermark; set allow_target_only_watermarking in --watermark-config, or leave "
+            "lookup out"
+        )
     if setup.model_runner_v2 and release < OLDEST_V2_VERSION:
         return f"vLLM {version}'s model runner V2 has one draft length for all steps; set VLLM_USE_V2_MODEL_RUNNER=0"
     return None

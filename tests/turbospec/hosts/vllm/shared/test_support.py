@@ -37,10 +37,12 @@ def test_known_versions_and_methods_are_supported(version: tuple[int | str, ...]
         ({"adaptive_verification": True}, "enable_adaptive_verification"),
         ({"data_parallel_size": 2, "experts": True}, "mixture of experts"),
         ({"pipeline_parallel_size": 2}, "pipeline parallelism"),
+        ({"scheduler_per_rank": True}, "external_launcher"),
         ({"model_runner_v2": True, "version": (0, 31, 0)}, "VLLM_USE_V2_MODEL_RUNNER=0"),
         ({"lookup": True, "method": "ngram"}, "not 'ngram'"),
         ({"lookup": True, "method": "medusa"}, "not 'medusa'"),
         ({"lookup": True, "version": (0, 31, 0)}, "lookup needs vLLM 0.32"),
+        ({"lookup": True, "watermarks_drafts": True}, "allow_target_only_watermarking"),
     ],
 )
 def test_what_cannot_be_told_a_length_is_said_why(change: dict[str, Any], says: str) -> None:
@@ -52,6 +54,10 @@ def test_what_cannot_be_told_a_length_is_said_why(change: dict[str, Any], says: 
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "mtp", "dflash"])
 def test_a_look_up_is_offered_beside_a_model(method: str) -> None:
     assert unsupported(replace(SUPPORTED, method=method, lookup=True)) is None
+
+
+def test_a_drafter_whose_drafts_have_watermarks_is_supported() -> None:
+    assert unsupported(replace(SUPPORTED, method="eagle3", watermarks_drafts=True)) is None
 
 
 def test_engines_of_dense_models_have_controllers_of_their_own() -> None:
@@ -70,6 +76,7 @@ def a_worker(**change: Any) -> SimpleNamespace:
         "kv_transfer_config": None,
         "disable_padded_drafter_batch": False,
         "drafter": {},
+        "use_mla": False,
         "context_parallel": "decode",
         "context_parallel_size": 1,
     } | change
@@ -79,7 +86,9 @@ def a_worker(**change: Any) -> SimpleNamespace:
         and SimpleNamespace(
             method=own["method"],
             disable_padded_drafter_batch=own["disable_padded_drafter_batch"],
-            draft_model_config=SimpleNamespace(hf_text_config=SimpleNamespace(**own["drafter"])),
+            draft_model_config=SimpleNamespace(
+                hf_text_config=SimpleNamespace(**own["drafter"]), use_mla=own["use_mla"]
+            ),
         ),
         scheduler_config=SimpleNamespace(scheduler_cls=own["scheduler_cls"], async_scheduling=own["async_scheduling"]),
         model_config=SimpleNamespace(is_multimodal_model=own["is_multimodal_model"]),
@@ -130,13 +139,29 @@ def test_a_worker_of_another_scheduler_hears_of_a_policy_from_the_environment(mo
         {"drafter": {"attention_chunk_size": 8192}},
         {"drafter": {"layer_types": ["full_attention", "sliding_attention"]}},
         {"drafter": {"layer_types": ["chunked_attention"], "sliding_window": None}},
+        {"drafter": {"sliding_window_size": 128}},  # of MiMo
+        {"drafter": {"sliding_window_size": 512, "local_layer_ids": [0]}},  # of Inkling
+        {"method": "dflash", "drafter": {"layer_types": ["full_attention"], "dflash_config": {"use_swa": True}}},
+        {"use_mla": True},
     ],
 )
 def test_some_drafters_run_in_every_step(change: dict[str, Any]) -> None:
     assert kept_tokens(a_worker()) > 0
-    assert kept_tokens(a_worker(drafter={"layer_types": ["full_attention"], "sliding_window": 512})) > 0
-    assert kept_tokens(a_worker(drafter={"use_sliding_window": False, "sliding_window": 512})) > 0
     assert kept_tokens(a_worker(**change)) == 0
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        {"layer_types": ["full_attention"], "sliding_window": 512},
+        {"use_sliding_window": False, "sliding_window": 512},
+        {"sliding_window_size": 512, "local_layer_ids": []},
+        {"sliding_window_size": -1},
+        {"dflash_config": {"use_swa": False}},
+    ],
+)
+def test_a_window_that_no_layer_has_is_none(drafter: dict[str, Any]) -> None:
+    assert kept_tokens(a_worker(drafter=drafter)) > 0
 
 
 @pytest.mark.parametrize(
