@@ -31,7 +31,7 @@ from turbospec.hosts.vllm.shared.drafter_orders import (
     ORDERS_ATTRIBUTE,
     DrafterOrders,
 )
-from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule, largest_batches
+from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule, lacking_graphs, largest_batches
 from turbospec.hosts.vllm.shared.lookup_drafts import LOOKUP_DRAFTS_ATTRIBUTE, LookupDraft
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileWriter, file_of_engine
 from turbospec.hosts.vllm.shared.settings import Settings, read_settings
@@ -124,14 +124,15 @@ class _Adaptive(Scheduler):
             log.exception("TurboSpec cannot start and is off; vLLM keeps its own draft length")
 
     def _build_loop(self, vllm_config) -> VllmLoop | None:
-        speculation, lookup = vllm_config.speculative_config, self.dynamic_sd_lookup
-        if speculation is None or lookup is None:
+        speculation, length_table = vllm_config.speculative_config, self.dynamic_sd_lookup
+        if speculation is None or length_table is None:
             log.warning("TurboSpec is off: it needs a --speculative-config")
             return None
-        table = [tuple(entry) for entry in speculation.num_speculative_tokens_per_batch_size]
-        if table == graph_schedule(self.num_spec_tokens):
+        schedule = [tuple(entry) for entry in speculation.num_speculative_tokens_per_batch_size]
+        own_schedule = schedule == graph_schedule(self.num_spec_tokens)
+        if own_schedule:
             # The table is TurboSpec's own, for CUDA graphs. Without TurboSpec a step drafts the maximum.
-            self.dynamic_sd_lookup = [self.num_spec_tokens] * len(lookup)
+            self.dynamic_sd_lookup = [self.num_spec_tokens] * len(length_table)
         settings = read_settings(vllm_config.additional_config)
         if settings is None:
             log.warning("TurboSpec is off: it needs a policy")
@@ -154,8 +155,11 @@ class _Adaptive(Scheduler):
             late_drafts=drafts_late(vllm_config),
             tokens_first=vllm_config.use_v2_model_runner and not current_platform.is_cpu(),
             async_scheduling=bool(vllm_config.scheduler_config.async_scheduling),
-            graphs=self._graphs(vllm_config, lookup[1:]),
+            graphs=self._graphs(vllm_config, length_table[1:]),
         )
+        lacking = lacking_graphs(self.num_spec_tokens, self.max_num_running_reqs)
+        if own_schedule and limits.graphs and lacking is not None:
+            log.warning(lacking)
         engine = vllm_config.parallel_config.data_parallel_index
         controller = settings.controller()
         self._stats = controller.stats

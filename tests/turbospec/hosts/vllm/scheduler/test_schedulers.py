@@ -206,6 +206,26 @@ def test_an_error_at_the_start_leaves_the_server_to_vllm(tmp_path: Path, warning
     assert server.scheduler.schedule().num_spec_tokens_to_schedule == K
 
 
+@pytest.mark.parametrize(
+    ("setup", "graphs", "warns"),
+    [
+        ({"max_num_seqs": 2}, ((0, 2), (K, 2)), True),
+        ({"max_num_seqs": 2, "own_table": True}, ((K, 2),), False),
+        ({"max_num_seqs": 2}, (), False),
+        ({"max_num_seqs": 8}, ((0, 8), (1, 8), (2, 8), (3, 8), (K, 8)), False),
+    ],
+)
+def test_graphs_that_few_requests_lack_are_named(
+    setup: dict[str, Any], graphs: tuple[tuple[int, int], ...], warns: bool, tmp_path: Path, warnings: list[str]
+) -> None:
+    (tmp_path / "policy.yaml").write_text(OFF)
+    server = StandIn(Setup(policy=tmp_path / "policy.yaml", longest=K, **setup), random.Random(0))
+    server.build(lambda base: type("OnGpu", (base,), {"_graphs": lambda *_: graphs}))
+    assert server.scheduler._loop is not None
+    assert len(warnings) == warns
+    assert all("full CUDA graphs for draft lengths 0, 5 only" in each for each in warnings)
+
+
 def test_a_trace_that_cannot_be_written_any_more_is_left_out(tmp_path: Path, warnings: list[str]) -> None:
     engine = Engine(tmp_path, trace=tmp_path)
     assert engine.scheduler._loop is not None
