@@ -55,7 +55,7 @@ class StepMetrics(Collector):
         self._by_source: IntArray | None = None
         """(sources, 3) drafts, draft tokens and accepted tokens of each source; None where there is one."""
         self._emitted = self._steps = self._probe_steps = 0
-        self._seconds = self._draft_seconds = self._probe_seconds = 0.0
+        self._seconds = self._draft_seconds = self._probe_draft_seconds = 0.0
         self._predicted_tokens = self._predicted_seconds = 0.0
         self._predicted_step_tokens = 0
         """Tokens emitted in the steps that have a prediction."""
@@ -81,7 +81,7 @@ class StepMetrics(Collector):
         self._draft_seconds += outcome.draft_seconds
         if plan.probe:
             self._probe_steps += 1
-            self._probe_seconds += outcome.draft_seconds
+            self._probe_draft_seconds += outcome.draft_seconds
         predicted = math.isfinite(plan.predicted_tokens) and math.isfinite(plan.predicted_seconds)
         if predicted and outcome.step_seconds > 0.0:
             self._predicted_tokens += plan.predicted_tokens
@@ -113,7 +113,7 @@ class StepMetrics(Collector):
                 "Experiments: steps that run another plan than the best one, to learn.",
                 self._probe_steps,
             ),
-            "turbospec_probe_seconds": ("Time in drafter passes of experiments.", self._probe_seconds),
+            "turbospec_probe_seconds": ("Time in drafter passes of experiments.", self._probe_draft_seconds),
             "turbospec_decision_seconds": ("Time spent planning and updating models.", stats.decision_seconds),
             "turbospec_guard_trips": ("Policy faults; each falls back to K = 0 or the guard's K.", stats.guard_trips),
             "turbospec_host_faults": (

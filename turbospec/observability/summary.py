@@ -58,8 +58,9 @@ class Summary:
         """Empty where there is one source."""
         self.draft_lengths: Counter[int] = Counter()
         """Number of (decoding request, step) pairs by verified draft tokens."""
-        self.seconds = dict.fromkeys(("draft", "verify", "controller", "step", "probe"), 0.0)
+        self.seconds = dict.fromkeys(("draft", "verify", "controller", "step"), 0.0)
         self.probes = 0
+        self.probe_step_seconds = 0.0
         self.fallbacks = 0
         self.reasons: Counter[str] = Counter()
         self._tried: IntArray = np.zeros(0, np.int64)
@@ -85,8 +86,8 @@ class Summary:
         self.seconds["verify"] += step.verify_seconds + step.reused_plan_seconds
         self.seconds["controller"] += step.decision_seconds
         self.seconds["step"] += step.step_seconds + step.reused_plan_seconds
-        self.seconds["probe"] += step.step_seconds * step.probe
         self.probes += step.probe
+        self.probe_step_seconds += step.step_seconds * step.probe
         self.fallbacks += step.reason.startswith("guard:")
         self.reasons[self._kind(step.reason)] += 1
         self._count_positions(step)
@@ -139,12 +140,12 @@ class Summary:
             "draft_lengths": {str(length): times for length, times in sorted(self.draft_lengths.items())},
             "acceptance": [None if np.isnan(rate) else float(rate) for rate in self.acceptance()],
             "observations": self._tried.tolist(),
-            "seconds": {name: seconds for name, seconds in self.seconds.items() if name != "probe"},
+            "seconds": dict(self.seconds),
             "predicted_steps": len(errors),
             "prediction_error_median": float(np.median(np.abs(errors))) if len(errors) else None,
             "prediction_bias": float(np.median(errors)) if len(errors) else None,
             "probe_steps": self.probes,
-            "probe_time_share": _ratio(self.seconds["probe"], self.seconds["step"]),
+            "probe_time_share": _ratio(self.probe_step_seconds, self.seconds["step"]),
             "guard_fallbacks": self.fallbacks,
             "reasons": dict(self.reasons.most_common()),
         } | ({"sources": self._sources_document()} if self.sources else {})

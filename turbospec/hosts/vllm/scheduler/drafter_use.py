@@ -10,9 +10,9 @@ CATCH_UP_SHARE = 0.02
 """Largest share of time for drafter passes that nothing but lag requires. vLLM's own way, a first pass in every step,
 takes 4 to 11 %. Where a large batch would need more, its requests draft no more until they end."""
 KEEP_UP_STEPS = 16
-"""Under async scheduling the drafter keeps up for so many steps after its last draft: it computes the tokens that they
-verify. A request that lags by them drafts two steps late, which costs about as much as 16 passes that each take a tenth
-of a step."""
+"""Under async scheduling, for this many steps after its last draft, the drafter runs its first pass in every step that
+verifies drafts. A request that lags by such a step can draft only two steps later, which costs about as much as 16
+passes that each take a tenth of a step."""
 
 
 class Allowance(NamedTuple):
@@ -21,9 +21,8 @@ class Allowance(NamedTuple):
     in_use: bool
     """Whether the drafter has drafted lately. Otherwise requests are left to lag until they end."""
     tokens: int
-    """Most tokens in a pass that nothing but lag requires. While the drafter is in use, this bounds the KV lag that is
-    caught up, not prompts. Otherwise only prompts that are too long to be caught up later are computed, within this
-    bound."""
+    """Token budget for a pass that runs only to reduce or prevent lag. While the drafter is in use it limits the lag
+    caught up; otherwise it limits prompts too long to catch up later."""
     verified_may_lag: bool
     """Whether requests may lag by the tokens of a step that verifies their drafts."""
 

@@ -85,7 +85,7 @@ class KnownRequests:
         self.unresolved = np.zeros(self.CAPACITY, np.int64)
         """Steps of the lag that verify drafts of the request, and have not ended."""
         self.misses = np.zeros(self.CAPACITY, np.int64)
-        """Of the steps of the lag that have ended, how many of the last ones rejected all of the request's drafts."""
+        """How many of its latest drafts in a row were rejected in full, among the steps it lags by."""
         self.lacks_prompt = np.zeros(self.CAPACITY, np.bool_)
         """Whether the lag includes prompt tokens whose KV blocks other requests may reuse."""
 

@@ -30,8 +30,9 @@ class StepTimes(NamedTuple):
     drafting: float
     """The drafter's part of the step before: its passes, with drafts or without, and inputs that it kept."""
     pause: float
-    """From there until the device began this step: host work that overlaps with nothing, or a time without requests.
-    After a step that TurboSpec did not schedule, this and `drafting` are 0."""
+    """From the end of the previous step's sampling to the start of this step on the device, without the drafting in
+    between: host work that overlapped with nothing, or time without requests. After a step that TurboSpec did not
+    schedule, this and `drafting` are 0."""
     target: float
     """The target's pass and sampling."""
     graphs: DrafterGraphs = NO_GRAPHS
