@@ -138,6 +138,9 @@ class StepView:
     """Draft lengths for which the drafter's passes after the first replay one CUDA graph. Passes for other lengths are
     launched one by one, which a plan can avoid (`StepPlan.passes`). 0 and 1, which need no such graph, are always among
     them. Empty for a drafter without such graphs."""
+    largest_graph: int = 0
+    """Most tokens of a target's pass that replays CUDA graphs, full or piecewise. The kernels of a larger pass are
+    launched one by one, which may take longer than computing. 0 where no size makes such a difference."""
     lookup: LookupView | None = None
     """What the look-up found; None in engines without a look-up beside the drafter. An engine whose only source is a
     look-up describes it as a parallel drafter, in the fields above."""

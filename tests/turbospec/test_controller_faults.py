@@ -86,6 +86,7 @@ BROKEN_VIEWS: dict[str, dict[str, Any]] = {
     "negative waiting requests": {"waiting_requests": -1},
     "a flag that is no flag": {"parallel_drafter": np.array([True, False])},
     "graphs of endless drafts": {"graph_lengths": (0, 10**9)},
+    "graphs of less than nothing": {"largest_graph": -1},
     "graphs of endless passes": {"drafter_graph_lengths": (0, 10**9)},
     "graphs of parts of a pass": {"drafter_graph_lengths": (0, 1.5)},
 }

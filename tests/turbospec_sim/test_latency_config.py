@@ -84,7 +84,7 @@ def test_a_profile_is_fitted_as_the_controller_fits_it(tmp_path: Path) -> None:
     Profile(samples).save(path)
     fitted, model = times(source="profile", file=str(path)), LatencyModel.fit(samples)
     for tokens in (1, 3, 50, 128, 190):
-        expected = model.verify.predict(step_features(float(tokens), 1000.0, 0.0, 0.0))
+        expected = model.verify.predict(step_features(float(tokens), 1000.0, 0.0))
         assert pass_seconds(fitted.curve, tokens) + 1000 * fitted.kv_token == pytest.approx(expected)
     assert pass_seconds(fitted.curve, 100) == pytest.approx(0.01 + 5e-3, rel=0.02)
     assert fitted.draft_pass * 3 + fitted.draft_start == pytest.approx(7e-3, rel=0.02)

@@ -66,7 +66,7 @@ def _show_totals(summary: Summary) -> None:
         totals.add_row("predicted step time, median error", f"{np.median(np.abs(errors)):.1%}")
         totals.add_row("predicted step time, bias", f"{np.median(errors):+.1%}")
     totals.add_row("probe steps", f"{summary.probes:,}")
-    totals.add_row("  share of step time", f"{summary.seconds['probe'] / step:.1%}" if step else "–")
+    totals.add_row("  share of step time", f"{summary.probe_step_seconds / step:.1%}" if step else "–")
     totals.add_row("guard fallbacks", f"{summary.fallbacks:,}")
     stdout.print(totals)
 

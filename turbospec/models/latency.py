@@ -6,7 +6,8 @@
   of two, plus a term for the KV that attention reads. The constant is the memory-bound floor and the last slopes are
   the compute-bound ones; a step of the curve at a CUDA graph's size appears as one steep segment. Added to it: a
   constant and a time per prompt token for passes with prefill, which replay no full CUDA graph and attend within the
-  prompt; and a constant for a pass that unequal draft lengths kept from replaying one.
+  prompt; and constants for a pass that unequal draft lengths kept from replaying one, and for a pass that is too large
+  for any graph. A profile says nothing about these two.
 * draft: affine in the passes, their rows, the KV they read and the tokens of drafter KV lag caught up.
 * host: affine in the requests.
 
@@ -45,15 +46,15 @@ def verify_features(tokens: FloatArray, context_tokens: FloatArray) -> FloatArra
 
 
 @compiled
-def step_features(tokens: float, context_tokens: float, prefill_tokens: float, piecewise: float) -> FloatArray:
-    """(5 + segments,) `verify_features` of one pass, then whether it has prefill tokens (1 or 0), their number, and
-    whether it ran `piecewise` (1 or 0).
+def step_features(tokens: float, context_tokens: float, prefill_tokens: float) -> FloatArray:
+    """(6 + segments,) `verify_features` of one pass, then whether it has prefill tokens (1 or 0), their number, and two
+    zeros: it ran with the CUDA graphs that there are.
 
     One compiled loop instead of a dozen array operations.
     """
-    row = np.zeros(len(VERIFY_KNOTS) + 4)
+    row = np.zeros(len(VERIFY_KNOTS) + 5)
     row[0], row[1] = 1.0, context_tokens
-    row[-3], row[-2], row[-1] = min(prefill_tokens, 1.0), prefill_tokens, piecewise
+    row[-4], row[-3] = min(prefill_tokens, 1.0), prefill_tokens
     for segment in range(len(VERIFY_KNOTS) - 1):
         low, high = VERIFY_KNOTS[segment], VERIFY_KNOTS[segment + 1]
         row[segment + 2] = min(max(tokens - low, 0.0), high - low)
@@ -68,12 +69,12 @@ class LatencyModel:
 
     def __init__(self) -> None:
         segments = len(VERIFY_KNOTS) - 1
-        verify = np.concatenate([[8e-3, 1e-8], np.full(segments, 4e-5), np.zeros(3)])
+        verify = np.concatenate([[8e-3, 1e-8], np.full(segments, 4e-5), np.zeros(4)])
         # Slopes of neighbouring segments are similar: one shared uncertainty, and a smaller one of each segment.
         variance = np.zeros((len(verify), len(verify)))
         variance[0, 0], variance[1, 1] = 5e-2**2, 1e-7**2
-        variance[-3:, -3:] = np.diag([5e-3**2, 1e-4**2, 5e-3**2])
-        variance[2:-3, 2:-3] = 1e-4**2 + np.diag(np.full(segments, 5e-5**2))
+        variance[-4:, -4:] = np.diag([5e-3**2, 1e-4**2, 5e-3**2, 1e-2**2])
+        variance[2:-4, 2:-4] = 1e-4**2 + np.diag(np.full(segments, 5e-5**2))
         # From one token to two a pass changes from matrix-vector to matrix-matrix products, which may cost much more.
         variance[2, 2] += 3e-3**2
         self.verify = OnlineRegression(verify, variance)
@@ -132,7 +133,7 @@ def _requests(sample: LatencySample) -> int:
 
 
 def _pass_features(step: LatencySample) -> FloatArray:
-    return step_features(float(step.tokens_batched), float(step.context_tokens), float(step.prefill_tokens), 0.0)
+    return step_features(float(step.tokens_batched), float(step.context_tokens), float(step.prefill_tokens))
 
 
 def draft_features(step: LatencySample) -> FloatArray:

@@ -1,7 +1,8 @@
 """The time of a whole step, learnt from every step: one linear model of what the step did.
 
     T = w · x,   x = 1, KV tokens, requests, tokens of the target's pass by segment, prefill or not, prompt tokens,
-                     piecewise or not, and for drafting: 1, passes, rows, KV tokens of the rows, catch-up tokens
+                     piecewise or not, without CUDA graphs or not,
+                     and for drafting: 1, passes, rows, KV tokens of the rows, catch-up tokens
 
 The weights are not negative, and are updated as `turbospec.models.online_regression` describes. Their covariance P is
 used in planning (`turbospec.exploration.knowledge_gradient`).
@@ -30,7 +31,7 @@ from turbospec.runtime.kernels import compiled
 SEGMENTS = len(VERIFY_KNOTS) - 1
 CONTEXT, REQUESTS, TOKENS = 1, 2, 3
 PREFILL = TOKENS + SEGMENTS
-PREFILL_TOKENS, PIECEWISE, DRAFT = PREFILL + 1, PREFILL + 2, PREFILL + 3
+PREFILL_TOKENS, PIECEWISE, UNGRAPHED, DRAFT = PREFILL + 1, PREFILL + 2, PREFILL + 3, PREFILL + 4
 PASSES, ROWS, DRAFT_CONTEXT, CATCH_UP = DRAFT + 1, DRAFT + 2, DRAFT + 3, DRAFT + 4
 SIZE = CATCH_UP + 1
 """Places of the features; 0 is the constant, `TOKENS` the first segment, `DRAFT` the constant of drafting."""
@@ -95,7 +96,7 @@ def initial_cost(latency: LatencyModel | None) -> Any:
 def target_features(
     x: FloatArray, tokens: float, context_tokens: float, requests: float, prefill_tokens: float
 ) -> None:
-    """Fill the features of a target pass into (SIZE,) `x`; those of drafting, and piecewise, become 0."""
+    """Fill the features of a target pass into (SIZE,) `x`; those of drafting and of CUDA graphs become 0."""
     x[:] = 0.0
     x[0], x[CONTEXT], x[REQUESTS] = 1.0, context_tokens, requests
     x[PREFILL], x[PREFILL_TOKENS] = min(prefill_tokens, 1.0), prefill_tokens

@@ -9,9 +9,9 @@ others. At most one row of a request has gains: `turbospec.planning.best_lengths
 For a depth d and a number of draft tokens the best tokens are those of the largest gains, of the first d positions for
 the drafter (`turbospec.planning.exact` has the argument). Sorting all gains would take longer than all the rest. Here
 they are counted in bins, for each position of the drafter, and for all positions of the look-up together. The plans
-considered take whole bins from the top, or reach a knot of the verify curve within one. Their number is `BINS` · K,
-whatever n is. Gains up to 1 in one bin differ by less than `1 / BINS`: where this planner and the exact one disagree
-about a token, its net gain is smaller than that.
+considered take whole bins from the top, or reach a knot of the verify curve or the largest CUDA graph within one. Their
+number is `BINS` · K, whatever n is. Gains up to 1 in one bin differ by less than `1 / BINS`: where this planner and the
+exact one disagree about a token, its net gain is smaller than that.
 
 The same scan finds the best token rate of a step, the largest (n + gain) / seconds: no iteration is needed, as the plan
 of the best rate is among the plans considered.
@@ -35,6 +35,8 @@ from turbospec.runtime.kernels import compiled, inlined
 BINS = LEVELS
 """Bins of a gain between 0 and 1; the last one also has the larger gains that weights of tokens lead to. Tokens that
 gain less than one bin are not drafted."""
+NO_LIMIT = np.iinfo(np.int64).max
+"""Where CUDA graphs have no largest size."""
 LONGEST_GRAPH = 62
 """Graphs of drafter passes for longer drafts are not used: the lengths are bits of one integer."""
 
@@ -56,6 +58,10 @@ class LinearCosts(NamedTuple):
     draft_pass: float
     draft_token: float
     """As in `turbospec.planning.exact.StepCosts`."""
+    graph_tokens: int = NO_LIMIT
+    """Most tokens of the target's pass that replays CUDA graphs."""
+    ungraphed: float = 0.0
+    """Seconds of a larger pass in addition."""
     pass_graphs: int = 0
     """Bit d is set where d is one of a view's `drafter_graph_lengths` (`passes_run`)."""
 
@@ -88,6 +94,13 @@ def curve_seconds(slopes: FloatArray, tokens: int) -> float:
 
 
 @compiled
+def verify_seconds(costs: LinearCosts, tokens: int) -> float:
+    """Seconds that so many tokens take in the target's pass, its floor not included."""
+    seconds = curve_seconds(costs.slopes, tokens)
+    return seconds + costs.ungraphed if tokens > costs.graph_tokens else seconds
+
+
+@compiled
 def segment_of(tokens: int, segments: int) -> int:
     """The segment of the verify curve in which one more token lies."""
     segment = 0
@@ -99,7 +112,7 @@ def segment_of(tokens: int, segments: int) -> int:
 @compiled
 def no_draft_seconds(costs: LinearCosts) -> float:
     """Duration of the step without drafts."""
-    return max(costs.floor + costs.no_draft + curve_seconds(costs.slopes, costs.base_tokens), MIN_STEP_SECONDS)
+    return max(costs.floor + costs.no_draft + verify_seconds(costs, costs.base_tokens), MIN_STEP_SECONDS)
 
 
 def graph_bits(lengths: tuple[int, ...]) -> int:
@@ -146,8 +159,8 @@ def plan_seconds(costs: LinearCosts, lengths: IntArray, requests: int, padded_le
         seconds += costs.draft_start + costs.draft_token * drafted
         seconds += costs.draft_pass * passes_run(max(padded_length, depth), costs.pass_graphs)
     if padded_length:
-        return seconds + curve_seconds(costs.slopes, costs.base_tokens + padded_length * requests)
-    return seconds + costs.piecewise + curve_seconds(costs.slopes, costs.base_tokens + tokens)
+        return seconds + verify_seconds(costs, costs.base_tokens + padded_length * requests)
+    return seconds + costs.piecewise + verify_seconds(costs, costs.base_tokens + tokens)
 
 
 @inlined
@@ -243,9 +256,11 @@ def best_plan(
                 continue
             each, share = gained[place] / left, drafted[place] / left
             while left > 0:
-                # Up to the next knot, and on from there.
+                # Up to the next knot, or to the largest graph, and on from there.
                 total = costs.base_tokens + tokens
                 room = left if segment == last else min(left, int(VERIFY_KNOTS[segment + 1]) - total)
+                if total < costs.graph_tokens:
+                    room = min(room, costs.graph_tokens - total)
                 if room <= 0:
                     before += costs.slopes[segment] * (VERIFY_KNOTS[segment + 1] - VERIFY_KNOTS[segment])
                     segment += 1
@@ -254,6 +269,8 @@ def best_plan(
                 of_drafter += share * room
                 seconds = before + costs.slopes[segment] * (costs.base_tokens + tokens - VERIFY_KNOTS[segment])
                 seconds += fixed + costs.draft_token * of_drafter
+                if costs.base_tokens + tokens > costs.graph_tokens:
+                    seconds += costs.ungraphed
                 new = (base_tokens + gain) / seconds if price < 0.0 else gain - price * seconds
                 if new > value and seconds <= max_seconds:
                     value = new
@@ -293,7 +310,7 @@ def best_padded(
         if drafted:
             seconds += costs.draft_start + costs.draft_token * drafted
             seconds += costs.draft_pass * passes_run(length, costs.pass_graphs)
-        seconds += fixed_seconds + curve_seconds(costs.slopes, costs.base_tokens + length * requests)
+        seconds += fixed_seconds + verify_seconds(costs, costs.base_tokens + length * requests)
         new = (base_tokens + gain) / seconds if price < 0.0 else gain - price * seconds
         if new > value and seconds <= max_seconds:
             value, best = new, HistogramPlan(gain, seconds, length, 0, 0, length)

@@ -3,12 +3,13 @@
     value(k) = Σ_i w_i Σ_{j≤k_i} S[i,j]  −  λ · (T(k) + Σ_{i: k_i>0} c_i)
 
 S[i,j] is the survival of a draft token of the source that drafts for request i, w_i the weight of the request's tokens
-(`turbospec.planning.token_weights`), T the duration of the step. The other two are:
+(`turbospec.planning.token_weights`), T the duration of the step. The prices are:
 
 * **The price of time**, λ = r · (1 + f · ρ · waiting / n), in tokens/s. r is the best rate that the step's own requests
-  can reach without prompts, max (n + gain) / T: prompts have to be computed whatever is drafted. `waiting` requests get
+  can reach in the long run, max (n + gain) / T, without the time in proportion to prompt tokens: prompts have to be
+  computed whatever is drafted. What they take once in a step counts in part (`long_run_costs`). `waiting` requests get
   their first token only after this step; each counts as f requests that decode (`first_token_weight`). A step of T₀
-  seconds is the part ρ = T₀ / (T₀ + w) of their wait, of which w seconds have passed.
+  seconds is the part ρ = T₀ / (T₀ + τ) of their wait, of which τ seconds have passed.
 * **The price of catching up**, c_i = κ · lag_i · (1 + a[i,1]) / min(tokens left, H): κ seconds per token of drafter KV
   lag, of which a step is charged its share of the tokens that benefit. 0 for a draft of a look-up.
 * **The price of the drafter's prefill**, κ · (1 − p · r / λ) for each prompt token that the first pass of a step that
@@ -21,6 +22,7 @@ mean over steps with and without them.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -40,9 +42,18 @@ from turbospec.models.step_cost import (
     REQUESTS,
     ROWS,
     TOKENS,
+    UNGRAPHED,
     target_features,
 )
-from turbospec.planning.gain_histogram import LinearCosts, curve_seconds, drafter_work, passes_run, segment_of
+from turbospec.planning.gain_histogram import (
+    NO_LIMIT,
+    LinearCosts,
+    curve_seconds,
+    drafter_work,
+    passes_run,
+    segment_of,
+    verify_seconds,
+)
 from turbospec.runtime.kernels import compiled, inlined
 
 FIRST_DECODE_PHASE = Phase.FIRST_DECODE.value
@@ -64,6 +75,7 @@ class StepShape(NamedTuple):
     first_pass_every_step: bool
     graphs: int
     """Whether full CUDA graphs matter: 0, no; 1, yes; 2, yes, and steps without drafts have none."""
+    largest_graph: int
     pass_graphs: int
     """As in `LinearCosts`."""
 
@@ -78,6 +90,7 @@ def sum_up(
     batch_drafter: bool,
     first_pass_every_step: bool,
     graph_lengths: IntArray,
+    largest_graph: int,
     pass_graphs: int,
 ) -> StepShape:
     """The shape of a step; `phase`, `emitted_tokens` and `context_tokens` have shape (n,)."""
@@ -102,6 +115,7 @@ def sum_up(
         batch_drafter,
         first_pass_every_step,
         graphs,
+        largest_graph,
         pass_graphs,
     )
 
@@ -129,6 +143,8 @@ def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> 
         start,
         each,
         row,
+        shape.largest_graph if shape.largest_graph else NO_LIMIT,
+        weights[UNGRAPHED],
         shape.pass_graphs,
     )
 
@@ -155,45 +171,82 @@ def slope_at(costs: LinearCosts) -> float:
 
 
 @inlined
-def with_start(costs: LinearCosts, seconds: float) -> LinearCosts:
-    """The costs with so many seconds more in every step that drafts."""
+def _changed(costs: LinearCosts, slopes: FloatArray, floor: float, share: float, start: float) -> LinearCosts:
+    """The costs with another curve and floor, a share of what missing graphs take, and so many seconds more in steps
+    that draft."""
     return LinearCosts(
-        costs.slopes,
-        costs.floor,
+        slopes,
+        floor,
         costs.base_tokens,
-        costs.no_draft,
-        costs.piecewise,
-        costs.draft_start + seconds,
+        share * costs.no_draft,
+        share * costs.piecewise,
+        costs.draft_start + start,
         costs.draft_pass,
         costs.draft_token,
+        costs.graph_tokens,
+        share * costs.ungraphed,
         costs.pass_graphs,
     )
 
 
+@inlined
+def with_start(costs: LinearCosts, seconds: float) -> LinearCosts:
+    """The costs with so many seconds more in every step that drafts."""
+    return _changed(costs, costs.slopes, costs.floor, 1.0, seconds)
+
+
+@inlined
+def _beside_prompts(costs: LinearCosts, tokens: int, prompt_tokens: int) -> float:
+    """Mean seconds of a target's pass over so many tokens and the prompts beside them, its floor not included.
+
+    Prompts have so many tokens on average. Whether the pass is too large for CUDA graphs depends on their number, which
+    is taken to be exponential.
+    """
+    seconds, room = curve_seconds(costs.slopes, tokens + prompt_tokens), float(costs.graph_tokens - tokens)
+    return seconds + costs.ungraphed * math.exp(-max(room, 0.0) / max(prompt_tokens, 1))
+
+
 @compiled
 def expected_costs(without: LinearCosts, with_prompts: LinearCosts, share: float) -> LinearCosts:
-    """The mean of the costs of two steps, of which the second, with prompts, has this share; exact at the knots."""
+    """The mean of the costs of two steps, of which the second, with prompts, has this share.
+
+    It is exact at the knots of the first.
+    """
     rest, added = 1.0 - share, with_prompts.base_tokens - without.base_tokens
-    slopes, before = np.empty(len(without.slopes)), curve_seconds(with_prompts.slopes, int(VERIFY_KNOTS[0]) + added)
+    slopes, before = np.empty(len(without.slopes)), _beside_prompts(with_prompts, int(VERIFY_KNOTS[0]), added)
     floor = rest * without.floor + share * (with_prompts.floor + before)
     for segment in range(len(slopes)):
         slope = with_prompts.slopes[segment]
         if segment < len(slopes) - 1:
-            after = curve_seconds(with_prompts.slopes, int(VERIFY_KNOTS[segment + 1]) + added)
+            after = _beside_prompts(with_prompts, int(VERIFY_KNOTS[segment + 1]), added)
             slope = (after - before) / (VERIFY_KNOTS[segment + 1] - VERIFY_KNOTS[segment])
             before = after
         slopes[segment] = rest * without.slopes[segment] + share * slope
-    return LinearCosts(
-        slopes,
-        floor,
-        without.base_tokens,
-        rest * without.no_draft,
-        rest * without.piecewise,
-        without.draft_start,
-        without.draft_pass,
-        without.draft_token,
-        without.pass_graphs,
-    )
+    return _changed(without, slopes, floor, rest, 0.0)
+
+
+@compiled
+def long_run_costs(without: LinearCosts, with_prompts: LinearCosts, token_seconds: float, share: float) -> LinearCosts:
+    """The costs of a step in the long run, by which r is found.
+
+    Each request brings its prompt, whatever is drafted: time in proportion to prompt tokens is a price of tokens, not
+    of steps, and is left out. What prompts take once in a step is shared by all that join it, and the more tokens a
+    step emits, the more join the next. Were joins a Poisson process, of which a share π of steps sees one or more, a
+    step would be charged this time with the probability of two or more, π + (1 − π) · log(1 − π): the share π less the
+    part of it that rises with the tokens.
+
+    Args:
+        without: without prompts.
+        with_prompts: with as many prompt tokens as steps with prompts have on average.
+        token_seconds: of one prompt token, beside those of the verify curve.
+        share: π, of steps with prompts.
+    """
+    mixed, prompt_tokens = expected_costs(without, with_prompts, share), with_prompts.base_tokens - without.base_tokens
+    added = with_prompts.floor + _beside_prompts(with_prompts, without.base_tokens, prompt_tokens)
+    added -= without.floor + verify_seconds(without, without.base_tokens)
+    once = max(added - (token_seconds + slope_at(with_prompts)) * prompt_tokens, 0.0)
+    several = share + (1.0 - share) * math.log(1.0 - share) if share < 1.0 else 1.0
+    return _changed(mixed, mixed.slopes, mixed.floor - share * added + several * once, 1.0, 0.0)
 
 
 @compiled
@@ -211,7 +264,7 @@ def waiting_factor(
         first_token_weight: f.
         no_draft_seconds: T₀.
         waiting: requests whose first token waits for this step.
-        waiting_seconds: w.
+        waiting_seconds: τ.
     """
     part = no_draft_seconds / (no_draft_seconds + waiting_seconds)
     return 1.0 + first_token_weight * part * waiting / shape.decoding
@@ -254,6 +307,7 @@ def plan_features(x: FloatArray, shape: StepShape, lag_tokens: IntArray, lengths
     target_features(x, float(batched), float(shape.context_tokens), float(shape.requests), float(shape.prefill_tokens))
     without_graph = shape.graphs == 2 if tokens == 0 else shape.graphs > 0 and padded_length == 0
     x[PIECEWISE] = 1.0 if without_graph else 0.0
+    x[UNGRAPHED] = 1.0 if 0 < shape.largest_graph < batched else 0.0
     if drafted == 0 or (shape.parallel_drafter and shape.first_pass_every_step):
         return
     passes = 1 if shape.parallel_drafter else passes_run(depth, shape.pass_graphs)

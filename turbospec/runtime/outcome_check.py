@@ -27,7 +27,7 @@ FAULTS = (
     "the arrays differ in length from the view's",
     f"a number of tokens, steps or requests is not between 0 and {MAX_COUNT}",
     f"step_seconds is neither 0 nor between {MIN_STEP_SECONDS:g} and {MAX_STEP_SECONDS:g} s",
-    f"draft_seconds or verify_seconds is not between 0 and {MAX_STEP_SECONDS:g} s, or draft_seconds exceeds step_seconds",
+    f"draft_seconds or verify_seconds is not between 0 and {MAX_STEP_SECONDS:g} s, or drafting is longer than the step",
     f"reused_plan_seconds is not between {MIN_STEP_SECONDS:g} and {MAX_STEP_SECONDS:g} s for each reused step",
     "there are reused_plan_tokens or reused_plan_seconds without reused_plan_steps",
     "0, accepted, drafted, proposed and the view's max_draft do not rise in this order",

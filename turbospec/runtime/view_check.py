@@ -30,7 +30,8 @@ FAULTS = (
     f"there are more than {MAX_REQUESTS} requests",
     "step is negative",
     f"max_draft is not between 0 and {MAX_DRAFT_LENGTH}",
-    f"waiting_requests, admitted_requests, prefill_tokens or drafter_prefill_tokens is not between 0 and {MAX_COUNT}",
+    "waiting_requests, admitted_requests, prefill_tokens, drafter_prefill_tokens or largest_graph is not between 0 and "
+    f"{MAX_COUNT}",
     f"now is not between {-MAX_COUNT} and {MAX_COUNT} s",
     f"waiting_seconds is not between 0 and {MAX_COUNT} s",
     "phase is not one of Phase",
@@ -62,6 +63,7 @@ def checked_view(view: StepView, *, is_converted: bool = False) -> StepView:
         lengths, drafter_lengths = view.graph_lengths, view.drafter_graph_lengths
         # Of integers alone, negative or too large if one of them is.
         counts = view.waiting_requests | view.admitted_requests | view.prefill_tokens | view.drafter_prefill_tokens
+        counts |= view.largest_graph
         if (
             type(view) is StepView
             and int is type(view.step) is type(view.max_draft) is type(counts)

@@ -84,6 +84,7 @@ class RandomEngine:
             drafter_prefill_tokens=self._count(100) if rng.random() < 0.1 else 0,
             graph_lengths=graphs,
             drafter_graph_lengths=graphs if rng.random() < 0.5 else (),
+            largest_graph=self._count(100) if rng.random() < 0.5 else 0,
             lookup=self._lookup(phase) if rng.random() < 0.3 else None,
         )
 

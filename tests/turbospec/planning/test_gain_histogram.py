@@ -17,18 +17,19 @@ from turbospec.planning.exact import DraftPlan, StepCosts, plan_draft_lengths
 from turbospec.planning.gain_histogram import (
     BINS,
     LONGEST_GRAPH,
+    NO_LIMIT,
     HistogramPlan,
     LinearCosts,
     best_padded,
     best_plan,
     count_gains,
-    curve_seconds,
     draft_lengths,
     graph_bits,
     no_draft_seconds,
     passes_run,
     plan_seconds,
     spread_fixed_costs,
+    verify_seconds,
 )
 
 
@@ -53,7 +54,7 @@ class Problem(NamedTuple):
 
 def exactly(costs: LinearCosts, tokens: int, graph_lengths: tuple[int, ...] = ()) -> StepCosts:
     """The costs of a step as the exact planner takes them, for up to so many draft tokens."""
-    curve = [costs.floor + curve_seconds(costs.slopes, costs.base_tokens + m) for m in range(tokens + 1)]
+    curve = [costs.floor + verify_seconds(costs, costs.base_tokens + m) for m in range(tokens + 1)]
     exact = StepCosts(np.array(curve), costs.draft_start, costs.draft_pass, costs.draft_token, costs.piecewise)
     exact.verify[0] += costs.no_draft
     exact.graph_lengths, exact.pass_graphs = graph_lengths, costs.pass_graphs
@@ -84,6 +85,8 @@ def problems(draw: st.DrawFn) -> Problem:
         start,
         each,
         float(rng.uniform(0.0, 1e-4)) * draw(st.sampled_from([0, 1])),
+        draw(st.sampled_from([NO_LIMIT, base, base + 3, 64])),
+        float(rng.uniform(0.0, 5e-3)),
         draw(st.sampled_from([0, 0, graph_bits((0, 1, 2, 3, 5, 8)), graph_bits((0, 1, 4)), graph_bits((0, 1, 8))])),
     )
     price = draw(st.floats(1.0, 4.0)) * n / no_draft_seconds(costs)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turbospec.interface import FloatArray, IntArray, Phase
-from turbospec.models.step_cost import CATCH_UP, DRAFT, PREFILL, PREFILL_TOKENS, SIZE, TOKENS
+from turbospec.models.step_cost import CATCH_UP, DRAFT, PREFILL, PREFILL_TOKENS, SIZE, TOKENS, UNGRAPHED
 from turbospec.planning.gain_histogram import no_draft_seconds, plan_seconds
 from turbospec.planning.objective import (
     StepShape,
@@ -18,6 +18,7 @@ from turbospec.planning.objective import (
     charge_catch_up,
     expected_costs,
     expected_gain,
+    long_run_costs,
     one_pass_row_seconds,
     plan_features,
     step_costs,
@@ -47,11 +48,13 @@ class Case(NamedTuple):
     padded_length: int
 
 
-def a_shape(n: int = 4, *, prompts: int = 0, way: tuple[bool, bool, bool] = WAYS[0], graphs: int = 0) -> StepShape:
+def a_shape(
+    n: int = 4, *, prompts: int = 0, way: tuple[bool, bool, bool] = WAYS[0], graphs: int = 0, largest_graph: int = 0
+) -> StepShape:
     """n requests that decode at 100 tokens of context and may draft 4."""
     graph_lengths = np.array([[], [0, 4], [4]][graphs], np.int64)
     ones = np.ones(n, np.int64)
-    return sum_up(ones * Phase.DECODE, ones, 100 * ones, prompts, *way, graph_lengths, 0)
+    return sum_up(ones * Phase.DECODE, ones, 100 * ones, prompts, *way, graph_lengths, largest_graph, 0)
 
 
 def random_weights(seed: int) -> FloatArray:
@@ -71,7 +74,8 @@ def cases(draw: st.DrawFn) -> Case:
     graph_lengths = np.array(draw(st.sampled_from([[], [0, 2, 6], [1, 2, 6], [6]])), np.int64)
     prompts = draw(st.sampled_from([0, 1, 500])) if not len(graph_lengths) else 0
     of_drafter = 0 if parallel else draw(st.sampled_from([0, 0b1000111]))
-    shape = sum_up(phase, phase, context, prompts, parallel, batch, first_pass, graph_lengths, of_drafter)
+    largest = draw(st.sampled_from([0, 8, 40, 10_000]))
+    shape = sum_up(phase, phase, context, prompts, parallel, batch, first_pass, graph_lengths, largest, of_drafter)
     lengths = np.minimum(rng.integers(0, longest + 1, n), limits)
     padded = [0, *(int(length) for length in graph_lengths if length >= lengths.max() and length)]
     return Case(random_weights(int(rng.integers(1000))), shape, lag, lengths, draw(st.sampled_from(padded)))
@@ -145,7 +149,11 @@ def test_steps_that_replay_no_full_graph_take_longer() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.integers(0, 999), st.floats(0.0, 1.0), st.sampled_from([0, 1, 2]), st.sampled_from([0, 1, 3]), st.booleans()
+    st.integers(0, 999),
+    st.floats(0.0, 1.0),
+    st.sampled_from([0, 1, 2]),
+    st.sampled_from([0, 1, 3]),
+    st.booleans(),
 )
 def test_where_prompts_may_join_costs_are_the_mean_of_both_steps(
     seed: int, share: float, graphs: int, length: int, padded: bool
@@ -160,6 +168,41 @@ def test_where_prompts_may_join_costs_are_the_mean_of_both_steps(
     second = plan_seconds(joined, lengths, 4, 0) - (joined.piecewise if length else joined.no_draft)
     expected = (1.0 - share) * plan_seconds(alone, lengths, 4, with_padding) + share * second
     assert plan_seconds(mean, lengths, 4, with_padding) == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_prompts_take_in_proportion_is_no_part_of_the_long_run() -> None:
+    weights = random_weights(6)
+    weights[[PREFILL, UNGRAPHED]] = 0.0
+    weights[TOKENS:PREFILL] = 1e-6
+    without, joined = (step_costs(weights, a_shape(), prompts) for prompts in (0.0, 300.0))
+    mean = long_run_costs(without, joined, weights[PREFILL_TOKENS], 0.6)
+    assert no_draft_seconds(mean) == pytest.approx(no_draft_seconds(without))
+
+
+@pytest.mark.parametrize(("share", "counted"), [(0.02, 0.02**2 / 2), (0.5, 0.5 + 0.5 * np.log(0.5)), (1.0, 1.0)])
+def test_what_prompts_take_once_in_a_step_counts_as_often_as_several_requests_join(
+    share: float, counted: float
+) -> None:
+    weights = random_weights(7)
+    weights[TOKENS:PREFILL], weights[PREFILL], weights[UNGRAPHED] = 1e-6, 3e-3, 5e-3
+    shape = a_shape(largest_graph=200)
+    without, joined = step_costs(weights, shape, 0.0), step_costs(weights, shape, 10_000.0)
+    mean = long_run_costs(without, joined, weights[PREFILL_TOKENS], share)
+    once = no_draft_seconds(mean) - no_draft_seconds(without)
+    assert once == pytest.approx(counted * (3e-3 + 5e-3), rel=0.03)
+
+
+@pytest.mark.parametrize("largest", [2, 4, 100, 700])
+def test_beside_prompts_a_pass_may_be_too_large_for_graphs(largest: int) -> None:
+    weights = random_weights(8)
+    weights[TOKENS:PREFILL] = 0.0
+    with_graphs, without = (step_costs(weights, a_shape(largest_graph=most), 300.0) for most in (10**9, largest))
+    alone, without_prompts = (step_costs(weights, a_shape(largest_graph=most), 0.0) for most in (10**9, largest))
+    share = 0.4
+    added = no_draft_seconds(expected_costs(without_prompts, without, share))
+    added -= no_draft_seconds(expected_costs(alone, with_graphs, share))
+    often = share * np.exp(-max(largest - 4, 0) / 300.0) + (1.0 - share) * (largest < 4)
+    assert added == pytest.approx(often * weights[UNGRAPHED])
 
 
 def test_time_before_drafting_is_taken_by_steps_with_drafts_alone() -> None:
@@ -205,6 +248,7 @@ def test_a_shape_sums_up_the_requests() -> None:
         True,
         False,
         np.array([0, 3]),
+        0,
         0,
     )
     assert (shape.requests, shape.decoding, shape.without_token, shape.first_decode) == (4, 3, 1, 1)

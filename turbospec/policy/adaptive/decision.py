@@ -10,7 +10,7 @@ import numpy as np
 
 from turbospec.interface import FloatArray, IntArray
 from turbospec.models.acceptance import score_buckets
-from turbospec.models.step_cost import CATCH_UP
+from turbospec.models.step_cost import CATCH_UP, PREFILL_TOKENS
 from turbospec.planning.best_lengths import best_lengths, best_rate, consider, empty_gains, shorten
 from turbospec.planning.gain_histogram import LONGEST_GRAPH, no_draft_seconds, passes_run, plan_seconds
 from turbospec.planning.objective import (
@@ -18,6 +18,7 @@ from turbospec.planning.objective import (
     charge_catch_up,
     expected_costs,
     expected_gain,
+    long_run_costs,
     one_pass_row_seconds,
     step_costs,
     sum_up,
@@ -54,6 +55,7 @@ class StepFacts(NamedTuple):
     """Whether drafts may end on the drafter's confidence."""
     longest_appended: int
     """Longest draft with appended tokens; 0 where the engine appends none."""
+    largest_graph: int
     pass_graphs: int
     """As in `LinearCosts`."""
 
@@ -93,7 +95,7 @@ def decide(
     work: FloatArray,
     counts: IntArray,
     sums: FloatArray,
-    columns: tuple[IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray],
+    columns: tuple[IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray],
     lookup_scores: FloatArray,
     facts: StepFacts,
     graph_lengths: IntArray,
@@ -201,6 +203,7 @@ def _choose(
         facts.batch_drafter,
         facts.first_pass_every_step,
         graph_lengths,
+        facts.largest_graph,
         facts.pass_graphs,
     )
     n, base = shape.requests, float(shape.decoding)
@@ -216,9 +219,7 @@ def _choose(
     if depth == 0:
         # A request that waits for its first token may draft once that is emitted.
         lengths = np.zeros(n, np.int64)
-        return Choice(
-            lengths, lengths, lengths, 0, 1, base, plain_seconds, 0.0, shape.decoding, 0, 0.0, 0.0, math.inf
-        )
+        return Choice(lengths, lengths, lengths, 0, 1, base, plain_seconds, 0.0, shape.decoding, 0, 0.0, 0.0, math.inf)
 
     survival, first, charged = work[0, :size, :depth], work[0, :size, -1], work[0, :size, -2]
     lag_seconds, offered = work[0, :size, -3], survival if size == n else work[3, :size, :depth]
@@ -232,6 +233,10 @@ def _choose(
     gains = empty_gains(offers, survival, offered, work[1, :size, :depth], counts, sums, graph_lengths)
     # The rate is that of all requests drafting, as far as their rows go.
     rate_costs = with_start(step_costs(weights, shape, 0.0), row * shape.decoding)
+    if server.prompt_share > 0.0:
+        prompts = server.prompt_tokens / server.prompt_share
+        joined = step_costs(weights, shape, prompts)
+        rate_costs = long_run_costs(rate_costs, joined, weights[PREFILL_TOKENS], server.prompt_share)
     rate, least = best_rate(gains, rate_costs, base, charged)
     price = rate * waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
 

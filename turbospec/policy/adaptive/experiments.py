@@ -162,6 +162,8 @@ def _cheaper_drafting(weights: FloatArray, covariance: FloatArray, step: Planned
         base.draft_start + then.draft_start - now.draft_start,
         base.draft_pass + then.draft_pass - now.draft_pass,
         base.draft_token + then.draft_token - now.draft_token,
+        base.graph_tokens,
+        base.ungraphed,
         base.pass_graphs,
     )
     row, low_row = one_pass_row_seconds(weights, step.shape), one_pass_row_seconds(low, step.shape)

@@ -20,6 +20,7 @@ from turbospec.models.step_cost import (
     PIECEWISE,
     ROWS,
     SIZE,
+    UNGRAPHED,
     StepCost,
     learn_step,
     target_features,
@@ -41,6 +42,8 @@ class Measured(NamedTuple):
     prefill_tokens: int
     planned_prefill_tokens: int
     piecewise: bool
+    ungraphed: bool
+    """Whether the target's pass was too large for any CUDA graph."""
     first_pass_every_step: bool
     draft_context_tokens: int
     catch_up_tokens: int
@@ -128,6 +131,8 @@ def learn(
     server.drafting_share += weight * ((len(draft_rows) > 0) - server.drafting_share)
     server.unforeseen_share += weight * ((prompts > 0) - server.unforeseen_share)
     server.unforeseen_tokens += weight * (prompts - server.unforeseen_tokens)
+    server.prompt_share += weight * ((measured.prefill_tokens > 0) - server.prompt_share)
+    server.prompt_tokens += weight * (measured.prefill_tokens - server.prompt_tokens)
     drafts = VerifiedDrafts(rows, class_ids, score_buckets(lookup_scores), drafted, accepted, truncated, confidence)
     # Without experiments nothing would correct what is forgotten.
     forgets, passes = probe_share > 0.0, len(draft_rows)
@@ -150,8 +155,8 @@ def _learn_budget(
         lost = measured.experiment_seconds - gained / measured.price
         server.budget -= max(lost, 0.1 * abs(measured.experiment_seconds))
     server.budget += probe_share * (seconds + measured.reused_plan_seconds)
-    # An experiment that turned out badly must not end experiments for good. One that would lose more than the usual limit,
-    # such as to catch up a long prompt, is saved for.
+    # An experiment that turned out badly must not end experiments for good. For one that would lose more than the usual
+    # limit, such as one that catches up a long prompt, the budget is saved.
     server.budget = min(max(server.budget, -server.budget_limit), max(server.budget_limit, server.saving))
 
 
@@ -168,7 +173,7 @@ def _learn_cost(cost: StepCost, measured: Measured, draft_rows: IntArray, consta
         drift = constants.drift * math.sqrt(measured.reused_plan_steps)
         learn_step(cost, x, mean_seconds, 0.0, drift, constants.surprise_weight)
     target_features(x, float(measured.tokens_batched), context, requests, float(measured.prefill_tokens))
-    x[PIECEWISE] = 1.0 if measured.piecewise else 0.0
+    x[PIECEWISE], x[UNGRAPHED] = 1.0 if measured.piecewise else 0.0, 1.0 if measured.ungraphed else 0.0
     passes = len(draft_rows)
     if passes:
         x[DRAFT] = 0.0 if measured.first_pass_every_step else 1.0

@@ -104,6 +104,7 @@ class AdaptivePolicy:
             view.first_pass_every_step,
             _has_gate(view),
             longest_appended,
+            view.largest_graph,
             self._pass_graphs,
         )
         decided = decide(
@@ -160,6 +161,7 @@ class AdaptivePolicy:
             outcome.prefill_tokens,
             view.prefill_tokens,
             outcome.piecewise,
+            0 < view.largest_graph < outcome.tokens_batched,
             view.first_pass_every_step,
             outcome.draft_context_tokens,
             outcome.catch_up_tokens,

@@ -35,12 +35,16 @@ class Server(Protocol):
     """Share of steps that requests join after the plan was made."""
     unforeseen_tokens: float
     """Mean prompt tokens of these requests per step."""
+    prompt_share: float
+    """Share of steps with prompts."""
+    prompt_tokens: float
+    """Mean prompt tokens of a step."""
     budget: float
     """Seconds that experiments may lose."""
     budget_limit: float
     """Largest budget; 0 before the first measured step without prompts."""
     saving: float
-    """Seconds that the next experiment would lose, where the largest budget does not cover them."""
+    """Seconds that an experiment would lose that is worth them, where the budget does not cover them; 0 for none."""
     refused_at: int
     """Last step in which no experiment was worth its loss."""
     settled: bool
@@ -69,6 +73,8 @@ SERVER = np.dtype(
     [
         ("unforeseen_share", np.float64),
         ("unforeseen_tokens", np.float64),
+        ("prompt_share", np.float64),
+        ("prompt_tokens", np.float64),
         ("budget", np.float64),
         ("budget_limit", np.float64),
         ("saving", np.float64),

@@ -62,6 +62,7 @@ class LaunchBoundServer:
         gpu: seconds that the pass takes on the GPU.
         acceptance: of each draft token.
         graphs: whether the passes after the first replay one CUDA graph, for the lengths of `GRAPHS`.
+        seed: of lengths and acceptance.
     """
 
     def __init__(
@@ -73,8 +74,9 @@ class LaunchBoundServer:
         gpu: float,
         acceptance: float = ACCEPTANCE,
         graphs: bool = False,
+        seed: int = 0,
     ) -> None:
-        self._rng = np.random.default_rng(0)
+        self._rng = np.random.default_rng(seed)
         self._pass, self._acceptance = (launch, gpu), acceptance
         self._graphs = DrafterGraphs(GRAPHS, 512) if graphs else NO_GRAPHS
         self._loop = VllmLoop(Controller(load_policy(policy)), LIMITS)

@@ -194,7 +194,9 @@ def test_drafts_become_longer_than_planned_only_as_far_as_the_step_may() -> None
     weights = exact_weights(1e-4, 1e-3, 1e-4)
     ones, lengths, sources = np.ones(5, np.int64), np.array([2, 3, 1, 4, 0]), np.array([0, 0, 0, 1, 0])
     phase, limits = np.array([2, 2, 2, 2, 0]), np.array([8, 8, 2, 8, 0])
-    requests = Requests(np.arange(5), phase, ones * 9, ones * 100, ones * 50, ones * 0, ones * 0, limits, lengths, ones * 0)
+    requests = Requests(
+        np.arange(5), phase, ones * 9, ones * 100, ones * 50, ones * 0, ones * 0, limits, lengths, ones * 0
+    )
     for spare, expected in (
         (math.inf, [8, 8, 2, 4, 0]),
         (2e-3, [4, 4, 2, 4, 0]),

@@ -102,6 +102,7 @@ def expected(policy: AdaptivePolicy, view: StepView, plan: StepPlan) -> tuple[fl
         view.batch_drafter,
         view.first_pass_every_step,
         np.array(view.graph_lengths, np.int64),
+        view.largest_graph,
         graph_bits(view.drafter_graph_lengths),
     )
     x, survival, first = np.zeros(SIZE), np.zeros((view.size, view.max_draft)), np.zeros(view.size)

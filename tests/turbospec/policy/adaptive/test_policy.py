@@ -24,6 +24,7 @@ from tests.turbospec.synthetic_engine import (
 )
 from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
+from turbospec.models.step_cost import UNGRAPHED
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
 from turbospec.policy.adaptive.state import OF_DRAFTER, OF_LOOKUP
 
@@ -195,6 +196,27 @@ def test_requests_whose_drafts_never_match_are_left_alone() -> None:
     good, bad = drafted / steps
     assert good > 1.0
     assert bad < 0.25 * good
+
+
+def test_what_a_pass_too_large_for_graphs_takes_is_learnt_and_avoided() -> None:
+    policy, lengths = adaptive(probe_share=0.0), dict[int, int]()
+    for largest in (0, 40):
+        for step in range(200):
+            view = make_view(8, step=1000 * largest + step, max_draft=15, largest_graph=largest)
+            plan = policy.plan(view)
+            tokens = 8 + int(plan.draft_lengths.sum()) + 40 * (step % 8 == 0)
+            seconds = 5e-3 + 1e-6 * tokens + (20e-3 if 0 < largest < tokens else 0.0)
+            passes = np.full(int(plan.draft_lengths.max()), 8)
+            drafting = 1e-4 * len(passes)
+            outcome = make_outcome(
+                view, plan.draft_lengths, plan.draft_lengths, tokens_batched=tokens, draft_rows=passes,
+                draft_seconds=drafting, step_seconds=seconds + drafting, verify_seconds=seconds,
+            )  # fmt: skip
+            policy.observe(outcome)
+        lengths[largest] = 8 + int(plan.draft_lengths.sum())
+    assert policy.state.shared["cost"]["weights"][0][UNGRAPHED] == pytest.approx(20e-3, rel=0.2)
+    assert lengths[0] > 60
+    assert lengths[40] <= 40
 
 
 def test_prompts_are_no_part_of_the_price() -> None:

@@ -156,6 +156,7 @@ class _Adaptive(Scheduler):
             tokens_first=vllm_config.use_v2_model_runner and not current_platform.is_cpu(),
             async_scheduling=bool(vllm_config.scheduler_config.async_scheduling),
             graphs=self._graphs(vllm_config, length_table[1:]),
+            largest_graph=_largest_graph(vllm_config.compilation_config),
         )
         lacking = lacking_graphs(self.num_spec_tokens, self.max_num_running_reqs)
         if own_schedule and limits.graphs and lacking is not None:
@@ -369,6 +370,11 @@ class _Adaptive(Scheduler):
         else:
             log.error("TurboSpec failed and is off until the server restarts; vLLM continues with its own draft length")
             self._loop = None
+
+
+def _largest_graph(compilation) -> int:
+    """Most tokens of a pass with CUDA graphs; 0 where vLLM captures none."""
+    return 0 if current_platform.is_cpu() else int(compilation.max_cudagraph_capture_size or 0)
 
 
 def _restarted(loop: VllmLoop, scheduler_output) -> set[str]:

@@ -49,6 +49,8 @@ class EngineLimits:
 
     graphs: tuple[tuple[int, int], ...] = ()
     """Draft lengths with full CUDA graphs, rising from 0, and the most requests that each has graphs for."""
+    largest_graph: int = 0
+    """As in `StepView`."""
 
     @property
     def first_pass_every_step(self) -> bool:
@@ -147,6 +149,7 @@ class Views:
             drafter_prefill_tokens=0 if self._lag is None else batch.prefill_tokens,
             graph_lengths=() if prefill_tokens or queue.admitted else self._graph_lengths(batch.size, paddable),
             drafter_graph_lengths=self._drafter_graph_lengths(batch),
+            largest_graph=limits.largest_graph,
             lookup=self._look_up(batch, phase, left, drafts),
         )
 

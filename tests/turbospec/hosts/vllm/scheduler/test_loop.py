@@ -448,6 +448,12 @@ def test_graphs_are_for_batches_that_only_decode_and_whose_requests_may_all_be_v
     assert controller.views[-1].graph_lengths == (0,)
 
 
+def test_views_name_the_largest_graph_of_the_target() -> None:
+    engine = FakeEngine(controller := Recorder(), replace(LIMITS, largest_graph=512))
+    engine.step([Request("a")])
+    assert controller.views[0].largest_graph == 512
+
+
 @pytest.mark.parametrize(("length", "passes"), [(1, 1), (2, 3), (3, 3), (4, 4)])
 def test_the_drafter_runs_the_passes_of_the_plan(length: int, passes: int) -> None:
     engine = FakeEngine(controller := Recorder(lengths=[0, length]), ON_DEMAND)
