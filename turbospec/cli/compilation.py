@@ -1,4 +1,4 @@
-"""Says on stderr that kernels are being compiled, because the first run would otherwise be silent for half a minute."""
+"""Says on stderr that kernels are being compiled: the first run would otherwise be silent for about a minute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from turbospec.cli.console import stderr
 
-MESSAGE = "compiling kernels (first run only, up to half a minute)"
+MESSAGE = "compiling kernels (first run only, about a minute)"
 
 
 def say_when_compiling(processes: int = 1) -> None:

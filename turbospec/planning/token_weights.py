@@ -1,11 +1,11 @@
 """How much a token of each request is worth: w_i, by the time that it saves the request.
 
-A request that emits a tokens per step at present ends 1/a of a step sooner for each further token. With n requests in
+A request that emits u tokens per step at present ends 1/u of a step sooner for each further token. With n requests in
 flight, the throughput is highest where requests leave soonest. Tokens are therefore weighted by
 
-    w_i = (1 / a_i) / mean(1 / a)
+    w_i = (1 / u_i) / mean(1 / u)
 
-The mean weight is 1, so that gains stay in tokens. Where all requests emit alike, all weights are 1. a_i is the running
+The mean weight is 1, so that gains stay in tokens. Where all requests emit alike, all weights are 1. u_i is the running
 mean of what the plans expected: the acceptance model has less noise than the outcomes.
 """
 

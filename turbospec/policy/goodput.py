@@ -1,4 +1,4 @@
-"""`goodput`: the draft length of highest predicted tokens per second, as in TurboSpec / SmartSpec (arXiv 2406.14066).
+"""`goodput`: the draft length of highest predicted tokens per second, as in the SmartSpec paper (arXiv 2406.14066).
 
 The acceptance rate α is a moving average over the whole server. A draft of k tokens is predicted to emit
 1 + α + ... + α^k = (1 - α^(k+1)) / (1 - α) tokens. A pass of either model takes a·context + b·batched tokens + c

@@ -135,7 +135,7 @@ def _say_uncached(reason: str) -> None:
         return
     os.environ[UNCACHED] = "1"
     log.warning(
-        "compiled kernels are not kept (%s), and every start compiles them, for up to half a minute; "
+        "compiled kernels are not kept (%s), and every start compiles them, for about a minute; "
         "set NUMBA_CACHE_DIR to a folder of your own that can be written",
         reason,
     )

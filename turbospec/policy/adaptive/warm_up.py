@@ -11,7 +11,7 @@ from turbospec.policy.adaptive.settings import AdaptiveSettings
 
 
 def compile_kernels(settings: AdaptiveSettings) -> None:
-    """Run one step of a policy with these settings: half a minute on a first run, then cached on disk."""
+    """Run one step of a policy with these settings: about a minute on a first run, then cached on disk."""
     policy = AdaptivePolicy(settings)
     ones = np.ones(2, np.int64)
     view = StepView(
