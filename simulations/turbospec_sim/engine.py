@@ -139,7 +139,7 @@ class SimulatedEngine:
             calls_gate=state.calls_gate,
             lookup=LookupView(found, scores.astype(np.float64), state.appends_lookup) if state.offers_lookup else None,
             graph_lengths=() if prefill_tokens or admitted else state.times.full_graphs(ids.size),
-            largest_graph=max(state.times.graph_sizes, default=0),
+            largest_graph=state.times.largest_graph,
         )
 
     def _step_drafting_first(self) -> bool:

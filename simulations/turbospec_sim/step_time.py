@@ -101,9 +101,14 @@ class StepTimes:
     def padding(self) -> IntArray:
         return np.array(self.graph_sizes, np.int64)
 
+    @property
+    def largest_graph(self) -> int:
+        """As in a `StepView`."""
+        return self.graph_sizes[-1] if self.graph_sizes else 0
+
     def full_graphs(self, requests: int) -> tuple[int, ...]:
         """Those of `graph_lengths` that have a graph for a batch of `requests`."""
-        most = max(self.graph_sizes, default=math.inf)
+        most = self.largest_graph or math.inf
         return tuple(length for length in self.graph_lengths if requests * (length + 1) <= most)
 
 

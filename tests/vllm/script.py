@@ -31,13 +31,12 @@ LOG_CHARACTERS = 6000
 """Of the end of a log, shown where a script fails."""
 
 
-def run_script(module: str, *arguments: str, variables: Mapping[str, str] | None = None) -> tuple[Any, str]:
+def run_script(module: str, *arguments: str) -> tuple[Any, str]:
     """What a script wrote as JSON into the file that its first argument names, and what it printed.
 
     Args:
         module: of this folder.
         arguments: after the file's name.
-        variables: of its environment, besides ours.
     """
     with tempfile.NamedTemporaryFile("r", suffix=".json") as answer:
         done = subprocess.run(
@@ -48,7 +47,7 @@ def run_script(module: str, *arguments: str, variables: Mapping[str, str] | None
             text=True,
             cwd=REPOSITORY,
             timeout=TIMEOUT_SECONDS,
-            env=os.environ | SETTINGS | dict(variables or {}),
+            env=os.environ | SETTINGS,
         )
         assert done.returncode == 0, done.stdout[-LOG_CHARACTERS:]
         return json.load(answer), done.stdout

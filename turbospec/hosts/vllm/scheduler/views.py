@@ -46,7 +46,6 @@ class EngineLimits:
     """Whether every step sends its tokens before its drafts are made, as model runner V2 does on a GPU."""
     async_scheduling: bool = False
     """Whether a step is scheduled before the one before it has ended."""
-
     graphs: tuple[tuple[int, int], ...] = ()
     """Draft lengths with full CUDA graphs, rising from 0, and the most requests that each has graphs for."""
     largest_graph: int = 0
