@@ -113,6 +113,9 @@ class StepView:
     """Queued requests that already hold a batch slot and join the next step. This step delays their first tokens."""
     prefill_tokens: int = 0
     """Prompt tokens that this step computes, over all requests in prefill."""
+    prefill_limited: bool = False
+    """True where the token budget of the step that was scheduled last left queued requests waiting for which a batch
+    slot is free. If that is so in most steps, prefill limits the throughput, and no draft can raise it."""
     draft_before_emit: bool = False
     """True where a step's tokens are emitted only after the next draft is made (vLLM's order)."""
     parallel_drafter: bool = False

@@ -64,6 +64,7 @@ class StepPlanner:
             waiting_requests=len(waiting),
             waiting_seconds=now - waiting[0].arrival if waiting else 0.0,
             prefill_tokens=int(np.array(batch.num_tokens, np.int64)[phase == Phase.PREFILL].sum()),
+            prefill_limited=self._scheduler.is_prefill_limited(batch),
             draft_before_emit=self._config.emit == "after_draft",
             parallel_drafter=drafter.parallel if drafter else False,
             calls_gate=drafter.calls_gate if drafter else False,

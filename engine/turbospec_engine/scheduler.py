@@ -67,6 +67,11 @@ class Scheduler:
         """Admit requests that arrived after `batch` was scheduled, within the same token budget."""
         self._admit(batch, self.max_num_batched_tokens - batch.total_tokens)
 
+    def is_prefill_limited(self, batch: ScheduledBatch) -> bool:
+        """Whether the token budget left requests waiting for which a batch slot is free."""
+        spent = batch.total_tokens >= self.max_num_batched_tokens
+        return spent and bool(self.waiting) and len(self.running) < self.max_num_seqs
+
     def finish(self, request: Request) -> None:
         """Remove a running or waiting request and free its blocks."""
         self.blocks.free(request)

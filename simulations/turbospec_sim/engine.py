@@ -131,6 +131,7 @@ class SimulatedEngine:
             waiting_seconds=waiting_seconds,
             admitted_requests=admitted,
             prefill_tokens=prefill_tokens,
+            prefill_limited=bool(state.engine["prefill_limited"][0]),
             draft_before_emit=state.draft_before_emit,
             parallel_drafter=state.parallel_drafter,
             batch_drafter=state.batch_drafter,

@@ -135,7 +135,8 @@ class OraclePolicy:
         if view.batch_drafter:
             whole_batch = times.draft_pass + row * size
             return StepCosts(verify, -whole_batch if view.first_pass_every_step else start, whole_batch)
-        return StepCosts(verify, times.draft_start, times.draft_pass, row)
+        start = -times.draft_pass if view.first_pass_every_step else times.draft_start
+        return StepCosts(verify, start, times.draft_pass, row)
 
 
 def _gain(gains: FloatArray, looked_up: FloatArray, lengths: IntArray, sources: IntArray | None) -> float:

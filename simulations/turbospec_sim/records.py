@@ -139,6 +139,7 @@ ENGINE = np.dtype(
         ("first_measured", "i8"),  # index of the first request after the warm-up
         ("running", "i8"),  # length of each queue
         ("preempted", "i8"),
+        ("prefill_limited", "i8"),  # whether the last step's token budget left requests waiting
         ("free_slots", "i8"),
         ("free_blocks", "i8"),
         ("head", "i8"),  # index of the first request that was never admitted

@@ -48,6 +48,7 @@ def schedule(arrays: EngineArrays) -> int:
     engine, requests, queues, batch = arrays.engine, arrays.requests, arrays.queues, arrays.batch
     state = engine[0]
     budget, size, place, preempted = state.max_num_batched_tokens, 0, 0, False
+    state.prefill_limited = 0
     while place < state.running and budget > 0:
         slot = queues[RUNNING, place]
         request = requests[slot]
@@ -91,6 +92,8 @@ def schedule(arrays: EngineArrays) -> int:
         batch[SLOT, size], batch[TOKENS, size] = slot, tokens
         budget -= tokens
         size += 1
+    waiting = state.preempted + state.tail - state.head
+    state.prefill_limited = budget == 0 and waiting > 0 and state.running < state.max_num_seqs
     return size
 
 

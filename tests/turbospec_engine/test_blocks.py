@@ -106,6 +106,16 @@ TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
+@pytest.mark.parametrize(("budget", "max_num_seqs", "limited"), [(10, 8, True), (24, 8, False), (10, 2, False)])
+def test_prefill_is_the_limit_where_the_token_budget_leaves_requests_waiting(
+    budget: int, max_num_seqs: int, limited: bool
+) -> None:
+    scheduler = Scheduler(RequestBlocks(BlockAllocator(32, BLOCK_SIZE), None, gives_back=True), max_num_seqs, budget)
+    for _ in range(3):
+        scheduler.add(cast(Request, FakeRequest(8, 12)))
+    assert scheduler.is_prefill_limited(scheduler.schedule()) is limited
+
+
 def test_double_free_is_an_error() -> None:
     allocator = BlockAllocator(4, BLOCK_SIZE)
     mine: list[int] = []

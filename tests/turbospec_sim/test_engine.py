@@ -472,3 +472,25 @@ def test_the_oracle_knows_what_a_step_takes(order: str, drafter: dict[str, Any])
             assert outcome.step_seconds == pytest.approx(plan.predicted_seconds, abs=error)
             compared += 1
     assert compared > 50
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("server", "limited"),
+    [
+        ({"max_num_batched_tokens": 64}, True),
+        ({"max_num_batched_tokens": 8192}, False),
+        ({"max_num_batched_tokens": 8192, "max_num_seqs": 4}, False),
+        ({"max_num_batched_tokens": 8192, "kv_cache_tokens": 640}, False),
+    ],
+    ids=["token budget", "room for all", "batch slots", "KV blocks"],
+)
+def test_prefill_is_the_limit_where_the_token_budget_leaves_requests_waiting(
+    order: str, server: dict[str, Any], limited: bool
+) -> None:
+    steps = Steps()
+    made = closed(12, server={"emit": order, "max_num_seqs": 16, "kv_cache_tokens": 100_000} | server)
+    serve(state_of(made), StaticPolicy(0), steps)
+    views = [view for view, _, _ in steps.seen]
+    assert any(view.waiting_requests for view in views) == (server != {"max_num_batched_tokens": 8192})
+    assert (sum(view.prefill_limited for view in views) > len(views) / 3) is limited

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.turbospec.command import assert_one_line
+from turbospec_sim.scenario_file import read_scenario
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,6 +38,22 @@ def test_a_mistake_is_one_line(
 ) -> None:
     mistake(script, arguments, monkeypatch)
     assert_one_line(capsys.readouterr().err, words)
+
+
+@pytest.mark.parametrize("arrivals", ["closed", "poisson"])
+def test_random_scenarios_are_the_same_again(
+    arrivals: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, written = "simulations/random_scenarios.py", list[str]()
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        monkeypatch.setattr("sys.argv", [script, str(folder), "--number", "3", "--seed", "5", "--arrivals", arrivals])
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+        files = sorted(folder.iterdir())
+        assert [file.name for file in files] == [f"{arrivals}-{seed:04d}.yaml" for seed in (5, 6, 7)]
+        written.append("".join(file.read_text(encoding="utf-8") for file in files))
+        for file in files:
+            read_scenario(file)
+    assert written[0] == written[1]
 
 
 @pytest.mark.parametrize("script", ["simulations/memory_given_back.py", "simulations/lost_capacity.py"])

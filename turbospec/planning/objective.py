@@ -9,7 +9,8 @@ S[i,j] is the survival of a draft token of the source that drafts for request i,
   can reach in the long run, max (n + gain) / T, without the time in proportion to prompt tokens: prompts have to be
   computed whatever is drafted. What they take once in a step counts in part (`long_run_costs`). `waiting` requests get
   their first token only after this step; each counts as f requests that decode (`first_token_weight`). A step of T₀
-  seconds is the part ρ = T₀ / (T₀ + τ) of their wait, of which τ seconds have passed.
+  seconds is the part ρ = T₀ / (T₀ + τ) of their wait, of which τ seconds have passed. Where prefill limits the
+  throughput, λ is higher (`prefill_factor`).
 * **The price of catching up**, c_i = κ · lag_i · (1 + a[i,1]) / min(tokens left, H): κ seconds per token of drafter KV
   lag, of which a step is charged its share of the tokens that benefit. 0 for a draft of a look-up.
 * **The price of the drafter's prefill**, κ · (1 − p · r / λ) for each prompt token that the first pass of a step that
@@ -134,6 +135,8 @@ def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> 
         start, each, row = 0.0 if shape.first_pass_every_step else start, 0.0, 0.0
     elif shape.batch_drafter:
         start, each, row = -whole_batch if shape.first_pass_every_step else start, whole_batch, 0.0
+    elif shape.first_pass_every_step:
+        start = -each
     return LinearCosts(
         weights[TOKENS:PREFILL],
         floor,
@@ -270,6 +273,25 @@ def waiting_factor(
     return 1.0 + first_token_weight * part * waiting / shape.decoding
 
 
+@compiled
+def prefill_factor(limited_share: float, requests: int, least: float) -> float:
+    """By how much prefill as the bottleneck raises the price of time.
+
+    In a closed loop of N requests prefill is a queue with the utilisation u, where a prompt takes W = (1/μ) / (1 − u),
+    and decoding takes a request D. Of what the throughput N / (D + W) would gain by a smaller D if W were constant, it
+    gains the share 1 / (1 + u² / (N · (1 − u)²)), because more prompts wait for one another. Draft tokens are worth
+    this share; or time is dearer by its inverse. A prompt finds another one waiting with the probability u² (M/M/1;
+    Kleinrock, Queueing Systems I, 1975): the share of steps with `StepView.prefill_limited`.
+
+    Args:
+        limited_share: u².
+        requests: that decode, in place of N.
+        least: bound below 1 − u.
+    """
+    room = max(1.0 - math.sqrt(limited_share), least)
+    return 1.0 + limited_share / (requests * room * room)
+
+
 @inlined
 def charge_catch_up(
     lag_tokens: IntArray,
@@ -312,7 +334,7 @@ def plan_features(x: FloatArray, shape: StepShape, lag_tokens: IntArray, lengths
         return
     passes = 1 if shape.parallel_drafter else passes_run(depth, shape.pass_graphs)
     passes -= shape.first_pass_every_step
-    rows = drafted
+    rows = drafted - drafts * shape.first_pass_every_step
     if shape.batch_drafter:
         rows = passes * shape.requests
     elif shape.parallel_drafter:

@@ -70,6 +70,7 @@ def checked_view(view: StepView, *, is_converted: bool = False) -> StepView:
             and float is type(view.now) is type(view.waiting_seconds)
             and bool
             is type(view.draft_before_emit)
+            is type(view.prefill_limited)
             is type(view.parallel_drafter)
             is type(view.batch_drafter)
             is type(view.first_pass_every_step)

@@ -21,6 +21,7 @@ from turbospec.planning.objective import (
     long_run_costs,
     one_pass_row_seconds,
     plan_features,
+    prefill_factor,
     step_costs,
     sum_up,
     waiting_factor,
@@ -221,6 +222,14 @@ def test_a_second_is_worth_more_while_first_tokens_wait() -> None:
     assert waiting_factor(shape, 8.0, 0.01, 2, 0.0) == pytest.approx(1.0 + 8.0 * 2 / 4)
     # A request that has waited 30 ms: the step of 10 ms is a quarter of its wait.
     assert waiting_factor(shape, 8.0, 0.01, 2, 0.03) == pytest.approx(1.0 + 8.0 * 2 / 4 / 4)
+
+
+def test_time_is_dearer_the_closer_prefill_is_to_its_limit() -> None:
+    assert prefill_factor(0.0, 100, 0.005) == 1.0
+    # A utilisation of 0.9 and 100 requests.
+    assert prefill_factor(0.81, 100, 0.005) == pytest.approx(1.0 + 0.81 / (100 * 0.1**2))
+    assert prefill_factor(0.81, 10, 0.005) > prefill_factor(0.81, 100, 0.005)
+    assert prefill_factor(1.0, 100, 0.005) == pytest.approx(1.0 + 1.0 / (100 * 0.005**2))
 
 
 def test_the_tokens_that_benefit_share_the_cost_of_catching_up() -> None:

@@ -20,6 +20,7 @@ from turbospec.planning.objective import (
     expected_gain,
     long_run_costs,
     one_pass_row_seconds,
+    prefill_factor,
     step_costs,
     sum_up,
     waiting_factor,
@@ -239,6 +240,7 @@ def _choose(
         rate_costs = long_run_costs(rate_costs, joined, weights[PREFILL_TOKENS], server.prompt_share)
     rate, least = best_rate(gains, rate_costs, base, charged)
     price = rate * waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
+    price *= prefill_factor(server.limited_share, shape.decoding, constants.mean_weight)
 
     longest = max_seconds(slack, plain_seconds, added_seconds)
     prefill, unsaved = weights[CATCH_UP] * facts.drafter_prefill_tokens, 0.0

@@ -41,6 +41,8 @@ class Measured(NamedTuple):
     context_tokens: int
     prefill_tokens: int
     planned_prefill_tokens: int
+    prefill_limited: bool
+    """As in a view."""
     piecewise: bool
     ungraphed: bool
     """Whether the target's pass was too large for any CUDA graph."""
@@ -129,6 +131,8 @@ def learn(
     weight, server = constants.mean_weight, shared.server
     server.drafting_share *= (1.0 - weight) ** measured.reused_plan_steps
     server.drafting_share += weight * ((len(draft_rows) > 0) - server.drafting_share)
+    server.limited_share *= (1.0 - weight) ** measured.reused_plan_steps
+    server.limited_share += weight * (measured.prefill_limited - server.limited_share)
     server.unforeseen_share += weight * ((prompts > 0) - server.unforeseen_share)
     server.unforeseen_tokens += weight * (prompts - server.unforeseen_tokens)
     server.prompt_share += weight * ((measured.prefill_tokens > 0) - server.prompt_share)

@@ -160,6 +160,7 @@ class AdaptivePolicy:
             outcome.context_tokens,
             outcome.prefill_tokens,
             view.prefill_tokens,
+            view.prefill_limited,
             outcome.piecewise,
             0 < view.largest_graph < outcome.tokens_batched,
             view.first_pass_every_step,

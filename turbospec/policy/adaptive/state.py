@@ -51,6 +51,8 @@ class Server(Protocol):
     """Whether no draft would have paid there even if all estimates were better by a standard deviation."""
     drafting_share: float
     """Share of steps in which the drafter drafted lately; 1 before the first."""
+    limited_share: float
+    """Share of steps with `StepView.prefill_limited`."""
     found_share: float
     """Mean tokens that the look-up appended, as a share of those that the plan allowed; 1 before the first."""
 
@@ -81,6 +83,7 @@ SERVER = np.dtype(
         ("refused_at", np.int64),
         ("settled", np.bool_),
         ("drafting_share", np.float64),
+        ("limited_share", np.float64),
         ("found_share", np.float64),
     ]
 )

@@ -289,6 +289,20 @@ def test_a_plan_made_again_is_kept_until_the_next_experiment_is_considered() -> 
     assert kept == [*range(pause, 0, -1), pause]
 
 
+def test_nothing_is_drafted_where_prefill_limits_every_step() -> None:
+    policy = adaptive(probe_share=0.0)
+    serve(policy, GOOD, 8)
+    drafted: list[int] = []
+    for step in range(1200):
+        view = make_view(8, step=100_000 + step, prefill_tokens=100, prefill_limited=step < 600)
+        plan = policy.plan(view)
+        drafted.append(int(plan.draft_lengths.sum()))
+        policy.observe(make_outcome(view, plan.draft_lengths, plan.draft_lengths // 2))
+    assert drafted[0] > 0
+    assert not any(drafted[400:600])
+    assert drafted[-1] > 0
+
+
 def test_a_preempted_request_waits_for_no_first_token() -> None:
     phase, lengths = np.array([Phase.PREFILL] + [Phase.DECODE] * 7), []
     policy = adaptive(first_token_weight=50.0, probe_share=0.0)

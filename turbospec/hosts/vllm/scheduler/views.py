@@ -140,6 +140,7 @@ class Views:
             waiting_seconds=queue.waiting_seconds,
             admitted_requests=queue.admitted,
             prefill_tokens=prefill_tokens,
+            prefill_limited=queue.admitted > 0 and batch.tokens >= limits.max_batched_tokens,
             draft_before_emit=limits.first_tokens_wait,
             parallel_drafter=limits.parallel_drafter,
             batch_drafter=True,

@@ -454,6 +454,16 @@ def test_views_name_the_largest_graph_of_the_target() -> None:
     assert controller.views[0].largest_graph == 512
 
 
+@pytest.mark.parametrize(("tokens", "admitted", "limited"), [(64, 1, True), (64, 0, False), (63, 1, False)])
+def test_prefill_is_the_limit_where_a_full_step_leaves_requests_waiting(
+    tokens: int, admitted: int, limited: bool
+) -> None:
+    loop = VllmLoop(controller := Recorder(), LIMITS)
+    request = Request("a", num_prompt_tokens=90)
+    loop.plan([request], {"a": tokens}, (), Queue(1, 0.5, admitted), 0.0)
+    assert controller.views[0].prefill_limited is limited
+
+
 @pytest.mark.parametrize(("length", "passes"), [(1, 1), (2, 3), (3, 3), (4, 4)])
 def test_the_drafter_runs_the_passes_of_the_plan(length: int, passes: int) -> None:
     engine = FakeEngine(controller := Recorder(lengths=[0, length]), ON_DEMAND)
