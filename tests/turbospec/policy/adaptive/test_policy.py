@@ -289,18 +289,24 @@ def test_a_plan_made_again_is_kept_until_the_next_experiment_is_considered() -> 
     assert kept == [*range(pause, 0, -1), pause]
 
 
-def test_nothing_is_drafted_where_prefill_limits_every_step() -> None:
-    policy = adaptive(probe_share=0.0)
-    serve(policy, GOOD, 8)
-    drafted: list[int] = []
-    for step in range(1200):
-        view = make_view(8, step=100_000 + step, prefill_tokens=100, prefill_limited=step < 600)
-        plan = policy.plan(view)
-        drafted.append(int(plan.draft_lengths.sum()))
-        policy.observe(make_outcome(view, plan.draft_lengths, plan.draft_lengths // 2))
-    assert drafted[0] > 0
-    assert not any(drafted[400:600])
-    assert drafted[-1] > 0
+def test_time_is_dear_where_prefill_limits_every_step() -> None:
+    def prices(limited_steps: int) -> tuple[list[float], list[int]]:
+        """λ and drafts in 1,000 steps, of which the first are limited."""
+        policy, price, drafted = adaptive(probe_share=0.0), list[float](), list[int]()
+        serve(policy, GOOD, 8)
+        for step in range(1000):
+            view = make_view(8, step=100_000 + step, prefill_tokens=100, prefill_limited=step < limited_steps)
+            plan = policy.plan(view)
+            price.append(price_of(plan))
+            drafted.append(int(plan.draft_lengths.sum()))
+            policy.observe(make_outcome(view, 0, 0))
+        return price, drafted
+
+    (usual, drafted), (dear, drafted_dear) = prices(0), prices(400)
+    assert drafted[0] == drafted_dear[0] > 0
+    assert dear[399] > 10 * usual[399]
+    assert not any(drafted_dear[300:400])
+    assert dear[-1] == pytest.approx(usual[-1], rel=0.05)
 
 
 def test_a_preempted_request_waits_for_no_first_token() -> None:
