@@ -115,7 +115,7 @@ class StepView:
     """Prompt tokens that this step computes, over all requests in prefill."""
     prefill_limited: bool = False
     """True where the token budget of the step that was scheduled last left queued requests waiting for which a batch
-    slot is free. If that is so in most steps, prefill limits the throughput, and no draft can raise it."""
+    slot is free. If that is so in most steps, prefill limits the throughput, and drafts hardly raise it."""
     draft_before_emit: bool = False
     """True where a step's tokens are emitted only after the next draft is made (vLLM's order)."""
     parallel_drafter: bool = False

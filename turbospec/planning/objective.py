@@ -277,11 +277,11 @@ def waiting_factor(
 def prefill_factor(limited_share: float, requests: int, least: float) -> float:
     """By how much prefill as the bottleneck raises the price of time.
 
-    In a closed loop of N requests prefill is a queue with the utilisation u, where a prompt takes W = (1/μ) / (1 − u),
-    and decoding takes a request D. Of what the throughput N / (D + W) would gain by a smaller D if W were constant, it
-    gains the share 1 / (1 + u² / (N · (1 − u)²)), because more prompts wait for one another. Draft tokens are worth
-    this share; or time is dearer by its inverse. A prompt finds another one waiting with the probability u² (M/M/1;
-    Kleinrock, Queueing Systems I, 1975): the share of steps with `StepView.prefill_limited`.
+    In a closed loop of N requests let prefill be a queue with utilisation u, in which a prompt spends W = (1/μ) / (1 −
+    u), and let a request decode for D. A smaller D raises the throughput N / (D + W) by only the share 1 / (1 + u² / (N
+    · (1 − u)²)) of what it would at constant W, because more prompts wait for one another. Draft tokens are worth this
+    share, or time is dearer by its inverse. A prompt finds another one waiting with probability u² (M/M/1; Kleinrock,
+    Queueing Systems I, 1975), which the share of steps with `StepView.prefill_limited` measures.
 
     Args:
         limited_share: u².
