@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from turbospec_sim.arguments import positive
+from turbospec_sim.arguments import not_negative, positive
 from turbospec_sim.scenario import Scenario
 
 STEPS = 3000
@@ -141,10 +141,10 @@ def _request_class(draws: Draws, name: str, max_draft: int, prompt: float, outpu
             "distribution": "lognormal",
             "mean": int(mean * draws.between(0.6, 1.6)),
             "sigma": draws.one_of(0.2, 0.6),
+            "high": high,
         }
-        for kind, mean in (("prompt_tokens", prompt), ("output_tokens", output))
+        for kind, mean, high in (("prompt_tokens", prompt, 8000), ("output_tokens", output, 3000))
     }
-    lengths["prompt_tokens"]["high"], lengths["output_tokens"]["high"] = 8000, 3000
     share, hidden = draws.uniform(0.2, 1.0), draws.chance(0.5)
     return {"name": name, "share": share, "hidden": hidden, **lengths, "acceptance": acceptance}
 
@@ -164,10 +164,15 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("folder", type=Path, help="where to write them")
     arguments.add_argument("--number", type=positive, default=70, help="scenarios (default 70)")
-    arguments.add_argument("--seed", type=int, default=0, help="of the first; the others count up from it (default 0)")
+    arguments.add_argument(
+        "--seed", type=not_negative, default=0, help="of the first; the others count up from it (default 0)"
+    )
     arguments.add_argument("--arrivals", choices=("closed", "poisson"), default="closed", help="(default closed)")
     options = arguments.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        options.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        arguments.error(f"cannot make the folder {options.folder}: {error.strerror}")
     for seed in range(options.seed, options.seed + options.number):
         file = options.folder / f"{options.arrivals}-{seed:04d}.yaml"
         file.write_text(yaml.safe_dump(random_scenario(seed, options.arrivals), sort_keys=False), encoding="utf-8")

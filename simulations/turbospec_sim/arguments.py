@@ -5,6 +5,15 @@ from __future__ import annotations
 import argparse
 
 
+def not_negative(text: str) -> int:
+    """Raises:
+    argparse.ArgumentTypeError: not a whole number of 0 or more.
+    """
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of 0 or more (got {text})")
+    return int(text)
+
+
 def positive(text: str) -> int:
     """Raises:
     argparse.ArgumentTypeError: not a whole number above 0.

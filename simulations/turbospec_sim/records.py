@@ -137,9 +137,9 @@ ENGINE = np.dtype(
         ("seed", "i8"),
         ("origin", "f8"),  # simulated time when the measured part began
         ("first_measured", "i8"),  # index of the first request after the warm-up
+        ("prefill_limited", "i8"),  # as in a `StepView`
         ("running", "i8"),  # length of each queue
         ("preempted", "i8"),
-        ("prefill_limited", "i8"),  # whether the last step's token budget left requests waiting
         ("free_slots", "i8"),
         ("free_blocks", "i8"),
         ("head", "i8"),  # index of the first request that was never admitted

@@ -43,6 +43,13 @@ def next_arrival(engine: Records, offered: Records) -> float:
 
 
 @compiled
+def queued(engine: Records) -> int:
+    """Number of requests in the waiting queue, preempted ones included."""
+    state = engine[0]
+    return state.preempted + state.tail - state.head
+
+
+@compiled
 def schedule(arrays: EngineArrays) -> int:
     """Fill the batch with the next step's requests and their tokens, allocate KV blocks, and return their number."""
     engine, requests, queues, batch = arrays.engine, arrays.requests, arrays.queues, arrays.batch
@@ -92,8 +99,7 @@ def schedule(arrays: EngineArrays) -> int:
         batch[SLOT, size], batch[TOKENS, size] = slot, tokens
         budget -= tokens
         size += 1
-    waiting = state.preempted + state.tail - state.head
-    state.prefill_limited = budget == 0 and waiting > 0 and state.running < state.max_num_seqs
+    state.prefill_limited = budget == 0 and queued(engine) > 0 and state.running < state.max_num_seqs
     return size
 
 

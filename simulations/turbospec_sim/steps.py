@@ -20,7 +20,7 @@ from turbospec_sim.drafting import DRAFTER, DrafterPasses, draft, is_prefilling,
 from turbospec_sim.emission import emit
 from turbospec_sim.pace import DRAFTER_PART, HOST_PART, TARGET_PART, begin_step, pace
 from turbospec_sim.records import Records
-from turbospec_sim.scheduling import drop_finished, next_arrival, receive, schedule
+from turbospec_sim.scheduling import drop_finished, next_arrival, queued, receive, schedule
 from turbospec_sim.timeline import take_snapshot
 from turbospec_sim.verification import target_pass, verify
 from turbospec_sim.views import VIEW_SLOT, outcome_columns, view_columns, waiting
@@ -270,11 +270,11 @@ def _close(arrays: EngineArrays, size: int, now: float) -> None:
 @compiled
 def _account(engine: Records, totals: Records, size: int, spent: Spent) -> None:
     """Add to the totals what a step of `size` requests, or a part of it, took, and how many waited meanwhile."""
-    state, sums = engine[0], totals[0]
+    sums = totals[0]
     seconds = spent.host + spent.draft + spent.verify
     sums.host_seconds += spent.host
     sums.draft_seconds += spent.draft
     sums.verify_seconds += spent.verify
     sums.prefill_seconds += spent.prefill
     sums.running_seconds += size * seconds
-    sums.waiting_seconds += (state.preempted + state.tail - state.head) * seconds
+    sums.waiting_seconds += queued(engine) * seconds

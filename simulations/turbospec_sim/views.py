@@ -12,6 +12,7 @@ from turbospec_sim.drafting import drafter_lag_tokens, is_prefilling
 from turbospec_sim.kv_gaps import NEVER_DRAFTS, lag_is_lost
 from turbospec_sim.records import PREEMPTED, SLOT, TOKENS, Records
 from turbospec_sim.repeats import look_up
+from turbospec_sim.scheduling import queued
 
 PREFILL, FIRST_DECODE, DECODE = Phase.PREFILL.value, Phase.FIRST_DECODE.value, Phase.DECODE.value
 
@@ -82,8 +83,7 @@ def view_columns(arrays: EngineArrays, size: int) -> tuple[IntArray, int]:
 @compiled
 def waiting(engine: Records, requests: Records, queues: IntArray, offered: Records, now: float) -> tuple[int, float]:
     """Number of waiting requests, and for how many seconds the first of them has waited."""
-    state = engine[0]
-    number = state.preempted + state.tail - state.head
+    state, number = engine[0], queued(engine)
     if number == 0:
         return 0, 0.0
     first = state.head

@@ -41,9 +41,7 @@ def test_a_mistake_is_one_line(
 
 
 @pytest.mark.parametrize("arrivals", ["closed", "poisson"])
-def test_random_scenarios_are_the_same_again(
-    arrivals: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_random_scenarios_are_the_same_again(arrivals: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script, written = "simulations/random_scenarios.py", list[str]()
     for folder in (tmp_path / "one", tmp_path / "two"):
         monkeypatch.setattr("sys.argv", [script, str(folder), "--number", "3", "--seed", "5", "--arrivals", arrivals])
@@ -60,3 +58,20 @@ def test_random_scenarios_are_the_same_again(
 def test_counts_are_above_0(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     mistake(script, ["--seeds", "0"], monkeypatch)
     assert capsys.readouterr().err.endswith("argument --seeds: must be a whole number above 0 (got 0)\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["{folder}", "--seed", "-1"], "argument --seed: must be a whole number of 0 or more"), (["{file}"], "{file}")],
+)
+def test_random_scenarios_name_a_mistake(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("")
+    names = {"folder": str(tmp_path / "folder"), "file": str(tmp_path / "file")}
+    mistake("simulations/random_scenarios.py", [each.format(**names) for each in arguments], monkeypatch)
+    assert words.format(**names) in capsys.readouterr().err.splitlines()[-1]

@@ -136,6 +136,7 @@ def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> 
     elif shape.batch_drafter:
         start, each, row = -whole_batch if shape.first_pass_every_step else start, whole_batch, 0.0
     elif shape.first_pass_every_step:
+        # The pass is part of every step. Its rows are too, but a cost that is linear in the tokens charges them.
         start = -each
     return LinearCosts(
         weights[TOKENS:PREFILL],
@@ -277,16 +278,16 @@ def waiting_factor(
 def prefill_factor(limited_share: float, requests: int, least: float) -> float:
     """By how much prefill as the bottleneck raises the price of time.
 
-    In a closed loop of N requests let prefill be a queue with utilisation u, in which a prompt spends W = (1/μ) / (1 −
-    u), and let a request decode for D. A smaller D raises the throughput N / (D + W) by only the share 1 / (1 + u² / (N
-    · (1 − u)²)) of what it would at constant W, because more prompts wait for one another. Draft tokens are worth this
-    share, or time is dearer by its inverse. A prompt finds another one waiting with probability u² (M/M/1; Kleinrock,
-    Queueing Systems I, 1975), which the share of steps with `StepView.prefill_limited` measures.
+    In a closed loop of N requests let prefill be a queue with utilisation u, in which a prompt spends
+    W = (1/μ) / (1 − u), and let a request decode for D. A smaller D raises the throughput N / (D + W) by only the share
+    1 / (1 + u² / (N · (1 − u)²)) of what it would at constant W, because more prompts wait for one another. Draft
+    tokens are worth this share, or time is dearer by its inverse. A prompt finds another one waiting with probability
+    u² (M/M/1; Kleinrock, Queueing Systems I, 1975), which the share of steps with `StepView.prefill_limited` measures.
 
     Args:
         limited_share: u².
         requests: that decode, in place of N.
-        least: bound below 1 − u.
+        least: lower bound of 1 − u.
     """
     room = max(1.0 - math.sqrt(limited_share), least)
     return 1.0 + limited_share / (requests * room * room)

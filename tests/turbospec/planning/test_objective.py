@@ -106,7 +106,7 @@ def test_a_step_without_drafts_does_nothing_for_them(case: Case) -> None:
     assert plan_seconds(costs, nothing, len(nothing), case.padded_length) == no_draft_seconds(costs)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*WAYS, (False, False, True)])
 def test_what_each_way_of_drafting_charges(way: tuple[bool, bool, bool]) -> None:
     weights = random_weights(1)
     costs = step_costs(weights, a_shape(8, way=way), 0.0)
@@ -122,6 +122,7 @@ def test_what_each_way_of_drafting_charges(way: tuple[bool, bool, bool]) -> None
 
     one, uneven = {
         (False, False, False): (start + each + row, start + 3 * each + 4 * row),
+        (False, False, True): (row, 2 * each + 4 * row),
         (False, True, False): (start + whole_pass, start + 3 * whole_pass),
         (False, True, True): (0.0, 2 * whole_pass),
         # The rows of those that draft are charged to each draft.

@@ -129,9 +129,10 @@ def learn(
     if measured.step_seconds > 0.0:
         _learn_cost(shared.cost, measured, draft_rows, constants)
     weight, server = constants.mean_weight, shared.server
-    server.drafting_share *= (1.0 - weight) ** measured.reused_plan_steps
+    kept = (1.0 - weight) ** measured.reused_plan_steps
+    server.drafting_share *= kept
     server.drafting_share += weight * ((len(draft_rows) > 0) - server.drafting_share)
-    server.limited_share *= (1.0 - weight) ** measured.reused_plan_steps
+    server.limited_share *= kept
     server.limited_share += weight * (measured.prefill_limited - server.limited_share)
     server.unforeseen_share += weight * ((prompts > 0) - server.unforeseen_share)
     server.unforeseen_tokens += weight * (prompts - server.unforeseen_tokens)
