@@ -121,7 +121,8 @@ class StepView:
     parallel_drafter: bool = False
     """True where one pass drafts all positions (P-EAGLE, n-gram), False where each position needs a pass."""
     batch_drafter: bool = False
-    """True where every drafter pass runs over the whole batch, up to the longest draft, as in vLLM."""
+    """True where every drafter pass runs over the whole batch, up to the longest draft, as in vLLM. The pass of a
+    parallel drafter then takes as long for any draft."""
     first_pass_every_step: bool = False
     """True where the drafter's first pass runs in every step, with or without drafts, so that the KV lag is always 0.
     That pass is then part of the step, and only further passes are reported as drafting: none of a parallel drafter."""
@@ -282,9 +283,10 @@ class StepOutcome:
     """(n, max proposed or more) largest probability of the draft distribution at each proposed position, NaN past
     `proposed`; None where the drafter reports none."""
     draft_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """(passes,) requests in each drafter pass; empty where no drafter ran."""
+    """(passes,) requests in each drafter pass, or draft tokens in the only pass of a parallel drafter that is no batch
+    drafter. Empty where no drafter ran."""
     draft_context_tokens: int = 0
-    """KV tokens read by the drafter, summed over the rows of all its passes."""
+    """KV tokens read by the drafter, summed over all its passes and the requests in each."""
     catch_up_tokens: int = 0
     """Tokens that the first drafter pass computed in addition to those of every pass: the drafter KV lag and, where the
     pass runs over the target's whole batch, the prompts in it. Includes a pass that only updates the drafter's KV

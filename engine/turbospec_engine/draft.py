@@ -29,9 +29,9 @@ class Draft:
     """(n, longest proposed) largest probability of each draft distribution, 1 of a point mass, NaN past `proposed`;
     None where the drafter reports none."""
     draft_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """(passes,) requests in each drafter pass."""
+    """(passes,) requests in each drafter pass, or draft tokens where one pass makes them all."""
     context_tokens: int = 0
-    """KV tokens that the drafter's passes read, summed over passes and rows."""
+    """KV tokens that the drafter's passes read, summed over passes and the requests in each."""
     catch_up_tokens: int = 0
     """Drafter KV lag that the first pass caught up, tokens."""
 

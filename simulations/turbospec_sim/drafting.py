@@ -2,7 +2,8 @@
 
 There are two kinds. The passes of a ragged drafter run over the requests that still draft; a request that drafts
 nothing, or from the look-up, builds up drafter KV lag. A batch drafter, as vLLM's, runs every pass over the whole
-batch, up to the longest draft; where its first pass runs in every step, with drafts or without, it has no lag.
+batch, up to the longest draft, or makes the longest possible draft in one pass; where its first pass runs in every
+step, with drafts or without, it has no lag.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class DrafterPasses(NamedTuple):
     seconds: float
     """At the usual pace, until the step applies its own."""
     rows: IntArray
-    """(passes,) rows of each pass."""
+    """(passes,) as `StepOutcome.draft_rows`."""
     context_tokens: int
     """KV tokens read, summed over passes and rows."""
     catch_up_tokens: int
@@ -86,14 +87,13 @@ def run_first_pass(engine: Records, requests: Records, slots: IntArray) -> float
 def draft(engine: Records, requests: Records, slots: IntArray, lengths: IntArray, sources: IntArray) -> DrafterPasses:
     """Draft `lengths[i]` tokens for the request in batch slot `slots[i]`; `sources[i]` makes them."""
     state, cost = engine[0], engine[0].times
-    longest, total = 0, 0
+    longest = 0
     for i in range(len(slots)):
         request = requests[slots[i]]
         request.drafts, request.source = min(lengths[i], request.selected), sources[i]
         request.selected = ALL_TOKENS
         if sources[i] == DRAFTER:
             longest = max(longest, lengths[i])
-            total += lengths[i]
     if longest == 0:
         return DrafterPasses(0.0, np.zeros(0, np.int64), 0, 0)
     size = len(slots)
@@ -117,7 +117,7 @@ def draft(engine: Records, requests: Records, slots: IntArray, lengths: IntArray
         reach = longest if state.batch_drafter else length
         for number in range(passes):
             if state.parallel_drafter:
-                rows[number] += 1 if reach > 0 else 0
+                rows[number] += 1 if state.batch_drafter else length
                 read += known if reach > 0 else 0
             elif number + first < reach:
                 rows[number] += 1
@@ -126,8 +126,8 @@ def draft(engine: Records, requests: Records, slots: IntArray, lengths: IntArray
         # The pass that runs in every step has drafted all tokens.
         return DrafterPasses(0.0, np.zeros(0, np.int64), 0, 0)
     computed = rows.sum()
-    if state.parallel_drafter:
-        computed = size * longest if state.batch_drafter else total
+    if state.parallel_drafter and state.batch_drafter:
+        computed *= state.max_draft
     seconds = cost.draft_pass * passes + cost.draft_row * computed
     seconds += cost.draft_kv_token * read + cost.catch_up_token * fed
     if fed > 0:

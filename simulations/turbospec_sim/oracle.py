@@ -114,11 +114,12 @@ class OraclePolicy:
 
     def _full_graphs(self, view: StepView, limits: IntArray, decoding: int) -> StepCosts:
         times, size, context = self._state.times, view.size, int(view.context_tokens.sum())
+        block = int(self._state.engine["max_draft"][0])
         most = max(int(limits.sum()), size * max(view.graph_lengths, default=0))
         verify = _verify_table(decoding, view.prefill_tokens, most, context, size, *self._state.arrays)
         if view.first_pass_every_step:
             requests = size if view.draft_before_emit else decoding
-            rows = requests * (view.max_draft if view.parallel_drafter else 1)
+            rows = requests * (block if view.parallel_drafter else 1)
             verify += times.draft_pass + times.draft_row * rows + times.draft_kv_token * context
         mean_context = context / size
         row = times.draft_row + times.draft_kv_token * mean_context
@@ -130,7 +131,7 @@ class OraclePolicy:
                 return StepCosts(verify)
             start += times.draft_pass + times.draft_kv_token * context
             if view.batch_drafter:
-                return StepCosts(verify, start, draft_pass=times.draft_row * size)
+                return StepCosts(verify, start + times.draft_row * size * block)
             return StepCosts(verify, start, draft_token=times.draft_row)
         if view.batch_drafter:
             whole_batch = times.draft_pass + row * size

@@ -35,5 +35,5 @@ class LastOccurrence:
                 found = tokens[earlier[-1] + 1 :][: lengths[row]]
                 draft.tokens[row, : len(found)] = found
                 draft.proposed[row] = draft.drafted[row] = len(found)
-        draft.draft_rows = np.array([np.count_nonzero(lengths)])
+        draft.draft_rows = np.array([draft.proposed.sum()])
         return draft

@@ -33,7 +33,8 @@ def make_outcome(view: StepView, drafted: Any, accepted: Any, **overrides: Any) 
     accepted = np.broadcast_to(np.asarray(accepted, np.int64), view.size)
     deepest = int(drafted.max(initial=0))
     passes = min(deepest, 1) if view.parallel_drafter else deepest
-    draft_rows = np.array([int((drafted > depth).sum()) for depth in range(passes)], np.int64)
+    rows = [int(drafted.sum())] if view.parallel_drafter else [int((drafted > depth).sum()) for depth in range(deepest)]
+    draft_rows = np.array(rows[:passes], np.int64)
     tokens = view.size + int(drafted.sum()) + view.prefill_tokens
     fields: dict[str, Any] = {
         "step": view.step,

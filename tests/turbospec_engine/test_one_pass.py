@@ -74,7 +74,7 @@ def test_one_pass_drafts_all_tokens_and_catches_up(tiny: Pair, head: str, monkey
     assert plans.views[-1].drafter_lag_tokens.tolist() == [20]
     assert plans.outcomes[-1].catch_up_tokens == 20
     assert [len(read) for read in recorded.read] == [24 + masks]
-    assert recorded.drafts[-1].draft_rows.tolist() == [1]
+    assert recorded.drafts[-1].draft_rows.tolist() == [3]
     emitted = int(plans.outcomes[-1].emitted[0])
     engine.step()
     assert plans.views[-1].drafter_lag_tokens.tolist() == [0]

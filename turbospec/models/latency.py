@@ -128,7 +128,9 @@ def _unknown_draft_costs() -> OnlineRegression:
 
 
 def _requests(sample: LatencySample) -> int:
-    """Decoding requests of a step, estimated: the rows of its first drafter pass, or one per decode token."""
+    """Requests of a step; where they are not known, the rows of its first drafter pass, or one per decode token."""
+    if sample.requests is not None:
+        return sample.requests
     return sample.draft_rows[0] if sample.draft_rows else max(1, sample.tokens_batched - sample.prefill_tokens)
 
 

@@ -43,6 +43,8 @@ class LatencySample:
     draft_seconds: Seconds
     verify_seconds: Seconds
     step_seconds: Annotated[Seconds, Field(gt=0)]
+    requests: Count | None = None
+    """In the step; None in profiles of earlier versions."""
 
     @property
     def shows_drafting(self) -> bool:
@@ -62,6 +64,7 @@ class LatencySample:
             draft_seconds=outcome.draft_seconds,
             verify_seconds=outcome.verify_seconds,
             step_seconds=outcome.step_seconds,
+            requests=len(outcome.request_ids),
         )
 
 

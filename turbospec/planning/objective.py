@@ -127,12 +127,17 @@ def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> 
     floor = weights[0] + weights[CONTEXT] * shape.context_tokens + weights[REQUESTS] * shape.requests
     floor += weights[PREFILL] * min(prefill_tokens, 1.0) + weights[PREFILL_TOKENS] * prefill_tokens
     start, each = weights[DRAFT], weights[PASSES]
-    row = row_seconds(weights, shape)
+    row = weights[ROWS] + weights[DRAFT_CONTEXT] * shape.context_tokens / shape.requests
     # In a pass over the whole batch a row costs the same whether or not the request drafts.
     whole_batch = each + row * shape.requests
-    if shape.parallel_drafter:
-        start += whole_batch if shape.batch_drafter else each
-        start, each, row = 0.0 if shape.first_pass_every_step else start, 0.0, 0.0
+    if shape.parallel_drafter and shape.first_pass_every_step:
+        start, each, row = 0.0, 0.0, 0.0
+    elif shape.parallel_drafter and shape.batch_drafter:
+        start, each, row = start + whole_batch, 0.0, 0.0
+    elif shape.parallel_drafter:
+        # The pass reads the context of each request once, however long its draft. It is charged in full.
+        start += each + weights[DRAFT_CONTEXT] * shape.context_tokens
+        each, row = 0.0, weights[ROWS]
     elif shape.batch_drafter:
         start, each, row = -whole_batch if shape.first_pass_every_step else start, whole_batch, 0.0
     elif shape.first_pass_every_step:
@@ -151,21 +156,6 @@ def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> 
         weights[UNGRAPHED],
         shape.pass_graphs,
     )
-
-
-@inlined
-def row_seconds(weights: FloatArray, shape: StepShape) -> float:
-    """Seconds of one row in a drafter pass."""
-    return weights[ROWS] + weights[DRAFT_CONTEXT] * shape.context_tokens / shape.requests
-
-
-@inlined
-def one_pass_row_seconds(weights: FloatArray, shape: StepShape) -> float:
-    """Seconds that each draft adds beside its tokens where one pass drafts all positions, over the requests that draft
-    alone; else 0."""
-    if not shape.parallel_drafter or shape.batch_drafter or shape.first_pass_every_step:
-        return 0.0
-    return row_seconds(weights, shape)
 
 
 @compiled
@@ -338,12 +328,11 @@ def plan_features(x: FloatArray, shape: StepShape, lag_tokens: IntArray, lengths
     rows = drafted - drafts * shape.first_pass_every_step
     if shape.batch_drafter:
         rows = passes * shape.requests
-    elif shape.parallel_drafter:
-        rows = drafts
     x[DRAFT] = 0.0 if shape.first_pass_every_step else 1.0
     x[PASSES] = passes
     x[ROWS] = rows
-    x[DRAFT_CONTEXT] = rows * shape.context_tokens / shape.requests
+    context_rows = shape.requests if shape.parallel_drafter else rows
+    x[DRAFT_CONTEXT] = context_rows * shape.context_tokens / shape.requests
     x[CATCH_UP] = caught_up
 
 

@@ -134,7 +134,8 @@ class PassTimes:
         passes = np.minimum(lengths, 1) if view.parallel_drafter else lengths
         if view.batch_drafter:
             passes = np.broadcast_to(passes.max(axis=1, initial=0, keepdims=True), passes.shape)
-        draft = np.column_stack([passes @ view.context_tokens, passes.sum(axis=1), passes.max(axis=1, initial=0)])
+        rows = passes if view.batch_drafter else lengths
+        draft = np.column_stack([passes @ view.context_tokens, rows.sum(axis=1), passes.max(axis=1, initial=0)])
         batched = int(np.count_nonzero(view.decoding)) + view.prefill_tokens + lengths.sum(axis=1)
         context = np.full(len(candidates), view.context_tokens.sum())
         target = np.column_stack([context, batched, np.ones(len(candidates))])

@@ -35,5 +35,5 @@ class LookupDrafter:
     ) -> Draft:
         found = find_all(self.lookup, requests, np.where(lengths > 0, lengths, -1))
         draft = Draft(found.tokens, found.lengths, found.lengths.copy())
-        draft.draft_rows = np.array([np.count_nonzero(lengths)])
+        draft.draft_rows = np.array([found.lengths.sum()])
         return draft

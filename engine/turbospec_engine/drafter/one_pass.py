@@ -108,7 +108,7 @@ class OnePassDrafter(ABC, Generic[HeadT]):
             drafted=lengths.copy(),
             distribution_index=drawn_index,
             confidence=confidence,
-            draft_rows=np.array([len(rows)]),
+            draft_rows=np.array([lengths.sum()]),
             context_tokens=context_tokens,
             catch_up_tokens=sum(self.lag_tokens(request) for request in drafting),
         )

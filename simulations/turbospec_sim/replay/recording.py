@@ -194,6 +194,7 @@ def _sample(step: TraceStep) -> LatencySample:
         draft_seconds=step.draft_seconds,
         verify_seconds=step.verify_seconds,
         step_seconds=step.step_seconds,
+        requests=len(step.request_ids),
     )
 
 

@@ -196,10 +196,9 @@ def _step_times(recording: Recording, drafter: Drafter, profile: Profile | None)
         passes=tuple(sorted({0} | {len(sample.draft_rows) for sample in samples})),
     )
     scaled: dict[str, Any] = {name: value * factor for name, value in coefficients.items()}
-    drafts = recording.tokens.drafted[recording.tokens.drafted > 0]
-    if drafter.kind == "parallel" and len(drafts):
-        # The measured rows of a pass are requests, the simulated ones are their draft tokens.
-        scaled["draft_row"] /= float(drafts.mean())
+    if drafter.kind == "parallel" and drafter.batch:
+        # The measured rows of a pass are requests, the simulated ones the tokens of the longest possible drafts.
+        scaled["draft_row"] /= drafter.max_draft
     # The simulation has no time between steps: it counts as host time.
     scaled["host"] += recording.seconds_between
     return StepTimes(curve, **scaled), fit

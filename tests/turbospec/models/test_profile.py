@@ -28,6 +28,7 @@ def test_a_sample_is_the_latency_part_of_an_outcome() -> None:
         draft_seconds=0.002,
         verify_seconds=0.007,
         step_seconds=0.010,
+        requests=2,
     )
 
 

@@ -19,7 +19,6 @@ from turbospec.planning.objective import (
     expected_costs,
     expected_gain,
     long_run_costs,
-    one_pass_row_seconds,
     plan_features,
     prefill_factor,
     step_costs,
@@ -87,8 +86,7 @@ def cases(draw: st.DrawFn) -> Case:
 def test_what_is_planned_with_is_linear_in_the_weights_that_are_learnt(case: Case) -> None:
     costs = step_costs(case.weights, case.shape, float(case.shape.prefill_tokens))
     seconds = plan_seconds(costs, case.lengths, len(case.lengths), case.padded_length)
-    row = one_pass_row_seconds(case.weights, case.shape)
-    seconds += catch_up_seconds(case.lag * case.weights[CATCH_UP] + row, case.lengths)
+    seconds += catch_up_seconds(case.lag * case.weights[CATCH_UP], case.lengths)
     x = np.full(SIZE, np.nan)
     plan_features(x, case.shape, case.lag, case.lengths, case.padded_length)
     assert (x >= 0.0).all()
@@ -111,8 +109,8 @@ def test_what_each_way_of_drafting_charges(way: tuple[bool, bool, bool]) -> None
     weights = random_weights(1)
     costs = step_costs(weights, a_shape(8, way=way), 0.0)
     start, each = weights[DRAFT], weights[DRAFT + 1]
-    row = weights[DRAFT + 2] + 100.0 * weights[DRAFT + 3]
-    whole_pass = each + 8 * row
+    row, kv = weights[DRAFT + 2], weights[DRAFT + 3]
+    whole_pass = each + 8 * row + 800 * kv
     plain = no_draft_seconds(costs)
 
     def drafting(lengths: list[int]) -> float:
@@ -121,12 +119,11 @@ def test_what_each_way_of_drafting_charges(way: tuple[bool, bool, bool]) -> None
         return float(plan_seconds(costs, np.array(lengths + [0] * (8 - len(lengths))), 8, 0) - plain - verify)
 
     one, uneven = {
-        (False, False, False): (start + each + row, start + 3 * each + 4 * row),
-        (False, False, True): (row, 2 * each + 4 * row),
+        (False, False, False): (start + each + row + 100 * kv, start + 3 * each + 4 * (row + 100 * kv)),
+        (False, False, True): (row + 100 * kv, 2 * each + 4 * (row + 100 * kv)),
         (False, True, False): (start + whole_pass, start + 3 * whole_pass),
         (False, True, True): (0.0, 2 * whole_pass),
-        # The rows of those that draft are charged to each draft.
-        (True, False, False): (start + each, start + each),
+        (True, False, False): (start + each + 800 * kv + row, start + each + 800 * kv + 4 * row),
         (True, True, False): (start + whole_pass, start + whole_pass),
         (True, True, True): (0.0, 0.0),
     }[way]

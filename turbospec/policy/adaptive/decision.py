@@ -19,7 +19,6 @@ from turbospec.planning.objective import (
     expected_costs,
     expected_gain,
     long_run_costs,
-    one_pass_row_seconds,
     prefill_factor,
     step_costs,
     sum_up,
@@ -227,13 +226,10 @@ def _choose(
     token_weight = token_weights(requests.rows, requests.phase, tokens_per_step)
     estimate(models, requests, offers, 0.0, first, survival)
     weigh(survival, offers, token_weight)
-    row = one_pass_row_seconds(weights, shape)
-    charged[n:], lag_seconds[n:], lag_seconds[:n] = 0.0, 0.0, lag * weights[CATCH_UP] + row
+    charged[n:], lag_seconds[n:], lag_seconds[:n] = 0.0, 0.0, lag * weights[CATCH_UP]
     charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], constants.catch_up_horizon, charged)
-    charged[:n] += row
     gains = empty_gains(offers, survival, offered, work[1, :size, :depth], counts, sums, graph_lengths)
-    # The rate is that of all requests drafting, as far as their rows go.
-    rate_costs = with_start(step_costs(weights, shape, 0.0), row * shape.decoding)
+    rate_costs = step_costs(weights, shape, 0.0)
     if server.prompt_share > 0.0:
         prompts = server.prompt_tokens / server.prompt_share
         joined = step_costs(weights, shape, prompts)

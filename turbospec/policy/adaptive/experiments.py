@@ -14,14 +14,7 @@ from turbospec.models.logistic import Terms, between_request_variance
 from turbospec.models.step_cost import CATCH_UP, DRAFT, SIZE
 from turbospec.planning.best_lengths import Gains, best_lengths, consider, empty_gains
 from turbospec.planning.gain_histogram import LinearCosts, drafter_work, passes_run, plan_seconds
-from turbospec.planning.objective import (
-    StepShape,
-    catch_up_seconds,
-    expected_gain,
-    one_pass_row_seconds,
-    plan_features,
-    step_costs,
-)
+from turbospec.planning.objective import StepShape, catch_up_seconds, expected_gain, plan_features, step_costs
 from turbospec.planning.offers import Offers
 from turbospec.planning.token_weights import weigh
 from turbospec.policy.adaptive.constants import Constants
@@ -63,9 +56,9 @@ class PlannedStep(NamedTuple):
     price: float
     """λ, tokens/s."""
     charged: FloatArray
-    """(offers,) what a draft costs beside its tokens, seconds."""
+    """(offers,) c_i, seconds."""
     lag_seconds: FloatArray
-    """(offers,) what a draft adds to the step beside its tokens: to catch up, and its row in the only pass."""
+    """(offers,) what catching up adds to the step."""
     max_seconds: float
     """Longest step allowed."""
     no_draft_seconds: float
@@ -166,11 +159,7 @@ def _cheaper_drafting(weights: FloatArray, covariance: FloatArray, step: Planned
         base.ungraphed,
         base.pass_graphs,
     )
-    row, low_row = one_pass_row_seconds(weights, step.shape), one_pass_row_seconds(low, step.shape)
-    charged, cheaper = step.charged.copy(), low[CATCH_UP] / max(weights[CATCH_UP], 1e-12)
-    for i in range(step.shape.requests):
-        charged[i] = (charged[i] - row) * cheaper + low_row
-    return costs, charged
+    return costs, step.charged * (low[CATCH_UP] / max(weights[CATCH_UP], 1e-12))
 
 
 @compiled

@@ -73,8 +73,9 @@ def run(policy: AdaptivePolicy, view: StepView, rng: np.random.Generator, accept
     if view.first_pass_every_step:
         passes = max(passes - 1, 0)
     draft_rows = np.full(passes, view.size)
-    if not view.batch_drafter and not view.parallel_drafter:
-        draft_rows = np.array([int((drafted > position).sum()) for position in range(passes)], np.int64)
+    if not view.batch_drafter:
+        rows = [int((drafted > position).sum()) for position in range(depth)]
+        draft_rows = np.array([sum(rows)] if view.parallel_drafter and depth else rows[:passes], np.int64)
     seconds = 0.008 + 3e-5 * (tokens + view.prefill_tokens) + 2e-3 * piecewise
     drafting = 8e-4 * passes
     outcome = make_outcome(
