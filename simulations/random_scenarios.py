@@ -5,7 +5,8 @@
 
 Each has a GPU-like server: a target's pass of 4 to 35 ms, with or without CUDA graphs, a sequential or parallel drafter
 of up to 15 tokens, 1 to 400 requests in flight (or Poisson arrivals at 0.2 to 1.05 of the capacity without drafts,
-roughly), prompts of 40 to 3,000 tokens and outputs of 40 to 700.
+roughly), prompts of 40 to 3,000 tokens and outputs of 40 to 700. With --few-blocks, 32 to 400 are in flight and
+the KV cache has room for 30 to 70 % of them; the drafter may take a part of it.
 """
 
 from __future__ import annotations
@@ -47,10 +48,16 @@ class Draws:
         return float(self._rng.uniform(low, high))
 
 
-def random_scenario(seed: int, arrivals: str) -> dict[str, Any]:
-    """The fields of a scenario file; `arrivals` is `closed` or `poisson`."""
+def random_scenario(seed: int, arrivals: str, *, few_blocks: bool = False) -> dict[str, Any]:
+    """The fields of a scenario file.
+
+    Args:
+        seed: of all draws.
+        arrivals: `closed` or `poisson`.
+        few_blocks: whether KV blocks limit the requests that run.
+    """
     draws = Draws(seed)
-    max_draft, requests = draws.one_of(3, 5, 7, 10, 15), int(draws.between(1, 400))
+    max_draft, requests = draws.one_of(3, 5, 7, 10, 15), int(draws.between(32 if few_blocks else 1, 400))
     prompt, output = draws.between(40, 3000), draws.between(40, 700)
     latency = _latency(draws, max_draft)
     slots = max(requests, 16) if arrivals == "closed" else 256
@@ -84,6 +91,14 @@ def random_scenario(seed: int, arrivals: str) -> dict[str, Any]:
         scenario["rates"] = [round(rate, 4)]
         workload["requests"] = min(max(150, int(rate * 60)), 3000)
         workload["warmup_requests"] = min(200, workload["requests"] // 4)
+    if few_blocks:
+        server["max_num_seqs"] = 512
+        server["kv_cache_tokens"] = int(max(15_000, requests * (prompt + output) * draws.uniform(0.3, 0.7)))
+        scenario["drafter"] |= {
+            "kv_share": draws.one_of(0.0, 0.05, 0.2, 0.5),
+            "memory": draws.one_of("shared", "reserved"),
+        }
+        workload["warmup_requests"] = 0  # after a warm-up the server is idle, and the drafter can be tried
     Scenario.model_validate(scenario)
     return scenario
 
@@ -168,6 +183,7 @@ def main() -> None:
         "--seed", type=not_negative, default=0, help="of the first; the others count up from it (default 0)"
     )
     arguments.add_argument("--arrivals", choices=("closed", "poisson"), default="closed", help="(default closed)")
+    arguments.add_argument("--few-blocks", action="store_true", help="KV blocks limit the requests that run")
     options = arguments.parse_args()
     try:
         options.folder.mkdir(parents=True, exist_ok=True)
@@ -175,7 +191,8 @@ def main() -> None:
         arguments.error(f"cannot make the folder {options.folder}: {error.strerror}")
     for seed in range(options.seed, options.seed + options.number):
         file = options.folder / f"{options.arrivals}-{seed:04d}.yaml"
-        file.write_text(yaml.safe_dump(random_scenario(seed, options.arrivals), sort_keys=False), encoding="utf-8")
+        scenario = random_scenario(seed, options.arrivals, few_blocks=options.few_blocks)
+        file.write_text(yaml.safe_dump(scenario, sort_keys=False), encoding="utf-8")
 
 
 if __name__ == "__main__":

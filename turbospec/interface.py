@@ -110,12 +110,17 @@ class StepView:
     waiting_seconds: float = 0.0
     """Queueing time of the oldest queued request."""
     admitted_requests: int = 0
-    """Queued requests that already hold a batch slot and join the next step. This step delays their first tokens."""
+    """Queued requests for which a batch slot and KV blocks are free: they wait for room in a step's token budget, and
+    this step delays their first tokens. Drafts shorten the wait of the others."""
     prefill_tokens: int = 0
     """Prompt tokens that this step computes, over all requests in prefill."""
     prefill_limited: bool = False
     """True where the token budget of the step that was scheduled last left queued requests waiting for which a batch
-    slot is free. If that is so in most steps, prefill limits the throughput, and drafts hardly raise it."""
+    slot and KV blocks are free. If so in most steps, prefill limits the throughput, and drafts hardly raise it."""
+    drafter_kv_share: float = 0.0
+    """Memory of a token in the drafter's KV cache as a share of the target's, up to 1, where queued requests lack only
+    KV blocks, and would get the drafter's if it did not draft. 0 in other steps, and in engines that reserve that
+    memory."""
     draft_before_emit: bool = False
     """True where a step's tokens are emitted only after the next draft is made (vLLM's order)."""
     parallel_drafter: bool = False

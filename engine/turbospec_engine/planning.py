@@ -65,6 +65,7 @@ class StepPlanner:
             waiting_seconds=now - waiting[0].arrival if waiting else 0.0,
             prefill_tokens=int(np.array(batch.num_tokens, np.int64)[phase == Phase.PREFILL].sum()),
             prefill_limited=self._scheduler.is_prefill_limited(batch),
+            drafter_kv_share=self._scheduler.blocks.shared_kv_share if self._scheduler.is_kv_limited(batch) else 0.0,
             draft_before_emit=self._config.emit == "after_draft",
             parallel_drafter=drafter.parallel if drafter else False,
             calls_gate=drafter.calls_gate if drafter else False,

@@ -50,6 +50,13 @@ class RequestBlocks:
         return blocks * self.target.block_size
 
     @property
+    def shared_kv_share(self) -> float:
+        """Memory of a token in the drafter's KV cache as a share of the target's; 0 if the target never gets it."""
+        if not self.gives_back or not isinstance(self.drafter, PartAllocator):
+            return 0.0
+        return self.target.block_size / (self.drafter.parts * self.drafter.block_size)
+
+    @property
     def drafter_in_use(self) -> bool:
         return not self.gives_back or self._drafting_share > IN_USE
 

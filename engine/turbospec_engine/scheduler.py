@@ -68,9 +68,20 @@ class Scheduler:
         self._admit(batch, self.max_num_batched_tokens - batch.total_tokens)
 
     def is_prefill_limited(self, batch: ScheduledBatch) -> bool:
-        """Whether the token budget left requests waiting for which a batch slot is free."""
+        """Whether the token budget left requests waiting for which a batch slot and KV blocks are free."""
         spent = batch.total_tokens >= self.max_num_batched_tokens
-        return spent and bool(self.waiting) and len(self.running) < self.max_num_seqs
+        return spent and self._slot_waits() and not self._lacks_blocks()
+
+    def is_kv_limited(self, batch: ScheduledBatch) -> bool:
+        """Whether requests wait for KV blocks for which a batch slot is free."""
+        spent = batch.total_tokens >= self.max_num_batched_tokens
+        return self._slot_waits() and (not spent or self._lacks_blocks())
+
+    def _slot_waits(self) -> bool:
+        return bool(self.waiting) and len(self.running) < self.max_num_seqs
+
+    def _lacks_blocks(self) -> bool:
+        return not self.blocks.fits(self.waiting[0], self.waiting[0].num_tokens, drafting=True)
 
     def finish(self, request: Request) -> None:
         """Remove a running or waiting request and free its blocks."""

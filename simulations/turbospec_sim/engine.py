@@ -20,6 +20,7 @@ from turbospec_sim.drafting import DrafterPasses
 from turbospec_sim.gating import gated_drafts
 from turbospec_sim.interrupts import deferred_interrupts
 from turbospec_sim.limits import LAST_MOMENT
+from turbospec_sim.records import Record
 from turbospec_sim.state import EngineState
 
 NO_TOKENS = np.zeros(0, np.int64)
@@ -131,7 +132,8 @@ class SimulatedEngine:
             waiting_seconds=waiting_seconds,
             admitted_requests=admitted,
             prefill_tokens=prefill_tokens,
-            prefill_limited=bool(state.engine["prefill_limited"][0]),
+            prefill_limited=bool(state.engine["admissible"][0]),
+            drafter_kv_share=_contended_kv_share(state.engine[0]),
             draft_before_emit=state.draft_before_emit,
             parallel_drafter=state.parallel_drafter,
             batch_drafter=state.batch_drafter,
@@ -312,3 +314,8 @@ def _with_copies(confidence: FloatArray, own: IntArray, appended: IntArray) -> F
 def _up_to(lengths: IntArray, confidence: FloatArray) -> FloatArray:
     """(n, longest draft) the confidence in each draft's first tokens, `lengths` of them; NaN past these."""
     return np.where(np.arange(confidence.shape[1]) < lengths[:, None], confidence, np.nan)
+
+
+def _contended_kv_share(state: Record) -> float:
+    """`StepView.drafter_kv_share`."""
+    return float(state["draft_kv_share"]) if state["kv_limited"] and state["gives_back"] else 0.0

@@ -137,7 +137,8 @@ ENGINE = np.dtype(
         ("seed", "i8"),
         ("origin", "f8"),  # simulated time when the measured part began
         ("first_measured", "i8"),  # index of the first request after the warm-up
-        ("prefill_limited", "i8"),  # as in a `StepView`
+        ("admissible", "i8"),  # queued requests that lacked nothing but room in the last step's token budget
+        ("kv_limited", "i8"),  # whether there were none because KV blocks were lacking
         ("running", "i8"),  # length of each queue
         ("preempted", "i8"),
         ("free_slots", "i8"),

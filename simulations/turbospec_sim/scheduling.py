@@ -1,11 +1,12 @@
 """Continuous batching as vLLM V1 does it: which requests run in a step, and with how many tokens.
 
 Running requests come first, oldest first, each with the tokens that it lacks in the KV cache and with its drafts. Then
-waiting requests are admitted in order, as far as batch slots, the step's token budget and KV blocks allow. A prompt is
-cut to a prefill chunk of what is left of the budget. When a running request finds no KV block, the latest arrival is
-preempted: it loses its blocks, goes to the head of the waiting queue, and recomputes its tokens later. A step that
-preempted a request admits none. Where the drafter's KV blocks are counted, those of requests that have not drafted for
-long are given back first (`drafter_memory.py`).
+waiting requests are admitted in order, as far as batch slots, the step's token budget and KV blocks allow; a request
+needs the blocks of its whole prompt (`scheduler_reserve_full_isl`). A prompt is cut to a prefill chunk of what is left
+of the budget. When a running request finds no KV block, the latest arrival is preempted: it loses its blocks, goes to
+the head of the waiting queue, and recomputes its tokens later. A step that preempted a request admits none. Where the
+drafter's KV blocks are counted, those of requests that have not drafted for long are given back first
+(`drafter_memory.py`).
 
 Source: vLLM 0.14, `vllm/v1/core/sched/scheduler.py`, with prefix caching reduced to a share of each prompt.
 """
@@ -18,7 +19,15 @@ from turbospec.interface import IntArray
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.acceptance import begin_acceptance
 from turbospec_sim.arrays import EngineArrays
-from turbospec_sim.drafter_memory import allocate, drafter_in_use, free, free_drafter, give_back, give_back_idle
+from turbospec_sim.drafter_memory import (
+    allocate,
+    blocks_lacking,
+    drafter_in_use,
+    free,
+    free_drafter,
+    give_back,
+    give_back_idle,
+)
 from turbospec_sim.kv_gaps import NO_LAG
 from turbospec_sim.randomness import key
 from turbospec_sim.records import FREE_SLOTS, PREEMPTED, RUNNING, SLOT, TOKENS, Record, Records
@@ -52,10 +61,31 @@ def queued(engine: Records) -> int:
 @compiled
 def schedule(arrays: EngineArrays) -> int:
     """Fill the batch with the next step's requests and their tokens, allocate KV blocks, and return their number."""
+    size, budget = _fill_batch(arrays)
+    state, waiting = arrays.engine[0], queued(arrays.engine)
+    waiting = min(waiting, state.max_num_seqs - state.running)
+    state.admissible = min(waiting, _room(arrays)) if waiting > 0 and budget == 0 else 0
+    state.kv_limited = waiting > 0 and state.admissible == 0
+    return size
+
+
+@compiled
+def _room(arrays: EngineArrays) -> int:
+    """For how many requests like the next one KV blocks are free."""
+    slot, state = _prepare_next(arrays), arrays.engine[0]
+    if slot < 0:
+        return 0
+    request = arrays.requests[slot]
+    lacking = blocks_lacking(arrays.engine, request, request.prompt_tokens + request.emitted, True)
+    return state.free_blocks // max(lacking, 1)
+
+
+@compiled
+def _fill_batch(arrays: EngineArrays) -> tuple[int, int]:
+    """Returns the number of requests, and the tokens that are left of the step's budget."""
     engine, requests, queues, batch = arrays.engine, arrays.requests, arrays.queues, arrays.batch
     state = engine[0]
     budget, size, place, preempted = state.max_num_batched_tokens, 0, 0, False
-    state.prefill_limited = 0
     while place < state.running and budget > 0:
         slot = queues[RUNNING, place]
         request = requests[slot]
@@ -70,13 +100,13 @@ def schedule(arrays: EngineArrays) -> int:
                 continue
             preempted = True
             if _preempt_latest(engine, requests, queues) == slot:
-                return size
+                return size, budget
         batch[SLOT, size], batch[TOKENS, size] = slot, tokens
         budget -= tokens + request.drafts
         size += 1
         place += 1
     if preempted or (state.drafts_lack_blocks > 0 and state.running > 0):
-        return size
+        return size, budget
     while budget > 0 and state.running < state.max_num_seqs:
         slot = _prepare_next(arrays)
         if slot < 0:
@@ -84,7 +114,7 @@ def schedule(arrays: EngineArrays) -> int:
         request = requests[slot]
         missing = request.prompt_tokens + request.emitted - request.cached_tokens
         tokens = min(missing, budget, state.long_prefill_token_threshold)
-        if not _admit(arrays, request, request.cached_tokens + tokens):
+        if not _admit(arrays, request):
             break
         request.computed = request.draft_computed = request.cached_tokens
         if state.draft_kv_share > 0 and request.draft_blocks == 0:
@@ -99,8 +129,7 @@ def schedule(arrays: EngineArrays) -> int:
         batch[SLOT, size], batch[TOKENS, size] = slot, tokens
         budget -= tokens
         size += 1
-    state.prefill_limited = budget == 0 and queued(engine) > 0 and state.running < state.max_num_seqs
-    return size
+    return size, budget
 
 
 @compiled
@@ -130,13 +159,13 @@ def send_next(engine: Records, offered: Records, now: float) -> None:
 
 
 @compiled
-def _admit(arrays: EngineArrays, request: Record, tokens: int) -> bool:
-    """Give a new request its KV blocks; False, and no change, where too few are free.
+def _admit(arrays: EngineArrays, request: Record) -> bool:
+    """Give a new request the KV blocks of its whole prompt; False, and no change, where too few are free.
 
     While the drafter is not in use, its blocks stay free, for the next draft of any request. The only request may take
     the drafter's memory.
     """
-    engine = arrays.engine
+    engine, tokens = arrays.engine, request.prompt_tokens + request.emitted
     while not allocate(engine, request, tokens, True):
         if not give_back_idle(engine, arrays.requests, arrays.queues):
             return engine[0].running == 0 and allocate(engine, request, tokens, False)

@@ -80,7 +80,7 @@ class VerifiedBatch(NamedTuple):
     waiting_requests: int
     waiting_seconds: float
     admitted_requests: int
-    """Waiting requests that have a free batch slot."""
+    """Waiting requests that lack nothing but room in the step's token budget."""
 
 
 class Spent(NamedTuple):
@@ -216,12 +216,12 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
         host_seconds += times.decision
     host_seconds *= pace(arrays, HOST_PART, now)
     number, seconds = waiting(engine, requests, arrays.queues, offered, now)
-    admitted = min(number, engine[0].max_num_seqs - engine[0].running)
     totals[0].prefill_tokens += target.prefill_tokens
     _account(engine, totals, size, Spent(host_seconds, 0.0, verify_seconds, target.prefill_seconds * target_pace))
     return (
         size, judged, target.tokens, target.padded_tokens, target.prefill_tokens, target.context_tokens,
-        target.piecewise, verify_seconds, host_seconds, columns, next_prefill_tokens, number, seconds, admitted,
+        target.piecewise, verify_seconds, host_seconds, columns, next_prefill_tokens, number, seconds,
+        engine[0].admissible,
     )  # fmt: skip
 
 

@@ -84,6 +84,8 @@ BROKEN_VIEWS: dict[str, dict[str, Any]] = {
     "an infinite time": {"now": float("inf")},
     "an endless wait": {"waiting_seconds": 1e308},
     "negative waiting requests": {"waiting_requests": -1},
+    "a drafter larger than the target": {"drafter_kv_share": 1.5},
+    "memory that is no number": {"drafter_kv_share": float("nan")},
     "a flag that is no flag": {"parallel_drafter": np.array([True, False])},
     "graphs of endless drafts": {"graph_lengths": (0, 10**9)},
     "graphs of less than nothing": {"largest_graph": -1},

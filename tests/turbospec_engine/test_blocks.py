@@ -116,6 +116,27 @@ def test_prefill_is_the_limit_where_the_token_budget_leaves_requests_waiting(
     assert scheduler.is_prefill_limited(scheduler.schedule()) is limited
 
 
+@pytest.mark.parametrize(
+    ("blocks", "budget", "max_num_seqs", "limited"),
+    [(5, 64, 8, True), (5, 16, 8, True), (32, 64, 8, False), (32, 16, 8, False), (5, 64, 2, False)],
+    ids=["KV blocks", "KV blocks and token budget", "room for all", "token budget", "batch slots"],
+)
+def test_kv_blocks_are_the_limit_where_they_leave_requests_waiting(
+    blocks: int, budget: int, max_num_seqs: int, limited: bool
+) -> None:
+    scheduler = Scheduler(RequestBlocks(BlockAllocator(blocks, BLOCK_SIZE)), max_num_seqs, budget)
+    for _ in range(3):
+        scheduler.add(cast(Request, FakeRequest(8, 12)))
+    assert scheduler.is_kv_limited(scheduler.schedule()) is limited
+
+
+def test_the_share_of_a_drafter_whose_memory_the_target_may_have() -> None:
+    target = BlockAllocator(8, 16)
+    assert RequestBlocks(target, PartAllocator(target, 4, 16)).shared_kv_share == 0.25
+    assert RequestBlocks(target, PartAllocator(target, 4, 16), gives_back=False).shared_kv_share == 0.0
+    assert RequestBlocks(target, BlockAllocator(8, 16)).shared_kv_share == RequestBlocks(target).shared_kv_share == 0.0
+
+
 def test_double_free_is_an_error() -> None:
     allocator = BlockAllocator(4, BLOCK_SIZE)
     mine: list[int] = []

@@ -494,3 +494,24 @@ def test_prefill_is_the_limit_where_the_token_budget_leaves_requests_waiting(
     views = [view for view, _, _ in steps.seen]
     assert any(view.waiting_requests for view in views) == (server != {"max_num_batched_tokens": 8192})
     assert (sum(view.prefill_limited for view in views) > len(views) / 3) is limited
+    assert limited or not any(view.admitted_requests for view in views)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("memory", "kv_cache_tokens", "priced"),
+    [("shared", 640, True), ("shared", 100_000, False), ("reserved", 640, False)],
+)
+def test_a_view_names_the_drafters_memory_where_it_keeps_requests_waiting(
+    order: str, memory: str, kv_cache_tokens: int, priced: bool
+) -> None:
+    steps = Steps()
+    made = closed(
+        12,
+        server={"emit": order, "max_num_seqs": 16, "kv_cache_tokens": kv_cache_tokens},
+        drafter={"max_draft": 3, "kv_share": 0.25, "memory": memory},
+    )
+    serve(state_of(made), StaticPolicy(0), steps)
+    shares = [view.drafter_kv_share for view, _, _ in steps.seen]
+    assert {*shares} <= {0.0, 0.25}
+    assert (shares.count(0.25) > len(shares) / 2) is any(shares) is priced

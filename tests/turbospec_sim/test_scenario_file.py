@@ -15,7 +15,7 @@ NAMES = (
     "draft-model-batch100", "parallel-drafter", "rush-hour", "drift", "mixed-tenants", "two-languages",
     "adaptive-verification-4", "adaptive-verification-64", "changing-machine", "cold-start", "noise-bursts",
     "lagging-drafter", "code-edits", "agents-and-chat", "parallel-drafter-and-lookup", "drafter-wakes-up",
-    "full-cache", "drafter-confidence",
+    "full-cache", "kv-bound", "drafter-confidence",
 )  # fmt: skip
 
 

@@ -40,11 +40,14 @@ def test_a_mistake_is_one_line(
     assert_one_line(capsys.readouterr().err, words)
 
 
-@pytest.mark.parametrize("arrivals", ["closed", "poisson"])
-def test_random_scenarios_are_the_same_again(arrivals: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("arrivals", "options"), [("closed", []), ("closed", ["--few-blocks"]), ("poisson", [])])
+def test_random_scenarios_are_the_same_again(
+    arrivals: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script, written = "simulations/random_scenarios.py", list[str]()
     for folder in (tmp_path / "one", tmp_path / "two"):
-        monkeypatch.setattr("sys.argv", [script, str(folder), "--number", "3", "--seed", "5", "--arrivals", arrivals])
+        arguments = [str(folder), "--number", "3", "--seed", "5", "--arrivals", arrivals, *options]
+        monkeypatch.setattr("sys.argv", [script, *arguments])
         runpy.run_path(str(ROOT / script), run_name="__main__")
         files = sorted(folder.iterdir())
         assert [file.name for file in files] == [f"{arrivals}-{seed:04d}.yaml" for seed in (5, 6, 7)]

@@ -50,7 +50,13 @@ def test_what_lies_between_two_steps_is_the_seconds_unless_nothing_ran(monkeypat
 
 def test_who_waits_for_something_else_than_a_turn_does_not_start_next() -> None:
     scheduler = object.__new__(hosted.TurboSpecScheduler)
-    blocked, first, second = (Mock(num_preemptions=0, arrival_time=time.time() - age) for age in (9, 5, 1))
+    blocked, first, second = (
+        Mock(num_preemptions=0, arrival_time=time.time() - age, num_tokens=33) for age in (9, 5, 1)
+    )
+    scheduler.kv_cache_config, scheduler.block_size = SimpleNamespace(kv_cache_groups=["all layers"]), 16
+    scheduler.kv_cache_manager = Mock(watermark_blocks=1)
+    free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
+    free_blocks.return_value = 100
     scheduler.running, scheduler.max_num_running_reqs, scheduler.max_num_active_reqs = [], 8, 8
     scheduler.skipped_waiting, scheduler.kv_holding_waiting = FCFSRequestQueue(), FCFSRequestQueue()
     scheduler.waiting = FCFSRequestQueue([first, second])
@@ -63,6 +69,9 @@ def test_who_waits_for_something_else_than_a_turn_does_not_start_next() -> None:
     assert (queue.requests, queue.admitted) == (3, 2)
     assert 5 <= queue.waiting_seconds < 9
 
+    for blocks, admitted in ((0, 0), (3, 0), (4, 1), (7, 2)):
+        free_blocks.return_value = blocks
+        assert scheduler._queue().admitted == admitted, "each needs three blocks, beside one that stays free"
     scheduler.max_num_active_reqs = scheduler.max_num_running_reqs = 1
     assert scheduler._queue().admitted == 1
     scheduler.waiting.remove_requests({first, second})

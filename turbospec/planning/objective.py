@@ -13,6 +13,9 @@ S[i,j] is the survival of a draft token of the source that drafts for request i,
   throughput, λ is higher (`prefill_factor`).
 * **The price of catching up**, c_i = κ · lag_i · (1 + a[i,1]) / min(tokens left, H): κ seconds per token of drafter KV
   lag, of which a step is charged its share of the tokens that benefit. 0 for a draft of a look-up.
+* **The price of the drafter's memory**, D · (1 / r − t) for each step in which the drafter drafts. Where a server lacks
+  KV blocks, D requests would run in place of the drafter's KV cache, emit a token each, and make the step D · t seconds
+  longer (`drafter_memory`). The predicted duration is without this price.
 * **The price of the drafter's prefill**, κ · (1 − p · r / λ) for each prompt token that the first pass of a step that
   drafts computes. p is the share of steps that drafted lately: if drafting goes on, a later pass would compute these
   tokens, at the price r if nobody waits then.
@@ -281,6 +284,49 @@ def prefill_factor(limited_share: float, requests: int, least: float) -> float:
     """
     room = max(1.0 - math.sqrt(limited_share), least)
     return 1.0 + limited_share / (requests * room * room)
+
+
+class DrafterMemory(NamedTuple):
+    """Requests that would fit into the memory of the drafter's KV cache, where a server lacks KV blocks."""
+
+    waiting: float
+    """That the drafter keeps waiting."""
+    running: float
+    """That run because it has not drafted lately, and would wait if it went on drafting."""
+    request_seconds: float
+    """By which one of them makes a step without drafts longer."""
+
+
+@inlined
+def drafter_memory(
+    weights: FloatArray, shape: StepShape, costs: LinearCosts, kv_share: float, drafting_share: float
+) -> DrafterMemory:
+    """Requests of mean length in place of the drafter's KV cache.
+
+    With s = `kv_share`, n requests with the drafter and n · (1 + s) without it take the same memory.
+
+    Args:
+        weights: of the step's cost.
+        shape, costs: of the step.
+        kv_share: mean `StepView.drafter_kv_share`.
+        drafting_share: of the last steps.
+    """
+    idle_share = 1.0 - drafting_share
+    number = shape.requests * kv_share / (1.0 + kv_share * idle_share)
+    longer = weights[REQUESTS] + weights[CONTEXT] * shape.context_tokens / shape.requests + slope_at(costs)
+    return DrafterMemory(number * drafting_share, number * idle_share, longer)
+
+
+@inlined
+def rate_without_drafter(memory: DrafterMemory, decoding: float, no_draft_seconds: float) -> float:
+    """Tokens/s of steps without drafts, once the requests that the drafter keeps waiting run."""
+    return (decoding + memory.waiting) / (no_draft_seconds + memory.waiting * memory.request_seconds)
+
+
+@inlined
+def seconds_for(requests: float, memory: DrafterMemory, rate: float) -> float:
+    """The price of so many requests that do not run, in seconds, at a rate of r tokens/s."""
+    return requests * max(1.0 / rate - memory.request_seconds, 0.0)
 
 
 @inlined

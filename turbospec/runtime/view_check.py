@@ -67,7 +67,8 @@ def checked_view(view: StepView, *, is_converted: bool = False) -> StepView:
         if (
             type(view) is StepView
             and int is type(view.step) is type(view.max_draft) is type(counts)
-            and float is type(view.now) is type(view.waiting_seconds)
+            and float is type(view.now) is type(view.waiting_seconds) is type(view.drafter_kv_share)
+            and 0.0 <= view.drafter_kv_share <= 1.0
             and bool
             is type(view.draft_before_emit)
             is type(view.prefill_limited)

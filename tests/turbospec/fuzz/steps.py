@@ -76,6 +76,7 @@ class RandomEngine:
             admitted_requests=self._count(2) if rng.random() < 0.2 else 0,
             prefill_tokens=prefill,
             prefill_limited=bool(rng.random() < 0.1),
+            drafter_kv_share=float(rng.random()) if rng.random() < 0.2 else 0.0,
             draft_before_emit=bool(rng.random() < 0.3),
             parallel_drafter=bool(rng.random() < 0.2),
             batch_drafter=bool(rng.random() < 0.3),

@@ -16,10 +16,13 @@ from turbospec.planning.gain_histogram import LONGEST_GRAPH, no_draft_seconds, p
 from turbospec.planning.objective import (
     catch_up_seconds,
     charge_catch_up,
+    drafter_memory,
     expected_costs,
     expected_gain,
     long_run_costs,
     prefill_factor,
+    rate_without_drafter,
+    seconds_for,
     step_costs,
     sum_up,
     waiting_factor,
@@ -234,16 +237,21 @@ def _choose(
         prompts = server.prompt_tokens / server.prompt_share
         joined = step_costs(weights, shape, prompts)
         rate_costs = long_run_costs(rate_costs, joined, weights[PREFILL_TOKENS], server.prompt_share)
+    memory = drafter_memory(weights, shape, costs, server.drafter_kv_share, server.drafting_share)
+    idle_rate = rate_without_drafter(memory, base, no_draft_seconds(rate_costs))
+    rate_costs = with_start(rate_costs, seconds_for(memory.running, memory, idle_rate))
     rate, least = best_rate(gains, rate_costs, base, charged)
+    rate = max(rate, idle_rate)
     price = rate * waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
     price *= prefill_factor(server.limited_share, shape.decoding, constants.mean_weight)
 
     longest = max_seconds(slack, plain_seconds, added_seconds)
-    prefill, unsaved = weights[CATCH_UP] * facts.drafter_prefill_tokens, 0.0
+    prefill, not_taken = weights[CATCH_UP] * facts.drafter_prefill_tokens, 0.0
     if math.isinf(longest):
         # If drafting goes on, prompts that this step's passes leave out are computed later, when nobody may wait.
-        unsaved = min(server.drafting_share * rate / price, 1.0) * prefill
-    costs = with_start(costs, prefill - unsaved)
+        not_taken = seconds_for(memory.waiting + memory.running, memory, rate)
+        not_taken -= min(server.drafting_share * rate / price, 1.0) * prefill
+    costs = with_start(costs, prefill + not_taken)
     if size > n:
         consider(gains, costs, price, least, charged)
     lengths = np.zeros(size, np.int64)
@@ -267,7 +275,7 @@ def _choose(
             appended_terms(shared, request_state), requests, each, sources, token_weight, costs, price, share, most
         )
     drafting, decoding = int(np.count_nonzero(lengths)), shape.decoding
-    in_full = seconds + (unsaved if lengths[:n].any() else 0.0)
+    in_full = seconds - (not_taken if lengths[:n].any() else 0.0)
     expected, no_experiment = (base + gain, in_full, price, decoding), (0.0, 0.0, longest)
     paused_steps = server.refused_at + constants.pause_steps - facts.step
     refused = paused_steps > 0
@@ -309,7 +317,7 @@ def _choose(
     tokens = base + accepted_tokens(survival, offers, token_weight, chosen).sum()
     tried_seconds = plan_seconds(costs, chosen, n, padded) + catch_up_seconds(lag_seconds, chosen)
     each, sources = by_request(offers, chosen)
-    in_full = tried_seconds + (unsaved if chosen[:n].any() else 0.0)
+    in_full = tried_seconds - (not_taken if chosen[:n].any() else 0.0)
     expected, shown = (tokens, in_full, price, decoding), (tried_seconds - seconds, gain, longest)
     none, drafting = np.zeros(n, np.int64), int(np.count_nonzero(chosen))
     return Choice(each, sources, none, padded, 1, *expected, drafting, *shown)

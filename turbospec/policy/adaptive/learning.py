@@ -42,7 +42,8 @@ class Measured(NamedTuple):
     prefill_tokens: int
     planned_prefill_tokens: int
     prefill_limited: bool
-    """As in a view."""
+    drafter_kv_share: float
+    """As in a view, as the one before."""
     piecewise: bool
     ungraphed: bool
     """Whether the target's pass was too large for any CUDA graph."""
@@ -134,6 +135,8 @@ def learn(
     server.drafting_share += weight * ((len(draft_rows) > 0) - server.drafting_share)
     server.limited_share *= kept
     server.limited_share += weight * (measured.prefill_limited - server.limited_share)
+    server.drafter_kv_share *= kept
+    server.drafter_kv_share += weight * (measured.drafter_kv_share - server.drafter_kv_share)
     server.unforeseen_share += weight * ((prompts > 0) - server.unforeseen_share)
     server.unforeseen_tokens += weight * (prompts - server.unforeseen_tokens)
     server.prompt_share += weight * ((measured.prefill_tokens > 0) - server.prompt_share)

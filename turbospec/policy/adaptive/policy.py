@@ -161,6 +161,7 @@ class AdaptivePolicy:
             outcome.prefill_tokens,
             view.prefill_tokens,
             view.prefill_limited,
+            view.drafter_kv_share,
             outcome.piecewise,
             0 < view.largest_graph < outcome.tokens_batched,
             view.first_pass_every_step,

@@ -53,6 +53,8 @@ class Server(Protocol):
     """Share of steps in which the drafter drafted lately; 1 before the first."""
     limited_share: float
     """Share of steps with `StepView.prefill_limited`."""
+    drafter_kv_share: float
+    """Mean `StepView.drafter_kv_share`."""
     found_share: float
     """Mean tokens that the look-up appended, as a share of those that the plan allowed; 1 before the first."""
 
@@ -84,6 +86,7 @@ SERVER = np.dtype(
         ("settled", np.bool_),
         ("drafting_share", np.float64),
         ("limited_share", np.float64),
+        ("drafter_kv_share", np.float64),
         ("found_share", np.float64),
     ]
 )

@@ -289,6 +289,24 @@ def test_a_plan_made_again_is_kept_until_the_next_experiment_is_considered() -> 
     assert kept == [*range(pause, 0, -1), pause]
 
 
+def test_a_drafter_stays_off_where_its_memory_would_serve_more_requests() -> None:
+    def drafted(kv_share: float) -> list[int]:
+        """Draft tokens in steps that lack KV blocks from step 200 on."""
+        policy, drafted = adaptive(probe_share=0.0), list[int]()
+        serve(policy, POOR, 8)
+        for step in range(800):
+            view = make_view(8, step=100_000 + step, drafter_kv_share=kv_share if step >= 200 else 0.0)
+            drafted.append(int(policy.plan(view).draft_lengths.sum()))
+            policy.observe(make_outcome(view, 0, 0))
+        return drafted
+
+    usual, small, large = drafted(0.0), drafted(0.05), drafted(1.0)
+    assert usual[0] == small[0] == large[0] > 0
+    assert usual[200:] == [usual[0]] * 600
+    assert min(small) > 0
+    assert max(large[500:]) == 0
+
+
 def test_time_is_dear_where_prefill_limits_every_step() -> None:
     def prices(limited_steps: int) -> tuple[list[float], list[int]]:
         """λ and drafts in 1,000 steps, of which the first are limited."""

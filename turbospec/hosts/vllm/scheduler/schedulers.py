@@ -356,7 +356,14 @@ class _Adaptive(Scheduler):
         # A session that waits for its next input keeps its slot.
         slots = getattr(self, "max_num_active_reqs", self.max_num_running_reqs) - len(self.running)
         slots -= getattr(self, "num_waiting_for_streaming_input", 0)
-        return Queue(requests, max(now - arrived, 0.0), min(ready, max(slots, 0)))
+        admitted = 0 if first is None else min(ready, max(slots, 0), self._room(first))
+        return Queue(requests, max(now - arrived, 0.0), admitted)
+
+    def _room(self, request) -> int:
+        """For how many requests like this one KV blocks are free, what the prefix cache has of them not counted."""
+        manager, groups = self.kv_cache_manager, len(self.kv_cache_config.kv_cache_groups)
+        free = manager.block_pool.get_num_free_blocks() - getattr(manager, "watermark_blocks", 0)
+        return max(free, 0) // (-(-request.num_tokens // self.block_size) * groups)
 
     def _fail(self) -> None:
         if self._loop is None:

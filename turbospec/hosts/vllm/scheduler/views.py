@@ -70,7 +70,7 @@ class Queue:
     waiting_seconds: float = 0.0
     """Waiting time of the first; 0 where it was preempted."""
     admitted: int = 0
-    """Those for which a batch slot is free; they wait for room in a step."""
+    """Those for which a batch slot and KV blocks are free; they wait for room in a step."""
 
 
 class Views:
@@ -140,7 +140,7 @@ class Views:
             waiting_seconds=queue.waiting_seconds,
             admitted_requests=queue.admitted,
             prefill_tokens=prefill_tokens,
-            prefill_limited=queue.admitted > 0 and batch.tokens >= limits.max_batched_tokens,
+            prefill_limited=queue.admitted > 0,
             draft_before_emit=limits.first_tokens_wait,
             parallel_drafter=limits.parallel_drafter,
             batch_drafter=True,

@@ -454,14 +454,12 @@ def test_views_name_the_largest_graph_of_the_target() -> None:
     assert controller.views[0].largest_graph == 512
 
 
-@pytest.mark.parametrize(("tokens", "admitted", "limited"), [(64, 1, True), (64, 0, False), (63, 1, False)])
-def test_prefill_is_the_limit_where_a_full_step_leaves_requests_waiting(
-    tokens: int, admitted: int, limited: bool
-) -> None:
+@pytest.mark.parametrize("admitted", [0, 2])
+def test_prefill_is_the_limit_where_a_step_leaves_requests_waiting_that_lack_nothing_else(admitted: int) -> None:
     loop = VllmLoop(controller := Recorder(), LIMITS)
-    request = Request("a", num_prompt_tokens=90)
-    loop.plan([request], {"a": tokens}, (), Queue(1, 0.5, admitted), 0.0)
-    assert controller.views[0].prefill_limited is limited
+    loop.plan([Request("a")], {"a": 4}, (), Queue(3, 0.5, admitted), 0.0)
+    assert controller.views[0].admitted_requests == admitted
+    assert controller.views[0].prefill_limited is (admitted > 0)
 
 
 @pytest.mark.parametrize(("length", "passes"), [(1, 1), (2, 3), (3, 3), (4, 4)])
