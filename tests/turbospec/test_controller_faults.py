@@ -12,7 +12,7 @@ import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
 from turbospec.controller import Controller, GuardConfig
-from turbospec.interface import StepOutcome, StepPlan, StepView
+from turbospec.interface import MAX_DRAFT_LENGTH, MAX_REQUESTS, StepOutcome, StepPlan, StepView
 from turbospec.observability import StepMetrics
 from turbospec.policy import load_policy
 
@@ -139,6 +139,7 @@ BROKEN_OUTCOMES: dict[str, dict[str, Any]] = {
     "a narrow confidence": {"confidence": np.full((4, 2), 0.5)},
     "confidence of too few requests": {"confidence": np.full((3, 3), 0.5)},
     "an endless draft": {"draft_rows": np.ones(10**6, np.int64)},
+    "a pass over more tokens than there can be": {"draft_rows": np.array([MAX_REQUESTS * MAX_DRAFT_LENGTH + 1])},
     "another step": {"step": 5},
     "an unhashable step": {"step": {}},
 }

@@ -67,7 +67,7 @@ def test_acceptance_is_lower_after_a_gap_and_rises_again(order: str) -> None:
 
 def test_a_preempted_request_has_no_gap() -> None:
     made = scenario(
-        server__kv_cache_tokens=1600,
+        server__kv_cache_tokens=1200,
         server__max_num_seqs=12,
         rates=[1000.0],
         drafter__kept_tokens=10,

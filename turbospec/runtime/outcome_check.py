@@ -22,6 +22,8 @@ from turbospec.runtime.kernels import compile_for, compiled
 
 VALID, UNUSUAL = 0, -1
 """Results of a check: the contract is kept; a field has another type than the contract's, or cannot be used."""
+MAX_ROWS = MAX_REQUESTS * MAX_DRAFT_LENGTH
+"""Most rows of one drafter pass."""
 FAULTS = (
     "",
     "the arrays differ in length from the view's",
@@ -32,7 +34,7 @@ FAULTS = (
     "there are reused_plan_tokens or reused_plan_seconds without reused_plan_steps",
     "0, accepted, drafted, proposed and the view's max_draft do not rise in this order",
     f"emitted is not between 0 and {MAX_DRAFT_LENGTH + 1}",
-    f"draft_rows has more than {MAX_DRAFT_LENGTH + 1} passes, or one not between 0 and {MAX_REQUESTS} rows",
+    f"draft_rows has more than {MAX_DRAFT_LENGTH + 1} passes, or one not between 0 and {MAX_ROWS} rows",
     "confidence has fewer columns than the longest draft, or is not between 0 and 1 at a proposed position",
     "request_ids is not the view's",
     "sources has another length than the view, or a value that is no Source",
@@ -218,7 +220,7 @@ def _outcome_fault(
     if len(draft_rows) > MAX_DRAFT_LENGTH + 1:
         return 9
     for i in range(len(draft_rows)):
-        if not 0 <= draft_rows[i] <= MAX_REQUESTS:
+        if not 0 <= draft_rows[i] <= MAX_ROWS:
             return 9
     if has_confidence and not is_confidence(confidence, proposed):
         return 10

@@ -247,9 +247,9 @@ def _choose(
 
     longest = max_seconds(slack, plain_seconds, added_seconds)
     prefill, not_taken = weights[CATCH_UP] * facts.drafter_prefill_tokens, 0.0
-    if math.isinf(longest):
-        # If drafting goes on, prompts that this step's passes leave out are computed later, when nobody may wait.
+    if math.isinf(longest):  # an SLO limits the time that the step takes
         not_taken = seconds_for(memory.waiting + memory.running, memory, rate)
+        # If drafting goes on, prompts that this step's passes leave out are computed later, when nobody may wait.
         not_taken -= min(server.drafting_share * rate / price, 1.0) * prefill
     costs = with_start(costs, prefill + not_taken)
     if size > n:

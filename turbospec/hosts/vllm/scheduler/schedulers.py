@@ -363,7 +363,7 @@ class _Adaptive(Scheduler):
         """For how many requests like this one KV blocks are free, what the prefix cache has of them not counted."""
         manager, groups = self.kv_cache_manager, len(self.kv_cache_config.kv_cache_groups)
         free = manager.block_pool.get_num_free_blocks() - getattr(manager, "watermark_blocks", 0)
-        return max(free, 0) // (-(-request.num_tokens // self.block_size) * groups)
+        return max(free, 0) // max(-(-request.num_tokens // self.block_size) * groups, 1)
 
     def _fail(self) -> None:
         if self._loop is None:

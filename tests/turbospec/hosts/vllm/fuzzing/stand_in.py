@@ -133,6 +133,11 @@ class Scheduler:
         self._rng: random.Random = config.rng
         self._caches_prefixes = config.cache_config.enable_prefix_caching
         self._free = config.blocks
+        self.block_size = BLOCK
+        self.kv_cache_config = SimpleNamespace(kv_cache_groups=["all layers"])
+        self.kv_cache_manager = SimpleNamespace(
+            block_pool=SimpleNamespace(get_num_free_blocks=lambda: self._free), watermark_blocks=0
+        )
         self._held: dict[str, int] = {}
         self.requests: dict[str, Request] = {}
         self.waiting: deque[Request] = deque()
