@@ -70,20 +70,19 @@ class Scheduler:
     def is_prefill_limited(self, batch: ScheduledBatch) -> bool:
         """Whether the token budget left requests waiting for which a batch slot and KV blocks are free."""
         spent = batch.total_tokens >= self.max_num_batched_tokens
-        return spent and self._slot_is_free() and not self._lacks_blocks()
+        return (
+            spent
+            and self._slot_is_free()
+            and self.blocks.fits(self.waiting[0], self.waiting[0].num_tokens, drafting=True)
+        )
 
     def is_kv_limited(self, batch: ScheduledBatch) -> bool:
         """Whether requests wait for KV blocks for which a batch slot is free."""
-        spent = batch.total_tokens >= self.max_num_batched_tokens
-        return self._slot_is_free() and (not spent or self._lacks_blocks())
+        return self._slot_is_free() and not self.is_prefill_limited(batch)
 
     def _slot_is_free(self) -> bool:
         """Whether a batch slot is free for a waiting request."""
         return bool(self.waiting) and len(self.running) < self.max_num_seqs
-
-    def _lacks_blocks(self) -> bool:
-        """Whether the next waiting request finds too few KV blocks."""
-        return not self.blocks.fits(self.waiting[0], self.waiting[0].num_tokens, drafting=True)
 
     def finish(self, request: Request) -> None:
         """Remove a running or waiting request and free its blocks."""

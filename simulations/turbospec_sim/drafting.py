@@ -2,8 +2,8 @@
 
 There are two kinds. The passes of a ragged drafter run over the requests that still draft; a request that drafts
 nothing, or from the look-up, builds up drafter KV lag. A batch drafter, as vLLM's, runs every pass over the whole
-batch, up to the longest draft, or makes the longest possible draft in one pass; where its first pass runs in every
-step, with drafts or without, it has no lag.
+batch, up to the longest draft; if it is parallel, its only pass always makes drafts of `max_draft` tokens. Where its
+first pass runs in every step, with drafts or without, it has no lag.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DrafterPasses(NamedTuple):
     rows: IntArray
     """(passes,) as `StepOutcome.draft_rows`."""
     context_tokens: int
-    """KV tokens read, summed over passes and rows."""
+    """KV tokens read, summed over passes and the requests in each."""
     catch_up_tokens: int
     """Tokens that the first pass computed beyond `ORDINARY_TOKENS` a request."""
 

@@ -138,7 +138,7 @@ def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> 
     elif shape.parallel_drafter and shape.batch_drafter:
         start, each, row = start + whole_batch, 0.0, 0.0
     elif shape.parallel_drafter:
-        # The pass reads the context of each request once, however long its draft. It is charged in full.
+        # The pass reads the context of a request once, however long its draft. All requests are charged for it.
         start += each + weights[DRAFT_CONTEXT] * shape.context_tokens
         each, row = 0.0, weights[ROWS]
     elif shape.batch_drafter:
@@ -324,7 +324,7 @@ def rate_without_drafter(memory: DrafterMemory, decoding: float, no_draft_second
 
 
 @inlined
-def seconds_for(requests: float, memory: DrafterMemory, rate: float) -> float:
+def memory_price(requests: float, memory: DrafterMemory, rate: float) -> float:
     """The price of so many requests that do not run, in seconds, at a rate of r tokens/s."""
     return requests * max(1.0 / rate - memory.request_seconds, 0.0)
 

@@ -20,9 +20,9 @@ from turbospec.planning.objective import (
     expected_costs,
     expected_gain,
     long_run_costs,
+    memory_price,
     prefill_factor,
     rate_without_drafter,
-    seconds_for,
     step_costs,
     sum_up,
     waiting_factor,
@@ -239,7 +239,7 @@ def _choose(
         rate_costs = long_run_costs(rate_costs, joined, weights[PREFILL_TOKENS], server.prompt_share)
     memory = drafter_memory(weights, shape, costs, server.drafter_kv_share, server.drafting_share)
     idle_rate = rate_without_drafter(memory, base, no_draft_seconds(rate_costs))
-    rate_costs = with_start(rate_costs, seconds_for(memory.running, memory, idle_rate))
+    rate_costs = with_start(rate_costs, memory_price(memory.running, memory, idle_rate))
     rate, least = best_rate(gains, rate_costs, base, charged)
     rate = max(rate, idle_rate)
     price = rate * waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
@@ -248,7 +248,7 @@ def _choose(
     longest = max_seconds(slack, plain_seconds, added_seconds)
     prefill, not_taken = weights[CATCH_UP] * facts.drafter_prefill_tokens, 0.0
     if math.isinf(longest):  # an SLO limits the time that the step takes
-        not_taken = seconds_for(memory.waiting + memory.running, memory, rate)
+        not_taken = memory_price(memory.waiting + memory.running, memory, rate)
         # If drafting goes on, prompts that this step's passes leave out are computed later, when nobody may wait.
         not_taken -= min(server.drafting_share * rate / price, 1.0) * prefill
     costs = with_start(costs, prefill + not_taken)

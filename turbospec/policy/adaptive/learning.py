@@ -42,8 +42,9 @@ class Measured(NamedTuple):
     prefill_tokens: int
     planned_prefill_tokens: int
     prefill_limited: bool
+    """As in a view."""
     drafter_kv_share: float
-    """As in a view, as the one before."""
+    """As in a view."""
     piecewise: bool
     ungraphed: bool
     """Whether the target's pass was too large for any CUDA graph."""
@@ -131,12 +132,9 @@ def learn(
         _learn_cost(shared.cost, measured, draft_rows, constants)
     weight, server = constants.mean_weight, shared.server
     kept = (1.0 - weight) ** measured.reused_plan_steps
-    server.drafting_share *= kept
-    server.drafting_share += weight * ((len(draft_rows) > 0) - server.drafting_share)
-    server.limited_share *= kept
-    server.limited_share += weight * (measured.prefill_limited - server.limited_share)
-    server.drafter_kv_share *= kept
-    server.drafter_kv_share += weight * (measured.drafter_kv_share - server.drafter_kv_share)
+    server.drafting_share = _running_mean(server.drafting_share, len(draft_rows) > 0, weight, kept)
+    server.limited_share = _running_mean(server.limited_share, measured.prefill_limited, weight, kept)
+    server.drafter_kv_share = _running_mean(server.drafter_kv_share, measured.drafter_kv_share, weight, kept)
     server.unforeseen_share += weight * ((prompts > 0) - server.unforeseen_share)
     server.unforeseen_tokens += weight * (prompts - server.unforeseen_tokens)
     server.prompt_share += weight * ((measured.prefill_tokens > 0) - server.prompt_share)
@@ -145,6 +143,13 @@ def learn(
     # Without experiments nothing would correct what is forgotten.
     forgets, passes = probe_share > 0.0, len(draft_rows)
     _learn_acceptance(shared, request_state, drafts, sources, appended, passes, measured, forgets)
+
+
+@inlined
+def _running_mean(mean: float, value: float, weight: float, kept: float) -> float:
+    """The mean with one more value, after steps with values of 0 that leave the share `kept` of it."""
+    mean *= kept
+    return mean + weight * (value - mean)
 
 
 @inlined

@@ -360,7 +360,7 @@ class _Adaptive(Scheduler):
         return Queue(requests, max(now - arrived, 0.0), admitted)
 
     def _room(self, request) -> int:
-        """For how many requests like this one KV blocks are free, what the prefix cache has of them not counted."""
+        """Requests of this one's length for which KV blocks are free. The prefix cache is not considered."""
         manager, groups = self.kv_cache_manager, len(self.kv_cache_config.kv_cache_groups)
         free = manager.block_pool.get_num_free_blocks() - getattr(manager, "watermark_blocks", 0)
         return max(free, 0) // max(-(-request.num_tokens // self.block_size) * groups, 1)
