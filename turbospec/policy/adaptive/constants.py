@@ -23,7 +23,7 @@ class Constants(NamedTuple):
     drafter drafts, budget limit, steps that prefill limits, share of the tokens allowed that the look-up appends."""
     pace_weight: float = NEWEST_WEIGHT
     """Weight of the newest step in a request's tokens per step."""
-    catch_up_horizon: float = 128.0
+    catch_up_horizon: float = 256.0
     """H: most tokens over which the cost of catching up a drafter KV lag is spread."""
     horizon: float = 100.0
     """Steps over which what an experiment shows is worth something."""
