@@ -10,10 +10,12 @@ import numpy as np
 
 from turbospec.interface import FloatArray, IntArray
 from turbospec.models.acceptance import score_buckets
-from turbospec.models.step_cost import CATCH_UP, PREFILL_TOKENS
-from turbospec.planning.best_lengths import best_lengths, best_rate, consider, empty_gains, shorten
-from turbospec.planning.gain_histogram import LONGEST_GRAPH, no_draft_seconds, passes_run, plan_seconds
+from turbospec.models.step_cost import CATCH_UP, PREFILL_TOKENS, StepCost
+from turbospec.planning.best_lengths import Gains, best_lengths, best_rate, consider, empty_gains, shorten
+from turbospec.planning.gain_histogram import LONGEST_GRAPH, LinearCosts, no_draft_seconds, passes_run, plan_seconds
 from turbospec.planning.objective import (
+    DrafterMemory,
+    StepShape,
     catch_up_seconds,
     charge_catch_up,
     drafter_memory,
@@ -33,8 +35,17 @@ from turbospec.planning.slo import max_seconds
 from turbospec.planning.token_weights import accepted_tokens, token_weights, update_tokens_per_step, weigh
 from turbospec.policy.adaptive.appending import append_limits
 from turbospec.policy.adaptive.confidence_gate import lengthen
-from turbospec.policy.adaptive.experiments import Models, PlannedStep, Requests, estimate, more_drafts, without_drafts
-from turbospec.policy.adaptive.state import TOKENS_PER_STEP, Shared, appended_terms, drafter_terms, lookup_terms
+from turbospec.policy.adaptive.constants import Constants
+from turbospec.policy.adaptive.experiments import (
+    Experiment,
+    Models,
+    PlannedStep,
+    Requests,
+    estimate,
+    more_drafts,
+    without_drafts,
+)
+from turbospec.policy.adaptive.state import TOKENS_PER_STEP, Server, Shared, appended_terms, drafter_terms, lookup_terms
 from turbospec.runtime.kernels import compiled, inlined
 
 LENGTHS, SOURCES, APPEND_LIMITS, GATE_LIMITS = range(4)
@@ -194,8 +205,6 @@ def _choose(
 ) -> Choice:
     """The arguments are as in `decide`."""
     server, cost, constants = shared.server, shared.cost, shared.constants
-    models = Models(drafter_terms(shared, request_state), lookup_terms(shared, request_state))
-    tokens_per_step = request_state[:, TOKENS_PER_STEP]
     weights, lag = cost.weights, requests.lag_tokens
     shape = sum_up(
         requests.phase,
@@ -210,41 +219,49 @@ def _choose(
         facts.pass_graphs,
     )
     n, base = shape.requests, float(shape.decoding)
-    costs = step_costs(weights, shape, float(facts.prefill_tokens))
-    if server.unforeseen_share > 0.0:
-        unforeseen = server.unforeseen_tokens / server.unforeseen_share
-        joined = step_costs(weights, shape, facts.prefill_tokens + unforeseen)
-        costs = expected_costs(costs, joined, server.unforeseen_share)
+    costs = _with_joining_prompts(weights, server, shape, facts.prefill_tokens)
     plain_seconds = no_draft_seconds(costs)
-    waiting = shape.without_token + facts.admitted_requests + (shape.first_decode if facts.draft_before_emit else 0)
     offers = list_offers(requests.limits, requests.lookup_lengths, requests.lookup_buckets)
     size, depth = len(offers.limits), offers.limits.max()
     if depth == 0:
         # A request that waits for its first token may draft once that is emitted.
-        lengths = np.zeros(n, np.int64)
-        return Choice(lengths, lengths, lengths, 0, 1, base, plain_seconds, 0.0, shape.decoding, 0, 0.0, 0.0, math.inf)
+        none = np.zeros(n, np.int64)
+        return Choice(
+            draft_lengths=none,
+            sources=none,
+            append_limits=none,
+            padded_length=0,
+            valid_steps=1,
+            tokens=base,
+            seconds=plain_seconds,
+            price=0.0,
+            decoding=shape.decoding,
+            drafting=0,
+            experiment_seconds=0.0,
+            experiment_gain=0.0,
+            longest_seconds=math.inf,
+        )
 
+    # What each draft token gains, and what each draft is charged.
+    models = Models(drafter_terms(shared, request_state), lookup_terms(shared, request_state))
+    tokens_per_step = request_state[:, TOKENS_PER_STEP]
+    token_weight = token_weights(requests.rows, requests.phase, tokens_per_step)
     survival, first, charged = work[0, :size, :depth], work[0, :size, -1], work[0, :size, -2]
     lag_seconds, offered = work[0, :size, -3], survival if size == n else work[3, :size, :depth]
-    token_weight = token_weights(requests.rows, requests.phase, tokens_per_step)
     estimate(models, requests, offers, 0.0, first, survival)
     weigh(survival, offers, token_weight)
     charged[n:], lag_seconds[n:], lag_seconds[:n] = 0.0, 0.0, lag * weights[CATCH_UP]
     charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], constants.catch_up_horizon, charged)
     gains = empty_gains(offers, survival, offered, work[1, :size, :depth], counts, sums, graph_lengths)
-    rate_costs = step_costs(weights, shape, 0.0)
-    if server.prompt_share > 0.0:
-        prompts = server.prompt_tokens / server.prompt_share
-        joined = step_costs(weights, shape, prompts)
-        rate_costs = long_run_costs(rate_costs, joined, weights[PREFILL_TOKENS], server.prompt_share)
+
+    # λ.
     memory = drafter_memory(weights, shape, costs, server.drafter_kv_share, server.drafting_share)
-    idle_rate = rate_without_drafter(memory, base, no_draft_seconds(rate_costs))
-    rate_costs = with_start(rate_costs, memory_price(memory.running, memory, idle_rate))
-    rate, least = best_rate(gains, rate_costs, base, charged)
-    rate = max(rate, idle_rate)
+    rate, least = _long_run_rate(weights, server, shape, memory, gains, charged)
+    waiting = shape.without_token + facts.admitted_requests + (shape.first_decode if facts.draft_before_emit else 0)
     price = rate * waiting_factor(shape, first_token_weight, plain_seconds, waiting, facts.waiting_seconds)
     price *= prefill_factor(server.limited_share, shape.decoding, constants.mean_weight)
 
+    # The best plan.
     longest = max_seconds(slack, plain_seconds, added_seconds)
     prefill, not_taken = weights[CATCH_UP] * facts.drafter_prefill_tokens, 0.0
     if math.isinf(longest):  # an SLO limits the time that the step takes
@@ -254,70 +271,132 @@ def _choose(
     costs = with_start(costs, prefill + not_taken)
     if size > n:
         consider(gains, costs, price, least, charged)
-    lengths = np.zeros(size, np.int64)
+    step = _with_best_plan(shape, costs, gains, token_weight, price, charged, lag_seconds, longest, plain_seconds)
+    accepted = accepted_tokens(survival, offers, token_weight, step.best)
+    update_tokens_per_step(tokens_per_step, requests.rows, requests.phase, accepted, constants.pace_weight)
+    gain = accepted.sum()
+
+    # An experiment in its place.
+    lengths, padded, seconds, experiment = step.best, step.padded_length, step.seconds, False
+    drafting, valid_steps, paused_steps = lengths.any(), 1, server.refused_at + constants.pause_steps - facts.step
+    # Without a budget no experiment runs. Whether one would be wanted decides whether a plan without drafts is reused.
+    in_debt = server.budget <= 0.0
+    if paused_steps > 0:
+        if server.settled and not drafting and not waiting:
+            valid_steps = paused_steps
+    elif not waiting and not (in_debt and drafting):
+        better = work[2, :size, : depth + 1]
+        tried, none_wanted = _best_experiment(cost, server, models, requests, step, better, constants)
+        experiment = tried.worth > 0.0 and not in_debt
+        if experiment:
+            lengths, padded = tried.draft_lengths, tried.padded_length
+            accepted = accepted_tokens(survival, offers, token_weight, lengths)
+            seconds = plan_seconds(costs, lengths, n, padded) + catch_up_seconds(lag_seconds, lengths)
+        else:
+            server.refused_at, server.settled = facts.step, none_wanted and not drafting
+            valid_steps = constants.pause_steps if server.settled else 1
+
+    each, sources = by_request(offers, lengths)
+    appended = np.zeros(n, np.int64)
+    if facts.longest_appended > 0 and not experiment and not len(graph_lengths) and math.isinf(longest):
+        terms, share, most = appended_terms(shared, request_state), server.found_share, facts.longest_appended
+        appended = append_limits(terms, requests, each, sources, token_weight, costs, price, share, most)
+    return Choice(
+        draft_lengths=each,
+        sources=sources,
+        append_limits=appended,
+        padded_length=padded,
+        valid_steps=valid_steps,
+        tokens=base + accepted.sum(),
+        seconds=seconds - (not_taken if lengths[:n].any() else 0.0),
+        price=price,
+        decoding=shape.decoding,
+        drafting=int(np.count_nonzero(lengths)),
+        experiment_seconds=seconds - step.seconds,
+        experiment_gain=gain if experiment else 0.0,
+        longest_seconds=longest,
+    )
+
+
+@inlined
+def _with_joining_prompts(weights: FloatArray, server: Server, shape: StepShape, prefill_tokens: int) -> LinearCosts:
+    """The costs of the step: the mean of those with and without requests that join it after it was planned."""
+    costs = step_costs(weights, shape, float(prefill_tokens))
+    if server.unforeseen_share > 0.0:
+        unforeseen = server.unforeseen_tokens / server.unforeseen_share
+        joined = step_costs(weights, shape, prefill_tokens + unforeseen)
+        costs = expected_costs(costs, joined, server.unforeseen_share)
+    return costs
+
+
+@inlined
+def _long_run_rate(
+    weights: FloatArray, server: Server, shape: StepShape, memory: DrafterMemory, gains: Gains, charged: FloatArray
+) -> tuple[float, float]:
+    """r, the best rate of the step's requests in the long run, and the smallest gain in the plan that reaches it."""
+    costs, base = step_costs(weights, shape, 0.0), float(shape.decoding)
+    if server.prompt_share > 0.0:
+        prompts = server.prompt_tokens / server.prompt_share
+        joined = step_costs(weights, shape, prompts)
+        costs = long_run_costs(costs, joined, weights[PREFILL_TOKENS], server.prompt_share)
+    idle_rate = rate_without_drafter(memory, base, no_draft_seconds(costs))
+    costs = with_start(costs, memory_price(memory.running, memory, idle_rate))
+    rate, least = best_rate(gains, costs, base, charged)
+    return max(rate, idle_rate), least
+
+
+@inlined
+def _with_best_plan(
+    shape: StepShape,
+    costs: LinearCosts,
+    gains: Gains,
+    token_weight: FloatArray,
+    price: float,
+    charged: FloatArray,
+    lag_seconds: FloatArray,
+    longest: float,
+    plain_seconds: float,
+) -> PlannedStep:
+    """The step with its best plan; the gains are counted, the other arguments are as in `PlannedStep`."""
+    n, lengths = shape.requests, np.zeros(len(charged), np.int64)
     padded = best_lengths(gains, costs, price, charged, longest, lengths)
     if not math.isinf(longest):
         padded = shorten(lengths, n, padded, costs, lag_seconds, longest)
-    step_seconds = plan_seconds(costs, lengths, n, padded)
-    value = expected_gain(survival, lengths) - price * (step_seconds + catch_up_seconds(charged, lengths))
+    seconds = plan_seconds(costs, lengths, n, padded)
+    value = expected_gain(gains.survival, lengths) - price * (seconds + catch_up_seconds(charged, lengths))
     if value <= -price * plain_seconds:
         lengths[:] = 0
-        padded, step_seconds, value = 0, plain_seconds, -price * plain_seconds
-    seconds = step_seconds + catch_up_seconds(lag_seconds, lengths)
-    each, sources = by_request(offers, lengths)
-    accepted = accepted_tokens(survival, offers, token_weight, lengths)
-    update_tokens_per_step(tokens_per_step, requests.rows, requests.phase, accepted, constants.pace_weight)
-    gain = accepted.sum()
-    added = np.zeros(n, np.int64)
-    if facts.longest_appended > 0 and not len(graph_lengths) and math.isinf(longest):
-        share, most = server.found_share, facts.longest_appended
-        added = append_limits(
-            appended_terms(shared, request_state), requests, each, sources, token_weight, costs, price, share, most
-        )
-    drafting, decoding = int(np.count_nonzero(lengths)), shape.decoding
-    in_full = seconds - (not_taken if lengths[:n].any() else 0.0)
-    expected, no_experiment = (base + gain, in_full, price, decoding), (0.0, 0.0, longest)
-    paused_steps = server.refused_at + constants.pause_steps - facts.step
-    refused = paused_steps > 0
-    valid_steps = paused_steps if refused and server.settled and drafting == 0 and not waiting else 1
-    best = Choice(each, sources, added, padded, valid_steps, *expected, drafting, *no_experiment)
-    # Without a budget no experiment runs. Whether one would be wanted decides whether a plan without drafts is reused.
-    in_debt = server.budget <= 0.0
-    if waiting or refused or (in_debt and drafting > 0):
-        return best
+        padded, seconds, value = 0, plain_seconds, -price * plain_seconds
+    return PlannedStep(
+        shape=shape,
+        costs=costs,
+        gains=gains,
+        token_weights=token_weight,
+        price=price,
+        charged=charged,
+        lag_seconds=lag_seconds,
+        max_seconds=longest,
+        no_draft_seconds=plain_seconds,
+        best=lengths,
+        padded_length=padded,
+        value=value,
+        seconds=seconds + catch_up_seconds(lag_seconds, lengths),
+    )
 
-    step = PlannedStep(
-        shape,
-        costs,
-        gains,
-        token_weight,
-        price,
-        charged,
-        lag_seconds,
-        longest,
-        plain_seconds,
-        lengths,
-        padded,
-        value,
-        seconds,
-    )
-    tried = without_drafts(cost.covariance, cost.noise[0], step, lag, server.budget, constants)
-    better = work[2, :size, : depth + 1]
-    more = more_drafts(
-        weights, cost.covariance, cost.noise[0], models, requests, step, better, server.budget, constants
-    )
+
+@inlined
+def _best_experiment(
+    cost: StepCost,
+    server: Server,
+    models: Models,
+    requests: Requests,
+    step: PlannedStep,
+    better: FloatArray,
+    constants: Constants,
+) -> tuple[Experiment, bool]:
+    """The experiment that is worth most, and whether better estimates would add no draft; `better` is scratch space."""
+    noise, budget = cost.noise[0], server.budget
+    plain = without_drafts(cost.covariance, noise, step, requests.lag_tokens, budget, constants)
+    more = more_drafts(cost.weights, cost.covariance, noise, models, requests, step, better, budget, constants)
     server.saving = more.unaffordable_seconds
-    if more.worth > tried.worth:
-        tried = more
-    if in_debt or not tried.worth > 0.0:
-        server.refused_at, server.settled = facts.step, drafting == 0 and more.worth < 0.0
-        valid_steps = constants.pause_steps if server.settled else 1
-        return Choice(each, sources, added, padded, valid_steps, *expected, drafting, *no_experiment)
-    chosen, padded = tried.draft_lengths, tried.padded_length
-    tokens = base + accepted_tokens(survival, offers, token_weight, chosen).sum()
-    tried_seconds = plan_seconds(costs, chosen, n, padded) + catch_up_seconds(lag_seconds, chosen)
-    each, sources = by_request(offers, chosen)
-    in_full = tried_seconds - (not_taken if chosen[:n].any() else 0.0)
-    expected, shown = (tokens, in_full, price, decoding), (tried_seconds - seconds, gain, longest)
-    none, drafting = np.zeros(n, np.int64), int(np.count_nonzero(chosen))
-    return Choice(each, sources, none, padded, 1, *expected, drafting, *shown)
+    return more if more.worth > plain.worth else plain, more.worth < 0.0
