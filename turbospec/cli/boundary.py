@@ -50,7 +50,8 @@ def guarded(command: Callable[[], int]) -> int:
         except UserError as error:
             status = _fail(str(error))
         except typer.TyperException as error:
-            status = _fail(f"{error.format_message()} --help lists options and arguments.")
+            # Some of these messages end with a full stop, some do not.
+            status = _fail(f"{error.format_message().rstrip('.')}. --help lists options and arguments.")
         except ModuleNotFoundError as error:
             status = _missing_package(error)
         except MemoryError as error:
