@@ -254,7 +254,7 @@ def _choose(
     charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], constants.catch_up_horizon, charged)
     gains = empty_gains(offers, survival, offered, work[1, :size, :depth], counts, sums, graph_lengths)
 
-    # λ.
+    # The price of time λ.
     memory = drafter_memory(weights, shape, costs, server.drafter_kv_share, server.drafting_share)
     rate, least = _long_run_rate(weights, server, shape, memory, gains, charged)
     waiting = shape.without_token + facts.admitted_requests + (shape.first_decode if facts.draft_before_emit else 0)
@@ -264,7 +264,8 @@ def _choose(
     # The best plan.
     longest = max_seconds(slack, plain_seconds, added_seconds)
     prefill, not_taken = weights[CATCH_UP] * facts.drafter_prefill_tokens, 0.0
-    if math.isinf(longest):  # an SLO limits the time that the step takes
+    # Under an SLO, which limits the step, its costs must be the time that it takes; otherwise they may contain prices.
+    if math.isinf(longest):
         not_taken = memory_price(memory.waiting + memory.running, memory, rate)
         # If drafting goes on, prompts that this step's passes leave out are computed later, when nobody may wait.
         not_taken -= min(server.drafting_share * rate / price, 1.0) * prefill
@@ -274,17 +275,17 @@ def _choose(
     step = _with_best_plan(shape, costs, gains, token_weight, price, charged, lag_seconds, longest, plain_seconds)
     accepted = accepted_tokens(survival, offers, token_weight, step.best)
     update_tokens_per_step(tokens_per_step, requests.rows, requests.phase, accepted, constants.pace_weight)
-    gain = accepted.sum()
+    best_gain = accepted.sum()
 
     # An experiment in its place.
     lengths, padded, seconds, experiment = step.best, step.padded_length, step.seconds, False
-    drafting, valid_steps, paused_steps = lengths.any(), 1, server.refused_at + constants.pause_steps - facts.step
+    any_drafts, valid_steps, paused_steps = lengths.any(), 1, server.refused_at + constants.pause_steps - facts.step
     # Without a budget no experiment runs. Whether one would be wanted decides whether a plan without drafts is reused.
     in_debt = server.budget <= 0.0
     if paused_steps > 0:
-        if server.settled and not drafting and not waiting:
+        if server.settled and not any_drafts and not waiting:
             valid_steps = paused_steps
-    elif not waiting and not (in_debt and drafting):
+    elif not waiting and not (in_debt and any_drafts):
         better = work[2, :size, : depth + 1]
         tried, none_wanted = _best_experiment(cost, server, models, requests, step, better, constants)
         experiment = tried.worth > 0.0 and not in_debt
@@ -293,7 +294,7 @@ def _choose(
             accepted = accepted_tokens(survival, offers, token_weight, lengths)
             seconds = plan_seconds(costs, lengths, n, padded) + catch_up_seconds(lag_seconds, lengths)
         else:
-            server.refused_at, server.settled = facts.step, none_wanted and not drafting
+            server.refused_at, server.settled = facts.step, none_wanted and not any_drafts
             valid_steps = constants.pause_steps if server.settled else 1
 
     each, sources = by_request(offers, lengths)
@@ -313,7 +314,7 @@ def _choose(
         decoding=shape.decoding,
         drafting=int(np.count_nonzero(lengths)),
         experiment_seconds=seconds - step.seconds,
-        experiment_gain=gain if experiment else 0.0,
+        experiment_gain=best_gain if experiment else 0.0,
         longest_seconds=longest,
     )
 
@@ -357,7 +358,11 @@ def _with_best_plan(
     longest: float,
     plain_seconds: float,
 ) -> PlannedStep:
-    """The step with its best plan; the gains are counted, the other arguments are as in `PlannedStep`."""
+    """The step with its best plan.
+
+    The gains are counted. `longest` is `PlannedStep.max_seconds`, `plain_seconds` its `no_draft_seconds`, the other
+    arguments are fields of that name.
+    """
     n, lengths = shape.requests, np.zeros(len(charged), np.int64)
     padded = best_lengths(gains, costs, price, charged, longest, lengths)
     if not math.isinf(longest):
