@@ -11,7 +11,7 @@ from turbospec.interface import BoolArray, FloatArray, IntArray
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.draft import Draft
 from turbospec_engine.drafter import Drafter
-from turbospec_engine.lookup import Found, Lookup, find_all
+from turbospec_engine.lookup import Found, Lookup
 from turbospec_engine.planned_step import PlannedStep
 from turbospec_engine.request import Request
 from turbospec_engine.scheduler import ScheduledBatch, Scheduler
@@ -37,10 +37,10 @@ class StepPlanner:
         if self._lookup is None:
             return None
         limits = [
-            -1 if request.phase == Phase.PREFILL else self._within(request, self._config.max_lookup)
+            0 if request.phase == Phase.PREFILL else self._within(request, self._config.max_lookup)
             for request in batch.requests
         ]
-        return find_all(self._lookup, batch.requests, np.array(limits, np.int64))
+        return self._lookup.find(batch.requests, np.array(limits, np.int64))
 
     def next_view(self, batch: ScheduledBatch, found: Found | None) -> StepView:
         """What the controller sees of the next step."""
@@ -148,7 +148,7 @@ class StepPlanner:
             request, drafted = batch.requests[row], int(draft.drafted[row])
             limits[row] = min(limits[row], max(0, self._within(request, self.max_draft) - drafted))
         drafts = [draft.tokens[row, : draft.drafted[row]].tolist() for row in range(len(limits))]
-        found = find_all(self._lookup, batch.requests, np.where(limits > 0, limits, -1), drafts)
+        found = self._lookup.find(batch.requests, limits, drafts)
         rows = np.flatnonzero(found.lengths)
         appended = found.lengths.copy()
         for row in rows:

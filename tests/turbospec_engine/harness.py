@@ -23,10 +23,12 @@ from transformers import (
 )
 
 from turbospec import Source, StepOutcome, StepPlan, StepView
+from turbospec.interface import IntArray
 from turbospec_engine import Engine, EngineConfig
 from turbospec_engine.blocks import PartAllocator
 from turbospec_engine.dflash_head import DFlashConfig, DFlashHead
 from turbospec_engine.eagle3_head import Eagle3Config, Eagle3Head
+from turbospec_engine.lookup import Found, Lookup
 from turbospec_engine.parallel_head import ParallelConfig, ParallelHead
 from turbospec_engine.request import Request
 from turbospec_engine.request_blocks import RequestBlocks
@@ -206,6 +208,12 @@ class AppendingPlans(MixedPlans):
         return verified, accepted
 
 
+def look_up(lookup: Lookup, request: Any, limit: int, draft: Sequence[int] = ()) -> tuple[list[int], float]:
+    """Tokens and score of one request's search."""
+    found = lookup.find([request], np.array([limit]), [draft] if draft else None)
+    return found.tokens[0, : found.lengths[0]].tolist(), float(found.scores[0])
+
+
 class EveryThird:
     """A look-up that finds something for every text: each token is the last one plus three. It seldom is right."""
 
@@ -213,9 +221,16 @@ class EveryThird:
         self.vocab_size = vocab_size
         self.finished: list[int] = []
 
-    def find(self, request: Request, limit: int, draft: Sequence[int] = ()) -> tuple[Sequence[int], float]:
+    def find(
+        self, requests: Sequence[Request], limits: IntArray, drafts: Sequence[Sequence[int]] | None = None
+    ) -> Found:
+        drafts = [()] * len(requests) if drafts is None else drafts
+        found = [self.continued(*each) for each in zip(requests, limits.tolist(), drafts, strict=True)]
+        return Found.of(found, np.where(limits, 2.0, 0.0).tolist())
+
+    def continued(self, request: Request, limit: int, draft: Sequence[int]) -> list[int]:
         last = int(draft[-1] if len(draft) else request.tokens[request.num_tokens - 1])
-        return [(last + 3 * place) % self.vocab_size for place in range(1, limit + 1)], 2.0
+        return [(last + 3 * place) % self.vocab_size for place in range(1, limit + 1)]
 
     def finish(self, request: Request) -> None:
         self.finished.append(request.row_id)
@@ -228,9 +243,9 @@ class Answers(EveryThird):
         super().__init__(vocab_size)
         self.texts = [[*prompt, *output] for prompt, output in zip(prompts, outputs, strict=True)]
 
-    def find(self, request: Request, limit: int, draft: Sequence[int] = ()) -> tuple[Sequence[int], float]:
+    def continued(self, request: Request, limit: int, draft: Sequence[int]) -> list[int]:
         text, first = self.texts[request.row_id], request.num_tokens + len(draft)
-        return [token + (token + place) % 5 // 4 for place, token in enumerate(text[first : first + limit])], 2.0
+        return [token + (token + place) % 5 // 4 for place, token in enumerate(text[first : first + limit])]
 
 
 @dataclass

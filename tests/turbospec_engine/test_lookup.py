@@ -37,9 +37,9 @@ class Counted(EveryThird):
         super().__init__(VOCAB)
         self.searched: list[int] = []
 
-    def find(self, request, limit, draft=()):  # pyright: ignore
-        self.searched.append(request.row_id)
-        return super().find(request, limit, draft)
+    def find(self, requests, limits, drafts=None):  # pyright: ignore
+        self.searched += np.flatnonzero(limits).tolist()
+        return super().find(requests, limits, drafts)
 
 
 class Outcomes:
@@ -265,12 +265,12 @@ def test_what_the_view_says(llama: Pair) -> None:
         assert view.max_draft == 9
         assert (view.draft_limits <= 3).all()
         decoding = view.phase != Phase.PREFILL
-        searched += decoding.sum()
         cap = np.array([9 if caps[row_id] is None else caps[row_id] for row_id in view.request_ids])
         expected = np.where(decoding, np.minimum(np.minimum(view.tokens_left - 1, cap), 9), 0)
         np.testing.assert_array_equal(view.lookup.lengths, expected)
+        searched += np.count_nonzero(expected)
         longest = max(longest, int(expected.max()))
-        np.testing.assert_array_equal(view.lookup.scores, np.where(decoding, 2.0, 0.0))
+        np.testing.assert_array_equal(view.lookup.scores, np.where(expected, 2.0, 0.0))
     assert len(lookup.searched) == searched
     assert longest == 9
 

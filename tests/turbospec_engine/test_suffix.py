@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.turbospec_engine.harness import MixedPlans, Pair, RandomPlans, Reference, random_prompts
+from tests.turbospec_engine.harness import MixedPlans, Pair, RandomPlans, Reference, look_up, random_prompts
 from turbospec import UserError
 from turbospec_engine import Engine, SamplingParams
 from turbospec_engine.lookup import SuffixLookup
@@ -93,27 +93,27 @@ def request_of(prompt: list[int], output: list[int], row_id: int = 0) -> Any:
 
 def test_what_the_request_repeats_is_found() -> None:
     lookup = SuffixLookup()
-    found, score = lookup.find(request_of([1, 2, 3, 4, 5, 6], [9, 1, 2, 3]), 2)
+    found, score = look_up(lookup, request_of([1, 2, 3, 4, 5, 6], [9, 1, 2, 3]), 2)
     assert list(found) in ([4], [4, 5])
     assert 0 < score <= len(found)
-    assert list(lookup.find(request_of([1, 2, 3, 4, 5, 6], [9, 1, 2, 3]), 0)[0]) == []
+    assert list(look_up(lookup, request_of([1, 2, 3, 4, 5, 6], [9, 1, 2, 3]), 0)[0]) == []
 
 
 def test_a_draft_is_continued_and_not_kept() -> None:
     lookup, request = SuffixLookup(), request_of([1, 2, 3, 4, 5, 6], [9, 1, 2])
-    found, _ = lookup.find(request, 2, [3, 4])
+    found, _ = look_up(lookup, request, 2, [3, 4])
     assert list(found) == [5, 6]
-    assert list(lookup.find(request, 1)[0]) == [3]
+    assert list(look_up(lookup, request, 1)[0]) == [3]
 
 
 def test_text_that_was_never_seen_is_not_continued() -> None:
-    assert SuffixLookup().find(request_of([1, 2, 3], [4]), 5) == ([], 0.0)
+    assert look_up(SuffixLookup(), request_of([1, 2, 3], [4]), 5) == ([], 0.0)
 
 
 def test_tokens_emitted_between_two_searches_are_taken_in_once() -> None:
     lookup = SuffixLookup()
     for output in ([7], [7, 8, 9], [7, 8, 9], [7, 8, 9, 5, 7, 8]):
-        found, _ = lookup.find(request_of([1, 2, 3], output), 1)
+        found, _ = look_up(lookup, request_of([1, 2, 3], output), 1)
     assert list(found) == [9]
 
 
@@ -121,9 +121,9 @@ def test_an_answer_is_found_by_the_requests_after_it(package: str) -> None:
     if package == "stand-in":
         pytest.skip("the stand-in searches one request")
     lookup = SuffixLookup()
-    lookup.find(request_of([1, 2], [10, 11], 0), 0)
+    look_up(lookup, request_of([1, 2], [10, 11], 0), 1)
     lookup.finish(request_of([1, 2], [10, 11, 12, 13, 14, 15], 0))
-    found, score = lookup.find(request_of([5, 6], [10, 11, 12], 1), 15)
+    found, score = look_up(lookup, request_of([5, 6], [10, 11, 12], 1), 15)
     assert list(found) == [13, 14, 15]
     # The tree counts the request's own text too, which ends where the answer goes on.
     assert score == 1.5
@@ -134,7 +134,7 @@ def test_answers_are_bounded_and_finished_requests_forgotten(monkeypatch: pytest
     lookup = SuffixLookup()
     for row_id in range(10):
         request = request_of([1, 2], [3, 4], row_id)
-        lookup.find(request, 4)
+        look_up(lookup, request, 4)
         if row_id % 2:
             lookup.finish(request)
     lookup.finish(request_of([1], [2], 99))

@@ -9,7 +9,7 @@ import numpy as np
 from turbospec import DraftGate
 from turbospec.interface import FloatArray, IntArray
 from turbospec_engine.draft import Draft
-from turbospec_engine.lookup import Lookup, find_all
+from turbospec_engine.lookup import Lookup
 from turbospec_engine.request import Request
 
 
@@ -33,7 +33,7 @@ class LookupDrafter:
     def propose(
         self, requests: Sequence[Request], lengths: IntArray, draws: FloatArray, gate: DraftGate | None
     ) -> Draft:
-        found = find_all(self.lookup, requests, np.where(lengths > 0, lengths, -1))
+        found = self.lookup.find(requests, lengths)
         draft = Draft(found.tokens, found.lengths, found.lengths.copy())
         draft.draft_rows = np.array([found.lengths.sum()])
         return draft

@@ -25,19 +25,19 @@ from turbospec_engine.request import Request
 class Lookup(Protocol):
     """Finds drafts in earlier text. It keeps what it knows of a request under `request.row_id`."""
 
-    def find(self, request: Request, limit: int, draft: Sequence[int] = ()) -> tuple[Sequence[int], float]:
-        """Look for a continuation of `request.tokens[:request.num_tokens]`, the prompt and the output, and a draft.
+    def find(
+        self, requests: Sequence[Request], limits: IntArray, drafts: Sequence[Sequence[int]] | None = None
+    ) -> Found:
+        """Look for what follows each request's `request.tokens[:request.num_tokens]`, its prompt and its output.
 
-        The first call for a request is its beginning. Not all of its steps need a call, and a preempted request keeps
-        its tokens. With a limit of 0 there is nothing to find, but there may be new tokens to take in.
+        The first search for a request is its beginning. Not all of its steps search for it, and a preempted request
+        keeps its tokens.
 
         Args:
-            request: past its prompt.
-            limit: most tokens of interest.
-            draft: what the drafter drafted after these tokens. It may be rejected, so it must not be kept.
-
-        Returns:
-            At most `limit` tokens, and the score of `LookupView.scores`; no tokens and 0 where nothing matches.
+            requests: n of a step.
+            limits: (n,) most tokens of interest; 0 for a request that is not searched for, as in prefill.
+            drafts: what the drafter drafted after the tokens of each. It may be rejected, so it must not be kept. None:
+                nothing was drafted.
         """
         ...
 
@@ -55,28 +55,13 @@ class Found:
     lengths: IntArray
     """(n,) tokens found."""
     scores: FloatArray
-    """(n,) how good each match is; 0 where nothing matches."""
+    """(n,) how good each match is, as in `LookupView.scores`; 0 where nothing matches."""
 
-
-def find_all(
-    lookup: Lookup, requests: Sequence[Request], limits: IntArray, drafts: Sequence[Sequence[int]] | None = None
-) -> Found:
-    """Search for all requests of a step.
-
-    Args:
-        lookup: searches.
-        requests: the n scheduled requests.
-        limits: (n,) most tokens of interest; -1 for a request in prefill, for which there is no search.
-        drafts: n drafts to continue; None: the requests' own tokens are continued.
-    """
-    found: list[Sequence[int]] = []
-    scores = np.zeros(len(requests))
-    for row, (request, limit) in enumerate(zip(requests, limits.tolist(), strict=True)):
-        draft = () if drafts is None else drafts[row]
-        tokens, scores[row] = lookup.find(request, limit, draft) if limit >= 0 else ((), 0.0)
-        found.append(tokens[: max(0, limit)])
-    lengths = np.array([len(tokens) for tokens in found], np.int64)
-    table = np.zeros((len(requests), int(lengths.max(initial=0))), np.int64)
-    for row in np.flatnonzero(lengths).tolist():
-        table[row, : lengths[row]] = found[row]
-    return Found(table, lengths, scores)
+    @classmethod
+    def of(cls, drafts: Sequence[Sequence[int]], scores: Sequence[float]) -> Found:
+        """From n lists of tokens."""
+        lengths = np.array([len(draft) for draft in drafts], np.int64)
+        tokens = np.zeros((len(drafts), int(lengths.max(initial=0))), np.int64)
+        for row, draft in enumerate(drafts):
+            tokens[row, : len(draft)] = draft
+        return cls(tokens, lengths, np.array(scores, np.float64))

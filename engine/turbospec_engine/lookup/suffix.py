@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from turbospec import UserError
+from turbospec.interface import IntArray
+from turbospec_engine.lookup.base import Found
 from turbospec_engine.request import Request
 
 MAX_TREE_DEPTH = 24
@@ -37,20 +39,25 @@ class SuffixLookup:
         self._known: dict[int, int] = {}
         """Tokens of each unfinished request that are in the trees."""
 
-    def find(self, request: Request, limit: int, draft: Sequence[int] = ()) -> tuple[Sequence[int], float]:
-        self._take_in(request)
-        if not limit:
-            return (), 0.0
-        first = max(0, request.num_tokens - MAX_TREE_DEPTH)
-        last = np.concatenate([request.tokens[first : request.num_tokens], draft])[-MAX_TREE_DEPTH:]
-        found = self._trees.speculate(
-            request.row_id,
-            last.astype(np.int32),
-            max_spec_tokens=limit,
-            max_spec_factor=MAX_DRAFT_PER_MATCH,
-            min_token_prob=MIN_PROBABILITY,
-        )
-        return found.token_ids, float(found.score)
+    def find(
+        self, requests: Sequence[Request], limits: IntArray, drafts: Sequence[Sequence[int]] | None = None
+    ) -> Found:
+        tokens: list[Sequence[int]] = [()] * len(requests)
+        scores = [0.0] * len(requests)
+        for row in np.flatnonzero(limits).tolist():
+            request, draft = requests[row], () if drafts is None else drafts[row]
+            self._take_in(request)
+            first = max(0, request.num_tokens - MAX_TREE_DEPTH)
+            last = np.concatenate([request.tokens[first : request.num_tokens], draft])[-MAX_TREE_DEPTH:]
+            found = self._trees.speculate(
+                request.row_id,
+                last.astype(np.int32),
+                max_spec_tokens=int(limits[row]),
+                max_spec_factor=MAX_DRAFT_PER_MATCH,
+                min_token_prob=MIN_PROBABILITY,
+            )
+            tokens[row], scores[row] = found.token_ids, float(found.score)
+        return Found.of(tokens, scores)
 
     def finish(self, request: Request) -> None:
         if request.row_id in self._known:
