@@ -196,18 +196,17 @@ class DrafterLag:
         wanted = np.full(len(names), due) | (lengths > 0) | (drafts > 0) | known.lacks_prompt[rows]
         wanted |= tokens > 1  # a prompt in chunks, whose earlier chunks lag
         wanted &= can_draft & drafter_fits
+        caught_up = _fitting(lagging[wanted[lagging]], lag, room)
+        for place in caught_up:
+            orders.catch_up[names[place]] = KvLag(int(lag[place]), int(known.lag_since[rows[place]]))
+        known.clear_lag(rows[caught_up])
         stays = np.ones(len(names), np.bool_)
-        for row in map(int, lagging[wanted[lagging]]):
-            if lag[row] <= room:
-                room -= int(lag[row])
-                orders.catch_up[names[row]] = KvLag(int(lag[row]), int(known.lag_since[rows[row]]))
-                stays[row] = False
-        caught_up, left = rows[lagging[~stays[lagging]]], lagging[stays[lagging]]
-        known.clear_lag(caught_up)
+        stays[caught_up] = False
+        left = lagging[stays[lagging]]
         lengths[left] = 0
         self._add_lag(rows[left], computed[left])
         known.unresolved[rows[left[drafts[left] > 0]]] += 1
-        orders.keep.update(names[row] for row in map(int, left))
+        orders.keep.update(names[place] for place in map(int, left))
         if due:
             self._release()
         if len(left):
@@ -288,3 +287,13 @@ class DrafterLag:
         while self._sum > self._kept_tokens:
             self._sum -= self._kept.popleft()
             self._first += 1
+
+
+def _fitting(places: IntArray, lag: IntArray, room: int) -> list[int]:
+    """Those of these places, in their order, whose requests' lag fits in one pass; `lag` is (n,), `room` in tokens."""
+    fitting: list[int] = []
+    for place in map(int, places):
+        if lag[place] <= room:
+            room -= int(lag[place])
+            fitting.append(place)
+    return fitting

@@ -144,39 +144,13 @@ class VllmLoop:
             began: when the engine turned to this step, or to the first of an unbroken run of steps up to this one, on
                 the clock of `time.perf_counter`.
         """
-        if self._stale:
-            restarted = {*restarted, *(self._stale & num_scheduled.keys())}
-            self._stale = (self._stale - restarted) & self.known.names
-        if restarted:
-            for request in requests:
-                if request.request_id in restarted:
-                    self.known.restart(request)
-            if self.lookups is not None:
-                self.lookups.forget(restarted)
+        restarted = self._restart(requests, num_scheduled, restarted)
         batch = ScheduledBatch.of(requests, num_scheduled, self.known)
         plan, lengths, looked_up = self._choose(batch, num_scheduled.keys(), restarted, queue)
         self._next_step += 1
         orders = None
         if self._lag is not None:
-            allowed = self._use.allowance
-            orders = self._lag.orders(
-                batch.names,
-                batch.rows,
-                batch.scheduled,
-                batch.drafts,
-                lengths,
-                batch.missing,
-                allowed,
-                drafter_fits=self._views.drafts_fit(batch),
-            )
-            if plan is not None and plan.padded_length and (lengths < plan.padded_length).any():
-                # One that cannot catch up drafts nothing, so that the step replays no graph.
-                lengths = np.minimum(lengths, self._unpadded(plan, batch)[0])
-            if not (orders.skip or lengths.any()) and allowed.permits_lag(batch.draft_tokens):
-                computed = sum(lag.tokens for lag in orders.catch_up.values())
-                if not allowed.in_use:
-                    computed += batch.tokens
-                self._use.spent(computed)
+            orders, lengths = self._order(self._lag, batch, plan, lengths)
         self._context_tokens, prefill_tokens = batch.context_tokens, batch.prefill_tokens
         drafted = int(lengths.max(initial=0))
         if drafted > 1 and plan is not None:  # one pass needs no graph
@@ -273,6 +247,21 @@ class VllmLoop:
         while self._ended:
             self._settle(*self._ended.popleft(), queue)
 
+    def _restart(
+        self, requests: Sequence[VllmRequest], num_scheduled: Mapping[str, int], restarted: Collection[str]
+    ) -> Collection[str]:
+        """Forget what is known of the requests that start anew, and return them, with those that an error restarted."""
+        if self._stale:
+            restarted = {*restarted, *(self._stale & num_scheduled.keys())}
+            self._stale = (self._stale - restarted) & self.known.names
+        if restarted:
+            for request in requests:
+                if request.request_id in restarted:
+                    self.known.restart(request)
+            if self.lookups is not None:
+                self.lookups.forget(restarted)
+        return restarted
+
     def _choose(
         self, batch: ScheduledBatch, names: Set[str], restarted: Collection[str], queue: Queue
     ) -> tuple[ControllerPlan | None, IntArray, IntArray]:
@@ -294,6 +283,31 @@ class VllmLoop:
         self._running = plan.reuse if self.lookups is None else None
         plan.reuse.run(names)
         return plan, lengths, looked_up
+
+    def _order(
+        self, lag: DrafterLag, batch: ScheduledBatch, plan: ControllerPlan | None, lengths: IntArray
+    ) -> tuple[DrafterOrders, IntArray]:
+        """The orders to the worker, and the draft lengths of the requests whose lag is caught up."""
+        allowed = self._use.allowance
+        orders = lag.orders(
+            batch.names,
+            batch.rows,
+            batch.scheduled,
+            batch.drafts,
+            lengths,
+            batch.missing,
+            allowed,
+            drafter_fits=self._views.drafts_fit(batch),
+        )
+        if plan is not None and plan.padded_length and (lengths < plan.padded_length).any():
+            # One that cannot catch up drafts nothing, so that the step replays no graph.
+            lengths = np.minimum(lengths, self._unpadded(plan, batch)[0])
+        if not (orders.skip or lengths.any()) and allowed.permits_lag(batch.draft_tokens):
+            computed = sum(each.tokens for each in orders.catch_up.values())
+            if not allowed.in_use:
+                computed += batch.tokens
+            self._use.spent(computed)
+        return orders, lengths
 
     def _ask(self, view: StepView, names: Sequence[str]) -> tuple[ControllerPlan, IntArray]:
         """Have the controller plan a view of the requests of these names; the drafter's lengths with padding."""
