@@ -45,6 +45,7 @@ class StepPlanner:
     def next_view(self, batch: ScheduledBatch, found: Found | None) -> StepView:
         """What the controller sees of the next step."""
         requests, waiting, drafter = batch.requests, self._scheduler.waiting, self._drafter
+        oldest = next((request for request in waiting if not request.emitted), None)  # not one that was preempted
         now = time.monotonic()
         phase = np.array([request.phase for request in requests], np.int64)
         view = StepView(
@@ -62,7 +63,7 @@ class StepPlanner:
             draft_limits=np.array([self._draft_limit(request) for request in requests], np.int64),
             max_draft=self.max_draft,
             waiting_requests=len(waiting),
-            waiting_seconds=now - waiting[0].arrival if waiting else 0.0,
+            waiting_seconds=0.0 if oldest is None else now - oldest.arrival,
             prefill_tokens=int(np.array(batch.num_tokens, np.int64)[phase == Phase.PREFILL].sum()),
             prefill_limited=self._scheduler.is_prefill_limited(batch),
             drafter_kv_share=self._scheduler.blocks.shared_kv_share if self._scheduler.is_kv_limited(batch) else 0.0,

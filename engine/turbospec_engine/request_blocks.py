@@ -99,7 +99,8 @@ class RequestBlocks:
         take the drafter's memory.
 
         Returns:
-            False, with nothing changed, where too few blocks are free, or running requests are to draft first.
+            False where too few blocks are free, or running requests are to draft first. The request then has no blocks;
+            drafter blocks of running requests that are idle may have been given back.
         """
         if running and self.drafts_lack_blocks and isinstance(self.drafter, PartAllocator):
             return False

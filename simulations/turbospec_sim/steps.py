@@ -146,7 +146,7 @@ def _open_step(now: float, *loose: Records) -> tuple[Any, ...]:
     receive(engine, offered, now)
     size = schedule(arrays)
     columns, prefill_tokens = view_columns(arrays, size)
-    number, seconds = waiting(engine, requests, arrays.queues, offered, now)
+    number, seconds = waiting(engine, offered, now)
     return size, columns, prefill_tokens, number, seconds
 
 
@@ -215,7 +215,7 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
     if columns.shape[1]:
         host_seconds += times.decision
     host_seconds *= pace(arrays, HOST_PART, now)
-    number, seconds = waiting(engine, requests, arrays.queues, offered, now)
+    number, seconds = waiting(engine, offered, now)
     totals[0].prefill_tokens += target.prefill_tokens
     _account(engine, totals, size, Spent(host_seconds, 0.0, verify_seconds, target.prefill_seconds * target_pace))
     return (

@@ -10,7 +10,7 @@ from turbospec_sim.arrays import EngineArrays
 from turbospec_sim.drafter_memory import blocks_lacking
 from turbospec_sim.drafting import drafter_lag_tokens, is_prefilling
 from turbospec_sim.kv_gaps import NEVER_DRAFTS, lag_is_lost
-from turbospec_sim.records import PREEMPTED, SLOT, TOKENS, Records
+from turbospec_sim.records import SLOT, TOKENS, Records
 from turbospec_sim.repeats import look_up
 from turbospec_sim.scheduling import queued
 
@@ -81,15 +81,10 @@ def view_columns(arrays: EngineArrays, size: int) -> tuple[IntArray, int]:
 
 
 @compiled
-def waiting(engine: Records, requests: Records, queues: IntArray, offered: Records, now: float) -> tuple[int, float]:
-    """Number of waiting requests, and for how many seconds the first of them has waited."""
-    state, number = engine[0], queued(engine)
-    if number == 0:
-        return 0, 0.0
-    first = state.head
-    if state.preempted > 0:
-        first = requests[queues[PREEMPTED, state.preempted - 1]].index
-    return number, now - offered[first].sent
+def waiting(engine: Records, offered: Records, now: float) -> tuple[int, float]:
+    """Number of waiting requests, and for how many seconds the first of those that were never admitted has waited."""
+    state = engine[0]
+    return queued(engine), now - offered[state.head].sent if state.tail > state.head else 0.0
 
 
 @compiled

@@ -24,7 +24,6 @@ from turbospec.interface import FloatArray
 from turbospec.models.non_negative import non_negative_fit
 from turbospec.models.online_regression import OnlineRegression
 from turbospec.models.profile import LatencySample
-from turbospec.runtime.kernels import compiled
 
 VERIFY_KNOTS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, np.inf])
 """Tokens in the target's pass at which the slope may change."""
@@ -45,20 +44,11 @@ def verify_features(tokens: FloatArray, context_tokens: FloatArray) -> FloatArra
     return np.concatenate([np.ones_like(segments[..., :1]), context_tokens[..., None], segments], axis=-1)
 
 
-@compiled
 def step_features(tokens: float, context_tokens: float, prefill_tokens: float) -> FloatArray:
     """(6 + segments,) `verify_features` of one pass, then whether it has prefill tokens (1 or 0), their number, and two
-    zeros: it ran with the CUDA graphs that there are.
-
-    One compiled loop instead of a dozen array operations.
-    """
-    row = np.zeros(len(VERIFY_KNOTS) + 5)
-    row[0], row[1] = 1.0, context_tokens
-    row[-4], row[-3] = min(prefill_tokens, 1.0), prefill_tokens
-    for segment in range(len(VERIFY_KNOTS) - 1):
-        low, high = VERIFY_KNOTS[segment], VERIFY_KNOTS[segment + 1]
-        row[segment + 2] = min(max(tokens - low, 0.0), high - low)
-    return row
+    zeros: it ran with the CUDA graphs that there are."""
+    prefill = [min(prefill_tokens, 1.0), prefill_tokens, 0.0, 0.0]
+    return np.concatenate([verify_features(np.array(tokens), np.array(context_tokens)), prefill])
 
 
 class LatencyModel:

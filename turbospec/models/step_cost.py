@@ -80,7 +80,8 @@ def initial_cost(latency: LatencyModel | None) -> Any:
     weights[target] = start.verify.weights
     covariance[np.ix_(target, target)] = start.verify.covariance
     weights[0] += start.host.weights[0]
-    weights[REQUESTS], covariance[REQUESTS, REQUESTS] = start.host.weights[1], start.host.covariance[1, 1]
+    weights[REQUESTS] = start.host.weights[1]
+    covariance[np.ix_([0, REQUESTS], [0, REQUESTS])] += start.host.covariance
     weights[DRAFT:], covariance[DRAFT:, DRAFT:] = start.draft.weights, start.draft.covariance
     cost = np.zeros(1, STEP_COST)
     cost["noise"] = 0.15

@@ -35,7 +35,7 @@ class Gains(NamedTuple):
 
     offers: Offers
     survival: FloatArray
-    """(offers, depth) S[o,j]; 0 past a limit."""
+    """(offers, depth) w · S[o,j]; 0 past a limit."""
     offered: FloatArray
     """(offers, depth) the same, 0 for the offers that are not considered; `survival` itself with one source."""
     net: FloatArray
@@ -162,7 +162,7 @@ def best_lengths(
         costs: of the step.
         price: λ, tokens/s.
         fixed_seconds: (offers,) seconds that a draft costs beside its tokens.
-        max_seconds: plans that take longer are not chosen; fixed costs are not counted.
+        max_seconds: plans that take longer are not chosen; fixed costs count in padded plans only.
         lengths: to be filled.
 
     Returns:
@@ -200,16 +200,16 @@ def _best_of_offered(
         count_gains(net, n, gains.counts, gains.sums)
     value, plan = best_plan(gains.counts, gains.sums, depth, costs, price, 0.0, max_seconds)
     if len(gains.graph_lengths):
-        padded_value, padded = best_padded(
+        padded_value, padded_length = best_padded(
             gains.column_gains, gains.drafting, n, costs, price, 0.0, max_seconds, total_fixed, gains.graph_lengths
         )
         if padded_value > value:
             for i in range(size):
                 length = 0
-                while length < min(padded.padded_length, depth) and offered[i, length] > 0.0:
+                while length < min(padded_length, depth) and offered[i, length] > 0.0:
                     length += 1
                 lengths[i] = length
-            return padded.padded_length
+            return padded_length
     draft_lengths(net, plan, n, lengths)
     if total_fixed > 0.0 and plan.depth:
         _drop_losers(offered, costs, price, fixed_seconds, n, lengths)

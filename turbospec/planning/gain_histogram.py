@@ -72,15 +72,13 @@ class HistogramPlan(NamedTuple):
     gain: float
     """Σ of the gains of its tokens."""
     seconds: float
-    """Duration of the step; without the fixed costs of drafts, except where it is padded."""
+    """Duration of the step, without the fixed costs of drafts."""
     depth: int
     """Longest draft of the drafter; 0 for none."""
     last_bin: int
     """Bin of the smallest gains in the plan."""
     of_last_bin: int
     """Tokens of that bin that are in the plan; 0 for a plan without drafts."""
-    padded_length: int
-    """Length that every draft is padded to; 0 for none."""
 
 
 @compiled
@@ -215,7 +213,7 @@ def best_plan(
         The plan's value (tokens or tokens/s), and the plan.
     """
     seconds = no_draft_seconds(costs)
-    best = HistogramPlan(0.0, seconds, 0, 0, 0, 0)
+    best = HistogramPlan(0.0, seconds, 0, 0, 0)
     value = base_tokens / seconds if price < 0.0 else -price * seconds
     taken, drafted, gained = np.zeros(BINS, np.int64), np.zeros(BINS, np.int64), np.zeros(BINS)
     top, highest, passes = BINS - 1, 0, 0
@@ -274,7 +272,7 @@ def best_plan(
                 new = (base_tokens + gain) / seconds if price < 0.0 else gain - price * seconds
                 if new > value and seconds <= max_seconds:
                     value = new
-                    best = HistogramPlan(gain, seconds, d, place, taken[place] - left, 0)
+                    best = HistogramPlan(gain, seconds, d, place, taken[place] - left)
     return value, best
 
 
@@ -289,8 +287,8 @@ def best_padded(
     max_seconds: float,
     fixed_seconds: float,
     lengths: IntArray,
-) -> tuple[float, HistogramPlan]:
-    """The best plan in which all drafts are padded to one of `lengths`; the value is -inf where there is none.
+) -> tuple[float, int]:
+    """Value and length of the best plan in which all drafts are padded to one of `lengths`; -inf where there is none.
 
     Args:
         column_gains: (K,) summed gains at each position, without any fixed cost.
@@ -300,7 +298,7 @@ def best_padded(
         fixed_seconds: Σ c_o of the drafts that can be made.
         lengths: that have full graphs.
     """
-    value, best = -math.inf, HistogramPlan(0.0, 0.0, 0, 0, 0, 0)
+    value, best = -math.inf, 0
     for length in lengths:
         if length == 0:
             continue
@@ -313,7 +311,7 @@ def best_padded(
         seconds += fixed_seconds + verify_seconds(costs, costs.base_tokens + length * requests)
         new = (base_tokens + gain) / seconds if price < 0.0 else gain - price * seconds
         if new > value and seconds <= max_seconds:
-            value, best = new, HistogramPlan(gain, seconds, length, 0, 0, length)
+            value, best = new, length
     return value, best
 
 

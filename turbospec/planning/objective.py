@@ -77,8 +77,10 @@ class StepShape(NamedTuple):
     parallel_drafter: bool
     batch_drafter: bool
     first_pass_every_step: bool
-    graphs: int
-    """Whether full CUDA graphs matter: 0, no; 1, yes; 2, yes, and steps without drafts have none."""
+    has_graphs: bool
+    """Whether some draft lengths have full CUDA graphs."""
+    has_no_draft_graph: bool
+    """Whether steps without drafts do."""
     largest_graph: int
     pass_graphs: int
     """As in `LinearCosts`."""
@@ -104,10 +106,9 @@ def sum_up(
         without_token += phase[i] == PREFILL_PHASE and emitted_tokens[i] == 0
         first_decode += phase[i] == FIRST_DECODE_PHASE
         context += context_tokens[i]
-    graphs = 2 if len(graph_lengths) else 0
+    no_draft_graph = False
     for length in graph_lengths:
-        if length == 0:
-            graphs = 1
+        no_draft_graph |= length == 0
     return StepShape(
         len(phase),
         len(phase) - prefilling,
@@ -118,7 +119,8 @@ def sum_up(
         parallel_drafter,
         batch_drafter,
         first_pass_every_step,
-        graphs,
+        len(graph_lengths) > 0,
+        no_draft_graph,
         largest_graph,
         pass_graphs,
     )
@@ -150,8 +152,8 @@ def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> 
         weights[TOKENS:PREFILL],
         floor,
         max(shape.decoding + round(prefill_tokens), 1),
-        weights[PIECEWISE] if shape.graphs == 2 else 0.0,
-        weights[PIECEWISE] if shape.graphs else 0.0,
+        weights[PIECEWISE] if shape.has_graphs and not shape.has_no_draft_graph else 0.0,
+        weights[PIECEWISE] if shape.has_graphs else 0.0,
         start,
         each,
         row,
@@ -364,8 +366,8 @@ def plan_features(x: FloatArray, shape: StepShape, lag_tokens: IntArray, lengths
             depth = padded_length
     batched = shape.decoding + shape.prefill_tokens + tokens
     target_features(x, float(batched), float(shape.context_tokens), float(shape.requests), float(shape.prefill_tokens))
-    without_graph = shape.graphs == 2 if tokens == 0 else shape.graphs > 0 and padded_length == 0
-    x[PIECEWISE] = 1.0 if without_graph else 0.0
+    has_graph = padded_length > 0 if tokens else shape.has_no_draft_graph
+    x[PIECEWISE] = 1.0 if shape.has_graphs and not has_graph else 0.0
     x[UNGRAPHED] = 1.0 if 0 < shape.largest_graph < batched else 0.0
     if drafted == 0 or (shape.parallel_drafter and shape.first_pass_every_step):
         return

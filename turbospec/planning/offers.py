@@ -82,7 +82,7 @@ def choose_sources(
 
     Args:
         offers: of the step.
-        survival: (offers, K) S[o,j].
+        survival: (offers, K) w · S[o,j].
         verify_token: θ.
         drafter_token: what a row of a drafter pass costs, in tokens.
         fixed_tokens: (offers,) what a draft costs beside its tokens, in tokens.

@@ -25,7 +25,7 @@ def token_weights(rows: IntArray, phase: IntArray, tokens_per_step: FloatArray) 
     Args:
         rows: (n,) rows of the per-request state.
         phase: (n,) of a view.
-        tokens_per_step: (rows,) a_i; 0 where unknown.
+        tokens_per_step: (rows,) u_i; 0 where unknown.
     """
     weights = np.ones(len(rows))
     total, known = 0.0, 0

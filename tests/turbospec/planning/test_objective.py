@@ -259,6 +259,6 @@ def test_a_shape_sums_up_the_requests() -> None:
         0,
     )
     assert (shape.requests, shape.decoding, shape.without_token, shape.first_decode) == (4, 3, 1, 1)
-    assert (shape.context_tokens, shape.prefill_tokens, shape.batch_drafter, shape.graphs) == (100, 90, True, 1)
-    assert a_shape(graphs=0).graphs == 0
-    assert a_shape(graphs=2).graphs == 2
+    assert (shape.context_tokens, shape.prefill_tokens, shape.batch_drafter) == (100, 90, True)
+    graphs = [(shape.has_graphs, shape.has_no_draft_graph) for shape in map(lambda kind: a_shape(graphs=kind), range(3))]
+    assert graphs == [(False, False), (True, True), (True, False)]

@@ -53,7 +53,7 @@ LENGTHS, SOURCES, APPEND_LIMITS, GATE_LIMITS = range(4)
 
 
 class StepFacts(NamedTuple):
-    """Other fields of a view."""
+    """Scalars of a view, and what the policy derives from it."""
 
     step: int
     prefill_tokens: int
@@ -86,7 +86,7 @@ class Choice(NamedTuple):
     valid_steps: int
     """1; more where no draft would pay even if all estimates were better by a standard deviation."""
     tokens: float
-    """Expected tokens of the step."""
+    """Expected tokens of the requests past their prompt, without appended tokens and what a gate adds."""
     seconds: float
     """Expected duration."""
     price: float
@@ -94,10 +94,12 @@ class Choice(NamedTuple):
     decoding: int
     drafting: int
     """Requests that draft."""
+    experiment: bool
+    """Whether an experiment runs in place of the best plan."""
     experiment_seconds: float
-    """What an experiment adds to the best plan's time; 0 for none."""
+    """What it adds to the best plan's time, the price of the drafter's memory included; 0 for none."""
     experiment_gain: float
-    """Tokens that the best plan would have gained, where an experiment runs."""
+    """Tokens that the best plan would have gained; 0 for none."""
     longest_seconds: float
     """Longest step that an objective allows; infinite without one, and where nothing can be drafted."""
 
@@ -116,7 +118,7 @@ def decide(
     slack: FloatArray,
     added_seconds: float,
     first_token_weight: float,
-) -> tuple[IntArray, int, int, int, float, float, float, int, int, float, float, int, bool]:
+) -> tuple[IntArray, int, int, int, float, float, float, int, int, bool, float, float, int, bool]:
     """Choose a step's draft lengths.
 
     Args:
@@ -125,7 +127,8 @@ def decide(
         counts, sums: (K + 1, BINS) scratch space.
         columns: those of `Requests`, without the last.
         lookup_scores: (n,) of the view; empty without a look-up.
-        facts, graph_lengths: of the view.
+        facts: of the view.
+        graph_lengths: of the view.
         slack: (n,) seconds within which the step must end for each request; empty for no TPOT SLO.
         added_seconds: that drafts may add to the step; infinite for no TTFT SLO.
         first_token_weight: a setting.
@@ -153,7 +156,7 @@ def decide(
     plan = np.empty((4, len(requests.rows)), np.int64)
     plan[LENGTHS], plan[SOURCES] = choice.draft_lengths, choice.sources
     plan[APPEND_LIMITS], plan[GATE_LIMITS] = choice.append_limits, choice.draft_lengths
-    usual = choice.drafting > 0 and choice.padded_length == 0 and choice.experiment_seconds == 0.0
+    usual = choice.drafting > 0 and choice.padded_length == 0 and not choice.experiment
     gated = facts.may_gate and usual and shared.drafter.covariate_spread[1] > 0.0
     if gated:
         spare = choice.longest_seconds - choice.seconds
@@ -169,6 +172,7 @@ def decide(
         choice.price,
         choice.decoding,
         choice.drafting,
+        choice.experiment,
         choice.experiment_seconds,
         choice.experiment_gain,
         choice.append_limits.sum(),
@@ -224,23 +228,7 @@ def _choose(
     offers = list_offers(requests.limits, requests.lookup_lengths, requests.lookup_buckets)
     size, depth = len(offers.limits), offers.limits.max()
     if depth == 0:
-        # A request that waits for its first token may draft once that is emitted.
-        none = np.zeros(n, np.int64)
-        return Choice(
-            draft_lengths=none,
-            sources=none,
-            append_limits=none,
-            padded_length=0,
-            valid_steps=1,
-            tokens=base,
-            seconds=plain_seconds,
-            price=0.0,
-            decoding=shape.decoding,
-            drafting=0,
-            experiment_seconds=0.0,
-            experiment_gain=0.0,
-            longest_seconds=math.inf,
-        )
+        return _nothing_to_draft(shape, plain_seconds)
 
     # What each draft token gains, and what each draft is charged.
     models = Models(drafter_terms(shared, request_state), lookup_terms(shared, request_state))
@@ -313,9 +301,32 @@ def _choose(
         price=price,
         decoding=shape.decoding,
         drafting=int(np.count_nonzero(lengths)),
+        experiment=experiment,
         experiment_seconds=seconds - step.seconds,
         experiment_gain=best_gain if experiment else 0.0,
         longest_seconds=longest,
+    )
+
+
+@inlined
+def _nothing_to_draft(shape: StepShape, plain_seconds: float) -> Choice:
+    """No drafts, and no plan for later steps: a request in prefill may draft once its first token is emitted."""
+    none = np.zeros(shape.requests, np.int64)
+    return Choice(
+        draft_lengths=none,
+        sources=none,
+        append_limits=none,
+        padded_length=0,
+        valid_steps=1,
+        tokens=float(shape.decoding),
+        seconds=plain_seconds,
+        price=0.0,
+        decoding=shape.decoding,
+        drafting=0,
+        experiment=False,
+        experiment_seconds=0.0,
+        experiment_gain=0.0,
+        longest_seconds=math.inf,
     )
 
 

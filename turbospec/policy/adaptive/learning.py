@@ -46,8 +46,10 @@ class Measured(NamedTuple):
     drafter_kv_share: float
     """As in a view."""
     piecewise: bool
-    ungraphed: bool
-    """Whether the target's pass was too large for any CUDA graph."""
+    no_draft_piecewise: bool
+    """Whether steps without drafts miss a full CUDA graph."""
+    largest_graph: int
+    """As in a view."""
     first_pass_every_step: bool
     draft_context_tokens: int
     catch_up_tokens: int
@@ -57,6 +59,7 @@ class Measured(NamedTuple):
     reused_plan_tokens: int
     reused_plan_seconds: float
     price: float
+    experiment: bool
     experiment_seconds: float
     experiment_gain: float
     appends: bool
@@ -163,7 +166,7 @@ def _learn_budget(
         if server.budget_limit == 0.0:
             server.budget_limit = server.budget = limit
         server.budget_limit += constants.mean_weight * (limit - server.budget_limit)
-    if measured.experiment_seconds != 0.0:
+    if measured.experiment:
         gained = accepted_tokens - measured.experiment_gain
         lost = measured.experiment_seconds - gained / measured.price
         server.budget -= max(lost, 0.1 * abs(measured.experiment_seconds))
@@ -181,18 +184,25 @@ def _learn_cost(cost: StepCost, measured: Measured, draft_rows: IntArray, consta
     if measured.reused_plan_steps:
         tokens = measured.reused_plan_tokens / measured.reused_plan_steps
         target_features(x, tokens, context, requests, 0.0)
+        _add_graphs(x, measured.no_draft_piecewise, tokens, measured.largest_graph)
         mean_seconds = max(measured.reused_plan_seconds / measured.reused_plan_steps, 1e-9)
         # The costs have drifted in each of these steps.
         drift = constants.drift * math.sqrt(measured.reused_plan_steps)
         learn_step(cost, x, mean_seconds, 0.0, drift, constants.surprise_weight)
     target_features(x, float(measured.tokens_batched), context, requests, float(measured.prefill_tokens))
-    x[PIECEWISE], x[UNGRAPHED] = 1.0 if measured.piecewise else 0.0, 1.0 if measured.ungraphed else 0.0
+    _add_graphs(x, measured.piecewise, float(measured.tokens_batched), measured.largest_graph)
     passes = len(draft_rows)
     if passes:
         x[DRAFT] = 0.0 if measured.first_pass_every_step else 1.0
         x[PASSES], x[ROWS], x[DRAFT_CONTEXT] = passes, float(draft_rows.sum()), measured.draft_context_tokens
         x[CATCH_UP] = measured.catch_up_tokens
     learn_step(cost, x, measured.step_seconds, measured.draft_seconds, constants.drift, constants.surprise_weight)
+
+
+@inlined
+def _add_graphs(x: FloatArray, piecewise: bool, tokens: float, largest_graph: int) -> None:
+    """Fill into (SIZE,) `x` which CUDA graphs a target's pass of so many tokens missed."""
+    x[PIECEWISE], x[UNGRAPHED] = 1.0 if piecewise else 0.0, 1.0 if 0 < largest_graph < tokens else 0.0
 
 
 @inlined

@@ -31,14 +31,14 @@ SCRATCH_COLUMNS = 3
 """Columns of the scratch space beside those of the K positions."""
 
 
-_Record = tuple[StepView, IntArray, int, float, float, float, int]
+_Record = tuple[StepView, IntArray, int, float, bool, float, float, int]
 """A planned step until its outcome arrives: its view; (n,) rows of the requests' state; the last step that may reuse
-the plan; λ; seconds that an experiment adds to the best plan (0 for none); tokens that the best plan would gain; tokens
-that the look-up may append."""
+the plan; λ; whether it runs an experiment, the seconds that this adds to the best plan, and the tokens that the best
+plan would gain; tokens that the look-up may append."""
 
 
 class AdaptivePolicy:
-    """Maximises expected tokens − λ · predicted time, step by step (docs/architecture.md, "Mathematics").
+    """Maximises expected tokens − λ · predicted time, step by step (docs/mathematics.md).
 
     Args:
         config: its settings.
@@ -123,11 +123,11 @@ class AdaptivePolicy:
         )
         (
             planned, padded, passes, valid_steps, tokens, seconds,
-            price, decoding, drafting, extra, gain, allowed, gated,
+            price, decoding, drafting, experiment, extra, gain, allowed, gated,
         ) = decided  # fmt: skip
         last_step = view.step + valid_steps - 1
-        self._records.put(view.step, (view, rows, last_step, price, extra, gain, allowed))
-        lengths, gate, experiment = planned[LENGTHS], None, extra != 0.0
+        self._records.put(view.step, (view, rows, last_step, price, experiment, extra, gain, allowed))
+        lengths, gate = planned[LENGTHS], None
         if gated:
             copied = 0 if view.lookup is None else int(lengths[planned[SOURCES] == LOOKUP].sum())
             lengths, passes = planned[GATE_LIMITS], 0  # a graph of passes does not end early
@@ -146,7 +146,7 @@ class AdaptivePolicy:
         record = self._records.last(outcome.step)
         if record is None:
             return
-        view, rows, last_step, price, extra_seconds, best_gain, allowed = record
+        view, rows, last_step, price, experiment, extra_seconds, best_gain, allowed = record
         if outcome.step > last_step or len(outcome.drafted) != len(rows):
             return  # the step was planned again for another batch
         if self.ttft_slo is not None:
@@ -163,7 +163,8 @@ class AdaptivePolicy:
             view.prefill_limited,
             view.drafter_kv_share,
             outcome.piecewise,
-            0 < view.largest_graph < outcome.tokens_batched,
+            bool(view.graph_lengths) and 0 not in view.graph_lengths,
+            view.largest_graph,
             view.first_pass_every_step,
             outcome.draft_context_tokens,
             outcome.catch_up_tokens,
@@ -173,6 +174,7 @@ class AdaptivePolicy:
             outcome.reused_plan_tokens,
             outcome.reused_plan_seconds,
             price,
+            experiment,
             extra_seconds,
             best_gain,
             view.lookup is not None and view.lookup.appends,

@@ -183,8 +183,7 @@ class DrafterLag:
             or (allowed.permits_lag(draft_tokens) and not due and self._all_may_lag(rows, computed, missing, allowed))
         ):
             orders = self._new_orders(skip=True)
-            self._add_lag(rows, computed)
-            known.unresolved[rows[drafts > 0]] += 1
+            self._fall_behind(rows, computed, drafts)
             self._keep(total)
             return orders
         orders = self._new_orders(skip=False)
@@ -204,8 +203,7 @@ class DrafterLag:
         stays[caught_up] = False
         left = lagging[stays[lagging]]
         lengths[left] = 0
-        self._add_lag(rows[left], computed[left])
-        known.unresolved[rows[left[drafts[left] > 0]]] += 1
+        self._fall_behind(rows[left], computed[left], drafts[left])
         orders.keep.update(names[place] for place in map(int, left))
         if due:
             self._release()
@@ -272,6 +270,11 @@ class DrafterLag:
             return False
         self.drop_unneeded()  # otherwise it would count as tokens to be caught up
         return self._sum <= allowed.tokens
+
+    def _fall_behind(self, rows: IntArray, computed: IntArray, drafts: IntArray) -> None:
+        """Take note that the drafter leaves out a step's tokens of these requests, and the drafts that it verifies."""
+        self._add_lag(rows, computed)
+        self._known.unresolved[rows[drafts > 0]] += 1
 
     def _add_lag(self, rows: IntArray, tokens: IntArray) -> None:
         known = self._known

@@ -139,13 +139,13 @@ def view_columns(
     view, shortest = np.empty((8, len(rows)), np.int64), longest
     for i in range(len(rows)):
         row, prefilling = rows[i], columns[MISSING, i] > 0
-        # A step in flight, and this one, each emit at least one token before drafts are made.
-        emitted = columns[EMITTED, i] + running
+        # A step in flight, and this one, each emit at least one token before drafts are made, except in prefill.
+        emitted = columns[EMITTED, i] + (0 if prefilling else running + 1)
         # A step in flight may end a request.
-        left = max(columns[MOST, i] - emitted - 1, 0)
+        left = max(columns[MOST, i] - emitted, 0)
         view[0, i] = numbers[row]
-        view[1, i] = PREFILL if prefilling else DECODE if emitted > 0 else FIRST_DECODE
-        view[2, i], view[3, i], view[4, i] = columns[COMPUTED, i], emitted + 1, left
+        view[1, i] = PREFILL if prefilling else DECODE if emitted > 1 else FIRST_DECODE
+        view[2, i], view[3, i], view[4, i] = columns[COMPUTED, i], emitted, left
         view[5, i], view[6, i] = lag_tokens[row], class_ids[row]
         view[7, i] = 0 if prefilling or not drafts_fit else max(min(left - 1, allowed[i]), 0)
         shortest = min(shortest, allowed[i])
@@ -154,7 +154,7 @@ def view_columns(
 
 @compiled
 def verified_columns(read: IntArray, sampled: IntArray) -> tuple[BoolArray, IntArray]:
-    """(n,) whether the step sampled for each request, and (3, n) drafted, accepted and emitted tokens.
+    """(n,) whether each request counts, as in `Verified`, and (3, n) drafted, accepted and emitted tokens.
 
     Args:
         read: (4 · n,) of the requests: each one's index in `sampled`, its tokens in the step, those emitted, its

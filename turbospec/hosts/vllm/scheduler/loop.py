@@ -27,7 +27,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from turbospec.hosts.common import ReusedSteps
 from turbospec.hosts.vllm.scheduler.batch import ScheduledBatch
 from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
 from turbospec.hosts.vllm.scheduler.drafter_pass_cost import NO_PASSES, DrafterPassCost, DrafterPasses
@@ -42,6 +41,7 @@ from turbospec.hosts.vllm.scheduler.steps import (
     LeftOut,
     OpenStep,
     Planned,
+    ReusedSteps,
     TargetPass,
     Verified,
     VerifyResultFn,
@@ -94,6 +94,8 @@ class VllmLoop:
         """The last step's plan, which the next one may reuse; None with a look-up."""
         self._context_tokens = 0
         """KV tokens that the last step's target pass attends to."""
+        self._requests = 0
+        """Of the last step."""
         self._ahead: ControllerPlan | None = None
         """A plan made before its step was scheduled."""
         self._ended: deque[tuple[OpenStep, VerifyResultFn]] = deque()
@@ -109,7 +111,10 @@ class VllmLoop:
         counted: do not call `plan` for it.
         """
         running, tokens = self._running, len(num_scheduled)
-        if running is None or sum(num_scheduled.values()) != tokens or not running.covers(num_scheduled.keys()):
+        # Where requests have left, the context has to be summed up anew.
+        if running is None or tokens != self._requests or sum(num_scheduled.values()) != tokens:
+            return False, None
+        if not running.covers(num_scheduled.keys()):
             return False, None
         orders = None
         if self._lag is not None:
@@ -151,7 +156,7 @@ class VllmLoop:
         orders = None
         if self._lag is not None:
             orders, lengths = self._order(self._lag, batch, plan, lengths)
-        self._context_tokens, prefill_tokens = batch.context_tokens, batch.prefill_tokens
+        self._context_tokens, self._requests, prefill_tokens = batch.context_tokens, batch.size, batch.prefill_tokens
         drafted = int(lengths.max(initial=0))
         if drafted > 1 and plan is not None:  # one pass needs no graph
             drafted = max(drafted, plan.passes)
@@ -362,7 +367,7 @@ class VllmLoop:
     def _passes(
         self, drafted: int, size: int, tokens: int, prefill_tokens: int, orders: DrafterOrders | None
     ) -> DrafterPasses:
-        if self.limits.look_up or (orders is not None and orders.skip):
+        if self.limits.drafter_is_lookup or (orders is not None and orders.skip):
             return NO_PASSES
         number = min(drafted, 1) if self.limits.parallel_drafter else drafted
         if orders is None:
@@ -382,10 +387,10 @@ class VllmLoop:
         untimed = step.times is None and closing is not None and closing.late and not step.follows
         if closing is not None and closing.plan is not None and not untimed:
             verified = verify_result(closing.plan.names)
-            if verified.sampled.any():
+            if verified.counts.any():
                 self._close(closing, closing.plan, step, verified, queue)
-        elif step.target.prefill_tokens == 0:
-            # The step closes no plan: the step before it reused one, or the duration of its late drafts is unknown.
+        elif step.target.prefill_tokens == 0 and not untimed:
+            # The step closes no plan: the step before it reused one.
             self._reused.add(step.target.tokens, step.seconds)
 
     def _take_times(self, step: OpenStep, times: StepTimes, closing: OpenStep | None) -> None:

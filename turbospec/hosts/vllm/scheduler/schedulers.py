@@ -147,7 +147,7 @@ class _Adaptive(Scheduler):
             reserved_length=0 if vllm_config.use_v2_model_runner else reserved_length,
             max_batched_tokens=self.max_num_scheduled_tokens,
             parallel_drafter=drafts_in_one_pass(speculation),
-            look_up=speculation.method in LOOK_UP_METHODS,
+            drafter_is_lookup=speculation.method in LOOK_UP_METHODS,
             heads=speculation.method in HEAD_METHODS,
             kept_tokens=kept_tokens(vllm_config),
             drafter_slots=max(speculation.max_num_new_slots_for_drafting, 1),

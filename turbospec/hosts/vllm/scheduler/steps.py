@@ -38,8 +38,9 @@ class Planned(NamedTuple):
 class Verified:
     """The verification of a plan's drafts in one step; one row per request of the plan."""
 
-    sampled: BoolArray
-    """(n,) whether the step sampled for the request; not for one that was aborted. Elsewhere the others are 0."""
+    counts: BoolArray
+    """(n,) whether the request was in the step, and what was sampled for it was emitted; not for one that was aborted.
+    Elsewhere the others are 0."""
     drafted: IntArray
     accepted: IntArray
     emitted: IntArray
@@ -129,3 +130,25 @@ class OpenStep:
     """As its worker measured them."""
     draft_seconds: float = 0.0
     """Duration of its passes, whenever they ran, once the next step has ended; 0 where it was not measured."""
+
+
+@dataclass(slots=True)
+class ReusedSteps:
+    """Steps that ran on a reused plan and have no outcome of their own; the next outcome reports them in sums."""
+
+    steps: int = 0
+    tokens: int = 0
+    """Tokens that they emitted."""
+    seconds: float = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Count one more step."""
+        self.steps += 1
+        self.tokens += tokens
+        self.seconds += seconds
+
+    def take(self) -> ReusedSteps:
+        """The sums since the last call, which start again from 0."""
+        taken = ReusedSteps(self.steps, self.tokens, self.seconds)
+        self.steps, self.tokens, self.seconds = 0, 0, 0.0
+        return taken

@@ -31,7 +31,7 @@ class EngineLimits:
     model runner V2."""
     max_batched_tokens: int
     parallel_drafter: bool
-    look_up: bool = False
+    drafter_is_lookup: bool = False
     """Whether drafts are looked up instead of computed by a model, which takes next to no time."""
     heads: bool = False
     """Whether the drafter has no KV cache, as Medusa's heads: it never runs in steps without drafts."""

@@ -57,16 +57,16 @@ def test_a_view(seeds: list[int], asynchronous: bool, running: int, drafts_fit: 
     assert (missing, drafts) == (left_to_prefill.sum(), np.maximum(after - known, 0).sum())
     assert sampling == (left_to_prefill == 0).sum()
 
-    emitted = output[rows] + (placeholders > 0) + running
-    left = np.maximum(most[rows] - emitted - 1, 0)
+    emitted = output[rows] + (placeholders > 0) + np.where(left_to_prefill > 0, 0, running + 1)
+    left = np.maximum(most[rows] - emitted, 0)
     resolved = (unresolved[rows] == 0) | (not asynchronous)
     can = (lag[rows] == 0) | ((since[rows] >= 4) & (lag[rows] <= 8) & resolved)
     allowed = np.minimum(np.minimum(own[rows], LONGEST), MAX_MODEL_LEN - after - 2)
     allowed = np.where(can, allowed, np.minimum(allowed, 0))
     limits = np.where(left_to_prefill > 0, 0, np.maximum(np.minimum(left - 1, allowed), 0)) * drafts_fit
-    phase = np.where(emitted > 0, Phase.DECODE, Phase.FIRST_DECODE)
+    phase = np.where(emitted > 1, Phase.DECODE, Phase.FIRST_DECODE)
     phase[left_to_prefill > 0] = Phase.PREFILL
-    expected = [numbers[rows], phase, after, emitted + 1, left, lag[rows], classes[rows], limits]
+    expected = [numbers[rows], phase, after, emitted, left, lag[rows], classes[rows], limits]
     assert view.tolist() == [column.tolist() for column in expected]
     assert paddable == allowed.min(initial=LONGEST)
     assert can_catch_up(rows, lag, since, unresolved, (4, 8, asynchronous)).tolist() == can.tolist()

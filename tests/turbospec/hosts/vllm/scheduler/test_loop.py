@@ -367,7 +367,7 @@ def test_passes_are_counted_with_their_rows_and_tokens() -> None:
     [
         pytest.param(replace(ON_DEMAND, parallel_drafter=True), [[2], []], False, id="P-EAGLE"),
         pytest.param(replace(LIMITS, parallel_drafter=True, heads=True), [[2], []], False, id="Medusa"),
-        pytest.param(replace(LIMITS, parallel_drafter=True, look_up=True), [[], []], True, id="n-gram"),
+        pytest.param(replace(LIMITS, parallel_drafter=True, drafter_is_lookup=True), [[], []], True, id="n-gram"),
     ],
 )
 def test_a_drafter_of_blocks_has_one_pass_or_none(

@@ -21,7 +21,7 @@ def of(
 ) -> dict[str, tuple[int, int, int]]:
     """Drafted, accepted and emitted tokens of those of the named requests that the step sampled for."""
     found = verified(*step, outputs, names)
-    rows = zip(names, found.sampled, found.drafted, found.accepted, found.emitted, strict=True)
+    rows = zip(names, found.counts, found.drafted, found.accepted, found.emitted, strict=True)
     assert not (found.drafted | found.accepted | found.emitted)[~found.sampled].any()
     return {name: (int(drafted), int(accepted), int(sent)) for name, seen, drafted, accepted, sent in rows if seen}
 
