@@ -56,6 +56,22 @@ def test_preemption_recomputes(emit: str, llama: Pair, reference: Callable[[Path
     assert engine.allocator.num_free == engine.allocator.num_blocks
 
 
+def test_queueing_time_is_that_of_a_request_that_was_never_admitted(llama: Pair) -> None:
+    class Watching(RandomPlans):
+        preempted = 0
+
+        def plan(self, view: StepView) -> StepPlan:
+            waiting = engine.scheduler.waiting
+            self.preempted += any(request.emitted for request in waiting)
+            assert (view.waiting_seconds > 0.0) == any(not request.emitted for request in waiting)
+            return super().plan(view)
+
+    plans = Watching(1)
+    engine = Engine(llama.config(num_blocks=22, block_size=8, max_num_batched_tokens=16), plans)
+    engine.generate(random_prompts(10, longest=60, seed=2), SamplingParams(max_tokens=MAX_TOKENS))
+    assert plans.preempted > 0
+
+
 @pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
 def test_a_part_of_each_draft_verified(emit: str, llama: Pair, reference: Callable[[Path], Reference]) -> None:
     controller, seen = load_controller("vllm-adaptive-verification"), Outcomes()

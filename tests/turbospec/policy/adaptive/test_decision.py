@@ -12,7 +12,7 @@ from tests.turbospec.factories import make_outcome, make_view
 from tests.turbospec.models.acceptance_model import views
 from turbospec.interface import IntArray, Phase, StepPlan, StepView
 from turbospec.models.acceptance import ONE_BUCKET, fill_survival
-from turbospec.models.step_cost import SIZE
+from turbospec.models.step_cost import SIZE, TOKENS
 from turbospec.planning.gain_histogram import BINS, graph_bits, passes_run
 from turbospec.planning.objective import expected_gain, plan_features, sum_up
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
@@ -231,3 +231,13 @@ def test_experiments_cost_no_more_than_their_budget() -> None:
             spent += 0.008 + 3e-5 * 8
         # Before the first outcomes the drafter is taken for a usual one.
         assert lost <= share * spent + 12 * spent / 1500
+
+
+def test_an_experiment_that_takes_no_longer_is_one_too() -> None:
+    policy = a_policy()
+    policy.plan(make_view(1, max_draft=15))
+    policy.state.shared["server"]["budget"] = 1.0
+    policy.state.shared["cost"]["weights"][0, TOKENS:] = 0.0
+    plan = policy.plan(make_view(1, step=1, max_draft=15))
+    assert plan.predicted_seconds == policy.plan(make_view(1, step=2, max_draft=15)).predicted_seconds
+    assert plan.probe

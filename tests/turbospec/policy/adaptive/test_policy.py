@@ -219,6 +219,20 @@ def test_what_a_pass_too_large_for_graphs_takes_is_learnt_and_avoided() -> None:
     assert lengths[40] <= 40
 
 
+def test_what_a_pass_too_large_for_graphs_takes_is_learnt_from_steps_that_reuse_a_plan_too() -> None:
+    policy = adaptive(probe_share=0.0)
+    for step in range(200):
+        n, seconds = (60, 25e-3) if step % 4 == 0 else (30, 5e-3)
+        view = make_view(n, step=step, draft_limits=np.zeros(n, np.int64), largest_graph=40)
+        policy.plan(view)
+        outcome = make_outcome(
+            view, 0, 0, tokens_batched=n, step_seconds=seconds, verify_seconds=seconds,
+            reused_plan_steps=7, reused_plan_tokens=7 * n, reused_plan_seconds=7 * seconds,
+        )  # fmt: skip
+        policy.observe(outcome)
+    assert policy.state.shared["cost"]["weights"][0][UNGRAPHED] > 10e-3
+
+
 def test_prompts_are_no_part_of_the_price() -> None:
     """They have to be computed whatever is drafted, so that their time is no price of drafting."""
     policy = adaptive(probe_share=0.0)

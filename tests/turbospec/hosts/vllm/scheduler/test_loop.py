@@ -620,6 +620,16 @@ def test_steps_without_drafts_reuse_their_plan() -> None:
     assert controller.outcomes[-1].context_tokens == int(controller.views[-1].context_tokens.sum()) + 2
 
 
+def test_the_context_of_requests_that_have_left_is_not_counted() -> None:
+    controller = Recorder(idle_steps=6)
+    engine = FakeEngine(controller, replace(ON_DEMAND, kept_tokens=64))
+    batch = [Request("long", num_prompt_tokens=30), *map(Request, "abc")]
+    engine.step(batch)
+    engine.step(batch[1:])
+    assert len(controller.views) == 1
+    assert controller.outcomes[0].context_tokens == 3 * 5
+
+
 def test_a_few_newly_admitted_requests_join_a_reused_plan() -> None:
     controller = Recorder(idle_steps=6)
     engine, batch = FakeEngine(controller, ON_DEMAND), [Request(name, num_prompt_tokens=1) for name in "abcdef"]
@@ -765,6 +775,7 @@ def test_late_drafts_are_in_the_time_of_the_step_that_verifies_them(monkeypatch:
     engine.began = 5.5  # nothing ran until then: the drafts had long been made
     engine.step([b])
     assert len(controller.outcomes) == 1
+    assert engine.loop._reused.steps == 0, "the step verified drafts"
 
 
 def test_where_tokens_go_first_all_passes_are_in_the_time_of_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def of(
     """Drafted, accepted and emitted tokens of those of the named requests that the step sampled for."""
     found = verified(*step, outputs, names)
     rows = zip(names, found.counts, found.drafted, found.accepted, found.emitted, strict=True)
-    assert not (found.drafted | found.accepted | found.emitted)[~found.sampled].any()
+    assert not (found.drafted | found.accepted | found.emitted)[~found.counts].any()
     return {name: (int(drafted), int(accepted), int(sent)) for name, seen, drafted, accepted, sent in rows if seen}
 
 
