@@ -111,7 +111,8 @@ class StepView:
     """Queueing time of the oldest queued request."""
     admitted_requests: int = 0
     """Queued requests for which a batch slot and KV blocks are free: they wait for room in a step's token budget, and
-    this step delays their first tokens. Drafts shorten the wait of the others."""
+    this step delays their first tokens. Drafts shorten the wait of the others. Engines that draft at the beginning of a
+    step leave it at 0 (docs/notes/2026-11-28-kv-bound.md)."""
     prefill_tokens: int = 0
     """Prompt tokens that this step computes, over all requests in prefill."""
     prefill_limited: bool = False
