@@ -142,7 +142,7 @@ def draft_and_emit(
 @compiled
 def _open_step(now: float, *loose: Records) -> tuple[Any, ...]:
     arrays = EngineArrays(*loose)
-    engine, requests, offered = arrays.engine, arrays.requests, arrays.offered
+    engine, offered = arrays.engine, arrays.offered
     receive(engine, offered, now)
     size = schedule(arrays)
     columns, prefill_tokens = view_columns(arrays, size)

@@ -260,5 +260,6 @@ def test_a_shape_sums_up_the_requests() -> None:
     )
     assert (shape.requests, shape.decoding, shape.without_token, shape.first_decode) == (4, 3, 1, 1)
     assert (shape.context_tokens, shape.prefill_tokens, shape.batch_drafter) == (100, 90, True)
-    graphs = [(shape.has_graphs, shape.has_no_draft_graph) for shape in map(lambda kind: a_shape(graphs=kind), range(3))]
-    assert graphs == [(False, False), (True, True), (True, False)]
+    shapes = [a_shape(graphs=kind) for kind in range(3)]
+    assert [shape.has_graphs for shape in shapes] == [False, True, True]
+    assert [shape.has_no_draft_graph for shape in shapes] == [False, True, False]
