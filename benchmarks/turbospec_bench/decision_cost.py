@@ -21,7 +21,7 @@ WARM_UP_STEPS = 50
 
 @dataclass(frozen=True, slots=True)
 class DecisionCost:
-    """Seconds per step, one variant for each measured step."""
+    """Seconds per step, one value for each measured step."""
 
     plan: FloatArray
     observe: FloatArray

@@ -95,7 +95,8 @@ def select_configurations(
         usual = {name for pair in pairings for name in pair}
         pairs += tuple(pair for pair in named if not usual.issuperset({*workloads, *drafters} & {*pair}))
     if rates:
-        return tuple(Configuration(*pair, request_rate=rate) for pair, rate in product(pairs, rates))
+        rounded = dict.fromkeys(float(f"{rate:g}") for rate in rates)  # as names and results files have them
+        return tuple(Configuration(*pair, request_rate=rate) for pair, rate in product(pairs, rounded))
     return tuple(Configuration(*pair, load) for pair, load in product(pairs, concurrencies or CONCURRENCIES))
 
 
@@ -118,8 +119,9 @@ def variants_of(configuration: Configuration, policies: Sequence[str], *, quick:
         names += EMIT_AFTER_DRAFT[:1] if quick else (*EMIT_AFTER_DRAFT, *TRANSFORMERS_POLICIES)
     variants = tuple(dict.fromkeys(Variant.parse(name) for name in names))
     check_names(variants)
-    forced = configuration.workload in ANSWERED_KINDS
-    lone = configuration.concurrency == 1 and configuration.drafter not in NOT_IN_TRANSFORMERS and not forced
+    # transformers can neither force an answer nor restrict tokens, as a part of "mixed" needs.
+    plain = configuration.workload not in (*ANSWERED_KINDS, "mixed")
+    lone = configuration.concurrency == 1 and configuration.drafter not in NOT_IN_TRANSFORMERS and plain
     return tuple(variant for variant in variants if lone or not variant.is_transformers)
 
 

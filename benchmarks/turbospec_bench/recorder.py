@@ -40,7 +40,7 @@ class StepTotals:
         self.drafted += int(outcome.drafted.sum())
         self.accepted += int(outcome.accepted.sum())
         if outcome.sources is not None:
-            counts = source_counts(outcome.sources, outcome.drafted, outcome.accepted)
+            counts = source_counts(outcome.sources, outcome.drafted, outcome.accepted, outcome.appended)
             self.by_source = counts if self.by_source is None else self.by_source + counts
         self.draft_seconds += outcome.draft_seconds
         self.step_seconds += outcome.step_seconds

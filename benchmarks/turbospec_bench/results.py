@@ -170,13 +170,18 @@ def _row(
     more than was left to them during a run of any policy. The timeline is the last round's.
     """
     figures = {name: np.array([run.figures[name] for run in runs]) for name in runs[0].figures}
+    # A round without drafts has no acceptance rate; the others do.
+    known = {name: values[np.isfinite(values)] for name, values in figures.items()}
     return {
         **configuration.fields,
         "policy": variant.name,
         "emit": variant.emit,
         "rounds": len(runs),
-        **{name: float(np.median(values)) for name, values in figures.items()},
-        "spread": {name: np.percentile(values, [25, 75]).tolist() for name, values in figures.items()},
+        **{name: float(np.median(values)) if len(values) else math.nan for name, values in known.items()},
+        "spread": {
+            name: np.percentile(values, [25, 75]).tolist() if len(values) else [math.nan] * 2
+            for name, values in known.items()
+        },
         "ratio_to_off": {
             name: asdict(paired_ratio(figures[name].tolist(), [round_figures[name] for round_figures in off]))
             for name in RATIOS

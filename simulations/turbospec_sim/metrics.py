@@ -81,7 +81,8 @@ def within_slo(done: Records, slo: Slo) -> FloatArray:
 def judged(state: EngineState, figures: dict[str, Any], slo: Slo | None) -> dict[str, Any]:
     """Whether the SLO was met, and goodput.
 
-    `request_goodput` is that of `vllm bench serve`; `token_goodput` counts the output tokens of the same requests.
+    `request_goodput` is that of `vllm bench serve`, except that a time equal to its limit misses it. `token_goodput`
+    counts the output tokens of the same requests.
     Without an SLO, every request counts and `slo_met` is None.
     """
     offered = state.offered[int(state.engine["first_measured"][0]) :]

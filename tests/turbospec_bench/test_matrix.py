@@ -28,6 +28,9 @@ def test_selection() -> None:
     assert [configuration.name for configuration in select_configurations(["code"], ["good"], [], [2.5])] == [
         "code/good/r2.5"
     ]
+    # A results file has six digits.
+    same = select_configurations(["code"], ["good"], [], [0.33333334, 0.33333331])
+    assert [configuration.request_rate for configuration in same] == [0.333333]
 
 
 def test_a_pair_that_the_table_lacks_is_selected_by_its_drafter_alone() -> None:
@@ -69,6 +72,11 @@ def test_transformers_is_not_compared_where_answers_are_forced() -> None:
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UserError, match="no workload 'poetry'; there are code, prose, mixed, shift"):
         select_configurations(["poetry"], [], [], [])
+
+
+def test_transformers_is_not_compared_where_tokens_are_restricted() -> None:
+    variants = variants_of(Configuration("mixed", "good", 1), ["transformers-off"], quick=False)
+    assert variants == (Variant("off"),)
 
 
 def test_off_always_competes_and_transformers_only_alone() -> None:

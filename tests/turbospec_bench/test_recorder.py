@@ -53,6 +53,17 @@ def test_totals_follow_vllm_in_accepted_length_and_count_every_decoding_request_
     assert figures["controller_time_share"] == pytest.approx(0.02)
 
 
+def test_what_a_look_up_appends_counts_for_the_look_up() -> None:
+    totals = StepTotals()
+    view, plan, outcome = step(0, [5, 2], [4, 2])
+    totals.on_step(view, plan, replace(outcome, sources=np.array([0, 1]), appended=np.array([3, 0])), 0.0)
+
+    figures = totals.figures()
+
+    assert (figures["drafter_draft_length"], figures["lookup_draft_length"]) == (2 / 2, 5 / 2)
+    assert (figures["drafter_accepted_length"], figures["lookup_accepted_length"]) == (1 + 2 / 1, 1 + 4 / 2)
+
+
 def test_requests_in_prefill_are_not_decoding() -> None:
     totals = StepTotals()
     view, plan, outcome = step(0, [3, 0], [3, 0])

@@ -47,7 +47,8 @@ def test_a_saved_file_is_strict_json_and_loads_again(results: Results) -> None:
     loaded = Results.load(results.path)
 
     assert set(document) == {"meta", "rows"}
-    assert loaded.rows[0]["acceptance_rate"] is None
+    assert loaded.rows[0]["round_figures"]["acceptance_rate"] == [1.0, 1.0, None]
+    assert loaded.rows[0]["acceptance_rate"] == 1.0, "of the rounds that have one"
     assert loaded.meta == {"seed": 3}
     assert list(by_configuration(loaded.rows)) == [CONFIGURATION]
     assert list(results.path.parent.iterdir()) == [results.path]

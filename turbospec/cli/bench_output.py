@@ -91,7 +91,7 @@ class Outputs:
             raise UserError(
                 f"{resumed.path}: was measured with another {' and another '.join(differing)}; start a new one"
             )
-        return Results(self.results, resumed.meta, resumed.rows)
+        return Results(self.results, resumed.meta | {"rounds": meta["rounds"]}, resumed.rows)
 
 
 def show_configuration(

@@ -2,8 +2,8 @@
 
 Steps are added up in plain numbers, which become metrics when Prometheus collects them. Rates are left to the query:
 predicted goodput is `rate(turbospec_predicted_tokens_total[1m]) / rate(turbospec_predicted_seconds_total[1m])`, the
-acceptance rate of a position is accepted over drafted tokens there. Engines with a look-up beside the drafter also
-count by source.
+survival of a position, the share of drafts accepted up to it, is accepted over drafted tokens there. Engines with a
+look-up beside the drafter also count by source.
 """
 
 from __future__ import annotations

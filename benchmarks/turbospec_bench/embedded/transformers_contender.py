@@ -64,6 +64,8 @@ class TransformersContender:
             known = ", ".join(f"{TRANSFORMERS_PREFIX}{name}" for name in ("off", *SCHEDULES))
             raise UserError(f"no schedule of transformers is called {variant.policy!r}; there are {known}")
         self._schedule = SCHEDULES.get(schedule)
+        self._draft_tokens = DRAFT_TOKENS
+        """Of the next request's first draft."""
 
     def serve(self, load: Load) -> Run:
         began = time.perf_counter()
@@ -80,7 +82,7 @@ class TransformersContender:
             # transformers reads the schedule from the assistant's config and changes its numbers while it generates.
             schedule, threshold = self._schedule
             own = self._pair.assistant.generation_config
-            own.num_assistant_tokens, own.num_assistant_tokens_schedule = DRAFT_TOKENS, schedule
+            own.num_assistant_tokens, own.num_assistant_tokens_schedule = self._draft_tokens, schedule
             own.assistant_confidence_threshold = threshold
             settings["assistant_model"] = self._pair.assistant
         with torch.inference_mode():
@@ -98,6 +100,8 @@ class TransformersContender:
                 streamer=streamer,
                 **settings,
             )
+        if self._schedule is not None:  # "heuristic" goes on where the request before it ended
+            self._draft_tokens = self._pair.assistant.generation_config.num_assistant_tokens
         return streamer.record
 
 

@@ -1,8 +1,8 @@
 """Processor time that TurboSpec takes in vLLM's scheduler, without vLLM: `python -m turbospec_bench.vllm.loop_cost`.
 
 The loop, the controller and its metrics are the real ones. Requests, the clock and the outputs are made up: steps last
-as on a GPU, and in most of them a request ends and a new one starts. Between two calls a server runs a step, which
-empties the processor's caches: the cold figures are those to expect.
+as on a GPU. With 256 requests a request ends and a new one starts in most of them, with 8 in one of ten. Between two
+calls a server runs a step, which empties the processor's caches: the cold figures are those to expect.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import pytest
 from turbospec import UserError
 from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.pairs import Pairs
-from turbospec_bench.embedded.transformers_contender import HuggingFacePair, TransformersContender
+from turbospec_bench.embedded.transformers_contender import DRAFT_TOKENS, HuggingFacePair, TransformersContender
 from turbospec_bench.embedded.workloads import BenchRequest, Load
 from turbospec_bench.matrix import TRANSFORMERS_POLICIES
 from turbospec_bench.variant import Variant
@@ -29,6 +29,16 @@ def test_every_schedule_generates_exactly_what_was_asked(pair: HuggingFacePair, 
     assert figures["total_output_tokens"] == 2 * 24
     assert figures["total_input_tokens"] == 2 * 4
     assert 0 < figures["mean_ttft_ms"] < figures["mean_e2el_ms"]
+
+
+@pytest.mark.parametrize("schedule", ["heuristic", "constant"])
+def test_the_heuristic_schedule_goes_on_where_the_request_before_it_ended(pair: HuggingFacePair, schedule: str) -> None:
+    params = SamplingParams(max_tokens=40, temperature=0.9, seed=5, ignore_eos=True)
+    contender = TransformersContender(Variant(f"transformers-{schedule}"), pair)
+
+    contender.serve(Load((BenchRequest((5, 6, 7, 8), params),), max_in_flight=1))
+
+    assert (contender._draft_tokens != DRAFT_TOKENS) == (schedule == "heuristic")
 
 
 def test_an_unknown_schedule_is_refused_with_the_known_ones(pair: HuggingFacePair) -> None:

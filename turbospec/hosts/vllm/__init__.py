@@ -1,4 +1,4 @@
 """TurboSpec in vLLM: a scheduler that asks the controller how many tokens to draft, and the plugin that installs it.
 
-Nothing here imports vLLM but `scheduler` and, once it is registered, `plugin`.
+Only `scheduler/schedulers.py` and `worker/speculator_on_demand.py` import vLLM, and `plugin` once it is registered.
 """

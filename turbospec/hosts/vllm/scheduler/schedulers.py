@@ -97,6 +97,7 @@ class _Adaptive(Scheduler):
         self._measured = _Measured(self._seconds, "ours", self._fail)
         self._overlapped = _Measured(self._seconds, "overlapped", self._fail)
         """While the workers run a step."""
+        self._metrics_file: MetricsFileWriter | None = None
         self._faults = 0
         """Of the present burst."""
         self._healthy_steps = 0
@@ -125,8 +126,11 @@ class _Adaptive(Scheduler):
 
     def _build_loop(self, vllm_config) -> VllmLoop | None:
         speculation, length_table = vllm_config.speculative_config, self.dynamic_sd_lookup
-        if speculation is None or length_table is None:
+        if speculation is None:
             log.warning("TurboSpec is off: it needs a --speculative-config")
+            return None
+        if length_table is None:
+            log.warning("TurboSpec is off: vLLM has one draft length for all steps; leave out --scheduler-cls")
             return None
         schedule = [tuple(entry) for entry in speculation.num_speculative_tokens_per_batch_size]
         own_schedule = schedule == graph_schedule(self.num_spec_tokens)
@@ -169,7 +173,8 @@ class _Adaptive(Scheduler):
             controller.listeners.append(self._trace)
         if path := os.environ.get(METRICS_FILE_VARIABLE):
             metrics = StepMetrics(controller.stats, self._seconds)
-            controller.listeners += [metrics, MetricsFileWriter(file_of_engine(Path(path), engine), metrics)]
+            self._metrics_file = MetricsFileWriter(file_of_engine(Path(path), engine), metrics)
+            controller.listeners += [metrics, self._metrics_file]
         return VllmLoop(controller, limits, Lookups() if settings.lookup is not None else None)
 
     def _graphs(self, vllm_config, lengths) -> tuple[tuple[int, int], ...]:
@@ -370,6 +375,8 @@ class _Adaptive(Scheduler):
             return
         self._faults, self._healthy_steps = self._faults + 1, 0
         self._stats.host_faults += 1
+        if self._metrics_file is not None:
+            self._metrics_file.wake()
         if self._faults == 1:
             log.exception("TurboSpec failed in a step; the step runs with vLLM's own draft length")
         if self._faults < MAX_FAULTS:

@@ -47,17 +47,21 @@ class MetricsFileWriter:
         self._path = path
         self._registry = CollectorRegistry()
         self._registry.register(collector)
-        self._step_finished = threading.Event()
+        self._changed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="turbospec-metrics", daemon=True)
         self._thread.start()
 
     def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
-        self._step_finished.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the file written soon: also where a fault ends a step, so that it has no outcome."""
+        self._changed.set()
 
     def _run(self) -> None:
-        while self._step_finished.wait():
+        while self._changed.wait():
             time.sleep(EVERY_SECONDS)
-            self._step_finished.clear()
+            self._changed.clear()
             try:
                 write_to_textfile(str(self._path), self._registry)  # beside the file, then moved there
             except Exception as error:

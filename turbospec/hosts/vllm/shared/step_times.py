@@ -28,7 +28,8 @@ class StepTimes(NamedTuple):
     """Seconds on the worker's device, in order."""
 
     drafting: float
-    """The drafter's part of the step before: its passes, with drafts or without, and inputs that it kept."""
+    """The drafter's part of the step before: its passes, with drafts or without. On model runner V2 also the inputs
+    that it kept, which are in `target` on V1."""
     pause: float
     """From the end of the previous step's sampling to the start of this step on the device, without the drafting in
     between: host work that overlapped with nothing, or time without requests. After a step that TurboSpec did not

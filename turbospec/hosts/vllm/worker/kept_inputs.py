@@ -91,7 +91,10 @@ class KeptInputs:
         while self._steps and (orders is None or self._steps[0].step < orders.oldest):
             self._steps.popleft()
         if orders is not None and orders.resolved:
-            for kept in self._steps:
+            first = min(orders.resolved)
+            for kept in reversed(self._steps):  # thousands may be kept, and the newest are resolved
+                if kept.step < first:
+                    break
                 kept.valid = orders.resolved.get(kept.step, kept.valid)
 
     def keep(

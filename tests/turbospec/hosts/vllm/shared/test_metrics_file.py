@@ -49,6 +49,18 @@ def test_another_process_shows_the_same(tmp_path: Path) -> None:
         assert there.get_sample_value(sample.name, sample.labels) == sample.value
 
 
+def test_faults_are_shown_without_an_outcome(tmp_path: Path) -> None:
+    path, stats, there = tmp_path / "metrics.prom", ControllerStats(), CollectorRegistry()
+    there.register(MetricsFileReader(path))
+    writer = MetricsFileWriter(path, StepMetrics(stats))
+    stats.host_faults = 2
+    writer.wake()
+    late_at = time.monotonic() + 10
+    while not path.exists() and time.monotonic() < late_at:
+        time.sleep(0.01)
+    assert there.get_sample_value("turbospec_host_faults_total") == 2
+
+
 def test_several_engine_cores_have_a_label_and_a_file_each(tmp_path: Path) -> None:
     path, there = tmp_path / "metrics.prom", CollectorRegistry()
     there.register(MetricsFileReader(path, engines=3))
