@@ -45,7 +45,9 @@ class StepPlanner:
     def next_view(self, batch: ScheduledBatch, found: Found | None) -> StepView:
         """What the controller sees of the next step."""
         requests, waiting, drafter = batch.requests, self._scheduler.waiting, self._drafter
-        oldest = next((request for request in waiting if not request.emitted), None)  # not one that was preempted
+        oldest = next(
+            (request for request in waiting if not request.emitted), None
+        )  # a preempted one has its first token
         now = time.monotonic()
         phase = np.array([request.phase for request in requests], np.int64)
         view = StepView(

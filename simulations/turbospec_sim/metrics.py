@@ -82,8 +82,7 @@ def judged(state: EngineState, figures: dict[str, Any], slo: Slo | None) -> dict
     """Whether the SLO was met, and goodput.
 
     `request_goodput` is that of `vllm bench serve`, except that a time equal to its limit misses it. `token_goodput`
-    counts the output tokens of the same requests.
-    Without an SLO, every request counts and `slo_met` is None.
+    counts the output tokens of the same requests. Without an SLO, every request counts and `slo_met` is None.
     """
     offered = state.offered[int(state.engine["first_measured"][0]) :]
     done = offered[np.isfinite(offered["latency"])]

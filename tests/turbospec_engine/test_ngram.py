@@ -53,5 +53,5 @@ def test_requests_of_a_step_are_searched_together() -> None:
     assert found.tokens[0, :2].tolist() == [1, 2]
     assert found.tokens[3].tolist() == [3, 4, 3]
     assert found.scores.tolist() == [2.0, 0.0, 0.0, 2.0]
-    assert lookup._rows.keys() == {0, 1, 3}, "a request that is not searched for is left alone"
+    assert lookup._rows.keys() == {0, 1, 3}, "only requests that are searched for are indexed"
     assert lookup.find(requests, np.zeros(4, np.int64)).tokens.shape == (4, 0)

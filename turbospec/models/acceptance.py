@@ -144,8 +144,8 @@ def fill_survival(
     of_covariate = covariate_variance(terms)
     # With x the odds of a rejection, 1 / S[i,j] = (1 + x[i,1])···(1 + x[i,j]): products, which take less time than
     # divisions. x = exp(−κ·(position + rest)) factors into exp(−κ·position)·exp(−κ·rest). With κ rounded to a few
-    # levels, the first factor is shared between requests, which leaves one exponential per request. For this V is
-    # without the variance of the position's offset.
+    # levels, the first factor is shared between requests, which leaves one exponential per request. V leaves out
+    # the variance of the position's offset, which would make κ depend on the position.
     positions = len(terms.prior) // SCORE_BUCKETS if len(buckets) else len(terms.prior)
     position_odds = np.empty((SCORE_BUCKETS if len(buckets) else 1, LEVELS + 1, depth))
     position_odds[:, :, 0] = 0.0  # not known yet

@@ -15,9 +15,9 @@ moves the shared terms the less, the more is known about its request.
 
 Old observations are discounted, so that the model follows changing traffic. The between-request variance (the prior
 variance of the requests' terms) is learnt too. Predictions account for the uncertainty V of x by MacKay's
-approximation, E[σ(x)] ≈ σ(κ·x) with κ = 1 / √(1 + πV/8) (MacKay, Neural Computation 4, 1992). V is there without the
-variance of the offset, so that all positions of a request share κ. Where the covariate is not known yet, V includes
-E[slope²] times its variance.
+approximation, E[σ(x)] ≈ σ(κ·x) with κ = 1 / √(1 + πV/8) (MacKay, Neural Computation 4, 1992). There V leaves
+out the variance of the offset, so that all positions of a request share κ. Where the covariate is not known yet, V
+includes E[slope²] times its variance.
 """
 
 from __future__ import annotations

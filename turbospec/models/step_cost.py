@@ -26,7 +26,7 @@ import numpy as np
 from turbospec.interface import FloatArray
 from turbospec.models.latency import VERIFY_KNOTS, LatencyModel
 from turbospec.models.online_regression import OUTLIER_SIGMAS, Regression, learn_online, relative_error
-from turbospec.runtime.kernels import compiled
+from turbospec.runtime.kernels import compiled, inlined
 
 SEGMENTS = len(VERIFY_KNOTS) - 1
 CONTEXT, REQUESTS, TOKENS = 1, 2, 3
@@ -106,6 +106,19 @@ def target_features(
         if tokens <= low:
             break
         x[TOKENS + segment] = min(tokens, high) - low
+
+
+@inlined
+def graph_features(x: FloatArray, piecewise: bool, tokens: float, largest_graph: int) -> None:
+    """Fill the features of CUDA graphs into (SIZE,) `x`, for a target pass of so many tokens.
+
+    Args:
+        x: `target_features` of the pass.
+        piecewise: whether its draft lengths kept it from replaying a full graph.
+        tokens: of the pass.
+        largest_graph: as in a view.
+    """
+    x[PIECEWISE], x[UNGRAPHED] = 1.0 if piecewise else 0.0, 1.0 if 0 < largest_graph < tokens else 0.0
 
 
 @compiled

@@ -47,6 +47,7 @@ from turbospec.models.step_cost import (
     ROWS,
     TOKENS,
     UNGRAPHED,
+    graph_features,
     target_features,
 )
 from turbospec.planning.gain_histogram import (
@@ -367,8 +368,7 @@ def plan_features(x: FloatArray, shape: StepShape, lag_tokens: IntArray, lengths
     batched = shape.decoding + shape.prefill_tokens + tokens
     target_features(x, float(batched), float(shape.context_tokens), float(shape.requests), float(shape.prefill_tokens))
     has_graph = padded_length > 0 if tokens else shape.has_no_draft_graph
-    x[PIECEWISE] = 1.0 if shape.has_graphs and not has_graph else 0.0
-    x[UNGRAPHED] = 1.0 if 0 < shape.largest_graph < batched else 0.0
+    graph_features(x, shape.has_graphs and not has_graph, float(batched), shape.largest_graph)
     if drafted == 0 or (shape.parallel_drafter and shape.first_pass_every_step):
         return
     passes = 1 if shape.parallel_drafter else passes_run(depth, shape.pass_graphs)

@@ -100,7 +100,7 @@ class TransformersContender:
                 streamer=streamer,
                 **settings,
             )
-        if self._schedule is not None:  # "heuristic" goes on where the request before it ended
+        if self._schedule is not None:  # "heuristic" keeps its draft length from one request to the next
             self._draft_tokens = self._pair.assistant.generation_config.num_assistant_tokens
         return streamer.record
 

@@ -59,7 +59,7 @@ class Found:
 
     @classmethod
     def of(cls, drafts: Sequence[Sequence[int]], scores: Sequence[float]) -> Found:
-        """From n lists of tokens."""
+        """From the tokens found for each of n requests, and the (n,) scores."""
         lengths = np.array([len(draft) for draft in drafts], np.int64)
         tokens = np.zeros((len(drafts), int(lengths.max(initial=0))), np.int64)
         for row, draft in enumerate(drafts):

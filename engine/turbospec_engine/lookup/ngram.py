@@ -39,7 +39,7 @@ class NGramLookup:
             emitted = request.tokens[self._texts.size(row) : request.num_tokens]
             rows.append(row)
             new.append(emitted)
-            if draft:
+            if draft:  # an empty list would become an array of floats
                 new.append(draft)
             added.append(len(emitted) + len(draft))
             drafted.append(len(draft))

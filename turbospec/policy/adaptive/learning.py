@@ -17,11 +17,10 @@ from turbospec.models.step_cost import (
     DRAFT,
     DRAFT_CONTEXT,
     PASSES,
-    PIECEWISE,
     ROWS,
     SIZE,
-    UNGRAPHED,
     StepCost,
+    graph_features,
     learn_step,
     target_features,
 )
@@ -184,25 +183,19 @@ def _learn_cost(cost: StepCost, measured: Measured, draft_rows: IntArray, consta
     if measured.reused_plan_steps:
         tokens = measured.reused_plan_tokens / measured.reused_plan_steps
         target_features(x, tokens, context, requests, 0.0)
-        _add_graphs(x, measured.no_draft_piecewise, tokens, measured.largest_graph)
+        graph_features(x, measured.no_draft_piecewise, tokens, measured.largest_graph)
         mean_seconds = max(measured.reused_plan_seconds / measured.reused_plan_steps, 1e-9)
         # The costs have drifted in each of these steps.
         drift = constants.drift * math.sqrt(measured.reused_plan_steps)
         learn_step(cost, x, mean_seconds, 0.0, drift, constants.surprise_weight)
     target_features(x, float(measured.tokens_batched), context, requests, float(measured.prefill_tokens))
-    _add_graphs(x, measured.piecewise, float(measured.tokens_batched), measured.largest_graph)
+    graph_features(x, measured.piecewise, float(measured.tokens_batched), measured.largest_graph)
     passes = len(draft_rows)
     if passes:
         x[DRAFT] = 0.0 if measured.first_pass_every_step else 1.0
         x[PASSES], x[ROWS], x[DRAFT_CONTEXT] = passes, float(draft_rows.sum()), measured.draft_context_tokens
         x[CATCH_UP] = measured.catch_up_tokens
     learn_step(cost, x, measured.step_seconds, measured.draft_seconds, constants.drift, constants.surprise_weight)
-
-
-@inlined
-def _add_graphs(x: FloatArray, piecewise: bool, tokens: float, largest_graph: int) -> None:
-    """Fill into (SIZE,) `x` which CUDA graphs a target's pass of so many tokens missed."""
-    x[PIECEWISE], x[UNGRAPHED] = 1.0 if piecewise else 0.0, 1.0 if 0 < largest_graph < tokens else 0.0
 
 
 @inlined

@@ -154,7 +154,7 @@ def view_columns(
 
 @compiled
 def verified_columns(read: IntArray, sampled: IntArray) -> tuple[BoolArray, IntArray]:
-    """(n,) whether each request counts, as in `Verified`, and (3, n) drafted, accepted and emitted tokens.
+    """(n,) which rows are valid, as in `Verified`, and (3, n) drafted, accepted and emitted tokens.
 
     Args:
         read: (4 · n,) of the requests: each one's index in `sampled`, its tokens in the step, those emitted, its

@@ -94,8 +94,8 @@ class VllmLoop:
         """The last step's plan, which the next one may reuse; None with a look-up."""
         self._context_tokens = 0
         """KV tokens that the last step's target pass attends to."""
-        self._requests = 0
-        """Of the last step."""
+        self._batch_size = 0
+        """Requests of the last step."""
         self._ahead: ControllerPlan | None = None
         """A plan made before its step was scheduled."""
         self._ended: deque[tuple[OpenStep, VerifyResultFn]] = deque()
@@ -112,7 +112,7 @@ class VllmLoop:
         """
         running, tokens = self._running, len(num_scheduled)
         # Where requests have left, the context has to be summed up anew.
-        if running is None or tokens != self._requests or sum(num_scheduled.values()) != tokens:
+        if running is None or tokens != self._batch_size or sum(num_scheduled.values()) != tokens:
             return False, None
         if not running.covers(num_scheduled.keys()):
             return False, None
@@ -156,7 +156,7 @@ class VllmLoop:
         orders = None
         if self._lag is not None:
             orders, lengths = self._order(self._lag, batch, plan, lengths)
-        self._context_tokens, self._requests, prefill_tokens = batch.context_tokens, batch.size, batch.prefill_tokens
+        self._context_tokens, self._batch_size, prefill_tokens = batch.context_tokens, batch.size, batch.prefill_tokens
         drafted = int(lengths.max(initial=0))
         if drafted > 1 and plan is not None:  # one pass needs no graph
             drafted = max(drafted, plan.passes)
@@ -255,7 +255,7 @@ class VllmLoop:
     def _restart(
         self, requests: Sequence[VllmRequest], num_scheduled: Mapping[str, int], restarted: Collection[str]
     ) -> Collection[str]:
-        """Forget what is known of the requests that start anew, and return them, with those that an error restarted."""
+        """Forget the requests that start anew, those after an error included; returns their names."""
         if self._stale:
             restarted = {*restarted, *(self._stale & num_scheduled.keys())}
             self._stale = (self._stale - restarted) & self.known.names
@@ -292,7 +292,7 @@ class VllmLoop:
     def _order(
         self, lag: DrafterLag, batch: ScheduledBatch, plan: ControllerPlan | None, lengths: IntArray
     ) -> tuple[DrafterOrders, IntArray]:
-        """The orders to the worker, and the draft lengths of the requests whose lag is caught up."""
+        """The orders to the worker, and the draft lengths: 0 for requests that cannot catch up in the step."""
         allowed = self._use.allowance
         orders = lag.orders(
             batch.names,
@@ -387,7 +387,7 @@ class VllmLoop:
         untimed = step.times is None and closing is not None and closing.late and not step.follows
         if closing is not None and closing.plan is not None and not untimed:
             verified = verify_result(closing.plan.names)
-            if verified.counts.any():
+            if verified.valid.any():
                 self._close(closing, closing.plan, step, verified, queue)
         elif step.target.prefill_tokens == 0 and not untimed:
             # The step closes no plan: the step before it reused one.

@@ -38,9 +38,9 @@ class Planned(NamedTuple):
 class Verified:
     """The verification of a plan's drafts in one step; one row per request of the plan."""
 
-    counts: BoolArray
-    """(n,) whether the request was in the step, and what was sampled for it was emitted; not for one that was aborted.
-    Elsewhere the others are 0."""
+    valid: BoolArray
+    """(n,) whether the request was in the step, and vLLM did not drop what was sampled for it, as after an abort. In
+    other rows the columns below are 0."""
     drafted: IntArray
     accepted: IntArray
     emitted: IntArray

@@ -55,7 +55,7 @@ class MetricsFileWriter:
         self.wake()
 
     def wake(self) -> None:
-        """Have the file written soon: also where a fault ends a step, so that it has no outcome."""
+        """Have the file written soon. A step that fails has no outcome, and its fault must be shown too."""
         self._changed.set()
 
     def _run(self) -> None:

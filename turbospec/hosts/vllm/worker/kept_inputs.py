@@ -92,7 +92,7 @@ class KeptInputs:
             self._steps.popleft()
         if orders is not None and orders.resolved:
             first = min(orders.resolved)
-            for kept in reversed(self._steps):  # thousands may be kept, and the newest are resolved
+            for kept in reversed(self._steps):  # thousands may be kept; those that are resolved are among the newest
                 if kept.step < first:
                     break
                 kept.valid = orders.resolved.get(kept.step, kept.valid)

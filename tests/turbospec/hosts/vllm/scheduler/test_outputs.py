@@ -21,8 +21,8 @@ def of(
 ) -> dict[str, tuple[int, int, int]]:
     """Drafted, accepted and emitted tokens of those of the named requests that the step sampled for."""
     found = verified(*step, outputs, names)
-    rows = zip(names, found.counts, found.drafted, found.accepted, found.emitted, strict=True)
-    assert not (found.drafted | found.accepted | found.emitted)[~found.counts].any()
+    rows = zip(names, found.valid, found.drafted, found.accepted, found.emitted, strict=True)
+    assert not (found.drafted | found.accepted | found.emitted)[~found.valid].any()
     return {name: (int(drafted), int(accepted), int(sent)) for name, seen, drafted, accepted, sent in rows if seen}
 
 
