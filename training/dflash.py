@@ -219,7 +219,8 @@ def main(
     head = fresh_head(model, seed)
     budget = Budget(tokens, None if deadline_minutes is None else 60.0 * deadline_minutes)
     state = cache / "dflash-state.pt"
-    run = Run(head, "embed_tokens", ADAMW_RATE, budget, batch * length, state, origin(target, seed))
+    source = origin(target, seed=seed, batch=batch, length=length)
+    run = Run(head, "embed_tokens", ADAMW_RATE, budget, batch * length, state, source)
 
     def loss_at(step: int) -> tuple[Tensor, list[float]]:
         return loss_on(head, model, rotary, windows.at(step), starts_at(step, STARTS, length - POSITIONS, seed))

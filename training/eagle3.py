@@ -198,7 +198,8 @@ def main(
     export(head, model, chosen, cache / "tokenizer", out / "eagle3-untrained")
     budget = Budget(tokens, None if deadline_minutes is None else 60.0 * deadline_minutes)
     state = cache / "eagle3-state.pt"
-    run = Run(head, "lm_head", ADAMW_RATE, budget, batch * length, state, origin(target, seed))
+    source = origin(target, seed=seed, batch=batch, length=length)
+    run = Run(head, "lm_head", ADAMW_RATE, budget, batch * length, state, source)
 
     def loss_at(step: int) -> tuple[Tensor, list[float]]:
         return loss_on(head, model, rotary, windows.at(step), drafted)

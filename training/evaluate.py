@@ -153,6 +153,8 @@ def main(
                     share = overlap(loaded[name], target, tokens, prompt_length, temperature)
                     figures[f"rejection_sampling_temperature_{temperature}"] = share
         result["kinds"][kind] = part
+    if out.exists() and (heads := json.loads(out.read_text()).get("heads")) is not None:
+        result["heads"] = heads  # of `evaluate_heads`
     out.write_text(json.dumps(result, indent=1) + "\n")
     typer.echo(json.dumps(result, indent=1))
 

@@ -60,7 +60,8 @@ def main(
             chosen = [streams[(number + row) % len(streams)] for row in range(min(batch, rows - number))]
             first = [int(draw.integers(len(tokens) - prompt_length)) for tokens in chosen]
             starts = np.stack([t[s : s + prompt_length] for t, s in zip(chosen, first, strict=True)])
-            texts = continuations(target, torch.from_numpy(starts.astype(np.int64)), new_tokens, each, number)
+            sampling_seed = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+            texts = continuations(target, torch.from_numpy(starts.astype(np.int64)), new_tokens, each, sampling_seed)
             pieces.append(texts.numpy().astype(np.uint16).reshape(-1))
         np.save(out / f"temperature-{each}.npy", np.concatenate(pieces))
 

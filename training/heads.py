@@ -56,12 +56,13 @@ def read_target(target: LlamaForCausalLM, tokens: Tensor, entering: tuple[int, .
     return features.float(), read.logits.float()
 
 
-def origin(target: Path, seed: int) -> str:
-    """What a head is trained for and from: a digest of the target's weights, and the seed."""
+def origin(target: Path, **options: object) -> str:
+    """What a head is trained for and from: a digest of the target's weights, and options that change the run."""
     digest = hashlib.sha256()
     for path in sorted(target.glob("*.safetensors")):
         digest.update(path.read_bytes())
-    return f"target {digest.hexdigest()[:16]}, seed {seed}"
+    described = {"target": digest.hexdigest()[:16]} | options
+    return ", ".join(f"{name} {value}" for name, value in described.items())
 
 
 def starts_at(step: int, count: int, last: int, seed: int) -> Tensor:

@@ -84,7 +84,8 @@ class Run:
         if state_file.exists():
             state = torch.load(state_file, weights_only=True)
             if state.get("origin", "") != origin:
-                raise UserError(f"{state_file}: is of a run with another target or seed; move it away")
+                was = state.get("origin") or "other options"
+                raise UserError(f"{state_file}: is of a run with {was}, and this one has {origin}; move it away")
             module.load_state_dict(state["model"])
             for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)

@@ -211,7 +211,8 @@ def main(
         begin_as(head, init)
     budget = Budget(tokens, None if deadline_minutes is None else 60.0 * deadline_minutes)
     state = cache / "peagle-state.pt"
-    run = Run(head, "mask_hidden", ADAMW_RATE, budget, batch * length, state, origin(target, seed))
+    source = origin(target, seed=seed, batch=batch, length=length, init=init)
+    run = Run(head, "mask_hidden", ADAMW_RATE, budget, batch * length, state, source)
 
     def loss_at(step: int) -> tuple[Tensor, list[float]]:
         return loss_on(head, model, rotary, windows.at(step), starts_at(step, STARTS, length - POSITIONS, seed))

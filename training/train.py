@@ -76,11 +76,16 @@ def train(
     token_budget: int,
     deadline_seconds: float | None,
     snapshot_every_tokens: int | None,
+    origin: str,
 ) -> Progressed:
-    """Run the loop until the token budget or the deadline, resuming from ``out/state.pt`` when it exists."""
+    """Run the loop until the token budget or the deadline, resuming from ``out/state.pt`` when it exists.
+
+    Raises:
+        UserError: that is of a run of another origin.
+    """
     tokens_per_step = windows.batch * windows.length
     budget = Budget(token_budget, deadline_seconds)
-    run = Run(model, "embed_tokens", ADAMW_RATE, budget, tokens_per_step, out / "state.pt")
+    run = Run(model, "embed_tokens", ADAMW_RATE, budget, tokens_per_step, out / "state.pt", origin)
     done, smoothed = run.done, None
     with token_progress() as bar, (out / "log.jsonl").open("a", encoding="utf-8") as log:
         task = bar.add_task("loss  ...", total=token_budget // 1000, completed=done.tokens // 1000)
@@ -126,7 +131,9 @@ def main(
     else:
         model = fresh_model(role, seed) if guide is None else drafter_for(guide, seed)
     deadline = None if deadline_minutes is None else 60.0 * deadline_minutes
-    done = train(model, guide, Windows(streams, length, batch, seed), out, tokens, deadline, snapshot_every_tokens)
+    windows = Windows(streams, length, batch, seed)
+    origin = f"{role}, teacher {teacher}, init {init}, seed {seed}, batch {batch}, length {length}"
+    done = train(model, guide, windows, out, tokens, deadline, snapshot_every_tokens, origin)
     typer.echo(f"{done.tokens} tokens in {done.step} steps, {done.seconds:.0f} s")
 
 

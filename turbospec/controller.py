@@ -118,8 +118,8 @@ class Controller:
         """Number of the last slow plan."""
         self._host_fault_plan = -math.inf
         """Number of the plan before which the host last broke the contract."""
-        self._in_flight = PlansInFlight[tuple[StepView, StepPlan, float, bool]]()
-        """View, plan, seconds to plan, and whether the policy learns from the step."""
+        self._in_flight = PlansInFlight[tuple[StepView, StepPlan, float, bool] | tuple[()]]()
+        """View, plan, seconds to plan, and whether the policy learns from the step; nothing for an invalid view."""
         self._reusable: tuple[StepPlan, StepView] | None = None
         """The last plan and its view, if the policy allows its reuse."""
         self._reuse_ends = 0
@@ -134,6 +134,8 @@ class Controller:
             view = checked_view(view)
         except Exception as error:
             self._report_host("view", error)
+            with suppress(Exception):  # the step's number may be what is invalid
+                self._in_flight.put(view.step, ())
             return StepPlan(np.zeros(_rows_of(view), np.int64), reason="guard: invalid view, no drafts")
         plan, limits = None, view.draft_limits
         if self.stats.steps >= self._cooldown_until:
@@ -167,6 +169,9 @@ class Controller:
             planned = self._in_flight.pop(outcome.step)
             if planned is None:
                 raise HostFault("no planned step of this number waits for an outcome")
+            if not planned:  # its view was reported
+                self.stats.steps += 1
+                return
             view, plan, planning, taught = planned
             outcome = checked_outcome(outcome, view)
         except Exception as error:

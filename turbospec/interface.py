@@ -225,7 +225,7 @@ class StepPlan:
     """(n,) tokens to draft for each row of the view, 0 to its draft limit; with a gate, at most so many. Appended
     tokens (`append_limits`) come on top. If none are of the drafter, no drafter pass runs."""
     predicted_tokens: float = float("nan")
-    """Expected tokens that the step emits, 0 or more; NaN where the policy does not predict."""
+    """Expected tokens that requests past their prompt emit, 0 or more; NaN where the policy does not predict."""
     predicted_seconds: float = float("nan")
     """Expected duration of the step, 0 or more; NaN where the policy does not predict."""
     reason: str = ""

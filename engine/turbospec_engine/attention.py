@@ -156,6 +156,8 @@ class PagedAttention:
 
     def __init__(self, batch: RaggedBatch, store: KVStore, device: torch.device) -> None:
         self.store = store
+        self.layers: set[int] = set()
+        """Those that have called `forward`."""
         self.slots = on_device(batch.slots(store.block_size), device)
         long = np.flatnonzero(batch.query_lens > SHORT_QUERY).tolist()
         self.parts: list[Rows] = []
@@ -182,10 +184,12 @@ class PagedAttention:
             (tokens, heads, head_dim), contiguous.
         """
         dtype = self.store.dtype
+        self.layers.add(layer)
         self.store.write(layer, self.slots, key.to(dtype), value.to(dtype))
-        out = torch.empty(query.shape, dtype=dtype, device=query.device)
+        queries = query.to(dtype)
+        out = torch.empty_like(queries, memory_format=torch.contiguous_format)
         for rows in self.parts:
-            rows.attend(query.to(dtype), self.store, layer, scale, out)
+            rows.attend(queries, self.store, layer, scale, out)
         return out.to(query.dtype)
 
 

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+INVALID_PREFIX = "Invalid prefix encountered"
+"""In the message of a `DecodeStream` whose state is broken; its exception has no class of its own."""
+
 
 class Detokenizer:
     """Decodes one request's output and looks for its stop strings.
@@ -38,17 +41,30 @@ class Detokenizer:
         used = 0
         for token_id in token_ids:
             used += 1
-            self._held += self._stream.step(self._tokenizer, int(token_id)) or ""
+            self._held += self._decoded(int(token_id))
             if self._stop and self._cut_at_stop():
                 self.stopped = True
                 break
         return used, self._release(self._releasable())
 
+    def _decoded(self, token_id: int) -> str:
+        """The text that one more token completes."""
+        try:
+            return self._stream.step(self._tokenizer, token_id) or ""
+        except Exception as error:
+            # Where earlier bytes turn out to be no character, the decoder's text shrinks, and it gives up
+            # (https://github.com/vllm-project/vllm/issues/17448).
+            if INVALID_PREFIX not in str(error):
+                raise
+            self._stream = DecodeStream(skip_special_tokens=True)
+            return self._stream.step(self._tokenizer, token_id) or ""
+
     def flush(self, token_ids: Sequence[int]) -> str:
         """Release the text held back, once no token will follow; `token_ids` is the whole output."""
         if not self.stopped:
             whole = self._tokenizer.decode([int(token_id) for token_id in token_ids], skip_special_tokens=True)
-            self._held = whole[sum(map(len, self._emitted)) :]
+            if whole.startswith(released := self.text):  # not where the decoder had to start anew
+                self._held = whole[len(released) :]
         return self._release(len(self._held))
 
     def _cut_at_stop(self) -> bool:

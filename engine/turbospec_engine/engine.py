@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -57,6 +58,7 @@ class Engine:
         # A look-up of the user's own may be empty, and false.
         self.lookup = build_lookup(config.lookup) if lookup is None and config.lookup else lookup
         self.models = models or Models.load(config)
+        self.models.check_fits(config)
         self.device = torch.device(config.device)
         self.max_model_len = sizing.max_model_len(config, self.models)
         num_blocks = sizing.num_blocks(config, self.models, self.max_model_len)
@@ -143,18 +145,22 @@ class Engine:
         """
         if not self.has_work():
             return []
+        began = time.perf_counter()
         planned, self._planned = self._planned, None
         if planned is not None:
             planned.update_batch(self.scheduler)
         # An update may leave no request, where the running ones got no tokens of the planned step.
         if planned is None or not planned.batch.requests:
             planned = self._schedule_plan_draft()
-        began = time.perf_counter()
+            began = time.perf_counter()
         verification = verify_step(self.target, planned)
         emissions = self._emit(planned, verification)
         self._observe(planned, verification, emissions, planned.seconds + time.perf_counter() - began)
         if self.config.emit == "after_draft" and self.has_work():
-            self._planned = self._schedule_plan_draft()
+            # The step's tokens are the requests' by now: an error in planning the next step must not lose them. That
+            # step plans again, and raises what is still wrong.
+            with suppress(Exception):
+                self._planned = self._schedule_plan_draft()
         emitted_at = time.perf_counter()
         return [emission.as_output(emitted_at) for emission in emissions.values()]
 
@@ -260,3 +266,5 @@ class Engine:
         if lookup is not None:
             lookup.finish(request)
         del self._requests[request.request_id]
+        if not self._requests:
+            self._planned = None

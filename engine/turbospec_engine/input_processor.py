@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 
 from turbospec import UserError
@@ -58,7 +59,7 @@ class InputProcessor:
             self._check_text(prompt)
             token_ids = tokenizer(prompt)["input_ids"]
         else:
-            token_ids = [int(token) for token in prompt]
+            token_ids = self._token_ids(prompt)
         self._check_prompt(token_ids)
         self._check_params(params)
         return Request(
@@ -74,6 +75,11 @@ class InputProcessor:
             allowed=None if params.allowed_token_ids is None else self._allowed_mask(tuple(params.allowed_token_ids)),
             detokenizer=Detokenizer(self._models.backend_tokenizer, params.stop),
         )
+
+    def _token_ids(self, prompt: Sequence[int]) -> list[int]:
+        if not all(isinstance(token, int | np.integer) and not isinstance(token, bool) for token in prompt):
+            raise UserError("the prompt is neither a text nor token ids, which are integers; encode it first")
+        return [int(token) for token in prompt]
 
     def _check_text(self, prompt: str) -> None:
         """Refuse what the tokenizer cannot take, or would work on for minutes."""

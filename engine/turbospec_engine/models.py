@@ -27,6 +27,8 @@ class Models:
     tokenizer: Any
     """The target's Hugging Face tokenizer."""
     eos_token_ids: frozenset[int]
+    loaded_for: EngineConfig
+    """What they were loaded for."""
 
     @classmethod
     def load(cls, config: EngineConfig) -> Models:
@@ -53,7 +55,25 @@ class Models:
                 _check_same_vocabulary(config, tokenizer, load_tokenizer("drafter", Path(config.drafter)))
             if not head:
                 _check_fits("drafter", config.drafter, tokenizer, drafter)
-        return cls(target, drafter, tokenizer, eos_token_ids("target", Path(config.target), target))
+        return cls(target, drafter, tokenizer, eos_token_ids("target", Path(config.target), target), config)
+
+    def check_fits(self, config: EngineConfig) -> None:
+        """Check that these are the models that a configuration asks for.
+
+        Raises:
+            UserError: they were loaded from other checkpoints, on another device, or in another type.
+        """
+        loaded = self.loaded_for
+        pairs = {
+            "target": (str(Path(loaded.target)), str(Path(config.target))),
+            "device": (loaded.device, config.device),
+            "dtype": (loaded.dtype, config.dtype),
+        }
+        if self.drafter is not None and config.drafter is not None and not config.drafter_is_lookup:
+            pairs["drafter"] = (str(Path(str(loaded.drafter))), str(Path(config.drafter)))
+        for name, (ours, asked) in pairs.items():
+            if ours != asked:
+                raise UserError(f"{name}={asked!r}, but the models were loaded with {ours!r}; load others")
 
     @property
     def vocab_size(self) -> int:

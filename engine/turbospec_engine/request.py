@@ -68,6 +68,8 @@ class SamplingParams:
             check_integer("max_draft", self.max_draft, 0, hint=" (0 never drafts)")
         if isinstance(self.stop, str):
             raise UserError("stop is one string; give a tuple of strings")
+        if not all(isinstance(text, str) for text in self.stop):
+            raise UserError("stop holds something that is no string; give a tuple of strings")
         if any(not text for text in self.stop):
             raise UserError("stop holds an empty string, which would end every output; remove it")
         if sum(map(len, self.stop)) > MAX_STOP_CHARACTERS:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
+from torch.utils.hooks import RemovableHandle
 from transformers import PretrainedConfig, PreTrainedModel
 
 from turbospec import UserError
@@ -18,9 +20,15 @@ from turbospec_engine.kv_store import KVMemory, KVShape, KVStore
 
 
 def kv_shape(model: PreTrainedModel) -> KVShape:
-    """Shape of a token in a model's KV cache."""
+    """Shape of a token in a model's KV cache.
+
+    Raises:
+        UserError: the model has no attention.
+    """
     config: PretrainedConfig = model.config.get_text_config()
-    num_heads: int = config.num_attention_heads
+    num_heads: int | None = getattr(config, "num_attention_heads", None)
+    if not num_heads:
+        raise UserError(f"{model.name_or_path}: the model has no attention; this engine runs transformers only")
     return KVShape(
         config.num_hidden_layers,
         getattr(config, "num_key_value_heads", None) or num_heads,
@@ -62,6 +70,11 @@ def _record(
     entering[layer] = given[0] if given else named["hidden_states"]
 
 
+def _remove(hooks: Sequence[RemovableHandle]) -> None:
+    for hook in hooks:
+        hook.remove()
+
+
 class ModelRunner:
     """One model and its KV cache.
 
@@ -86,8 +99,12 @@ class ModelRunner:
             layers = getattr(cast(Any, model).get_decoder(), "layers", None)
             if layers is None:
                 raise UserError(f"{model.name_or_path}: a head cannot read this target's layers; use a draft model")
-            for layer in hidden_states.layers:
+            hooks = [
                 layers[layer].register_forward_pre_hook(partial(_record, self._entering, layer), with_kwargs=True)
+                for layer in hidden_states.layers
+            ]
+            # Engines may share a model; its hooks end with the engine.
+            weakref.finalize(self, _remove, hooks)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -99,15 +116,23 @@ class ModelRunner:
         one, first = np.ones(1, np.int64), np.zeros((1, 1), np.int64)
         where = self.model.name_or_path
         try:
-            logits = self.forward(
-                torch.zeros(1, dtype=torch.long, device=self.device), RaggedBatch(one, one, first), first[0]
-            )
+            token = torch.zeros(1, dtype=torch.long, device=self.device)
+            batch = RaggedBatch(one, one, first)
+            paged = PagedAttention(batch, self.store, self.device)
+            logits = self._forward(token, batch.positions, paged, first[0])
         except (UserError, MemoryError):
             raise
         except Exception as error:  # of an architecture that does not call attention as the engine expects
             raise UserError(
                 f"{where}: this engine cannot run the model ({type(error).__name__}: {error}); use another architecture"
             ) from error
+        layers = self.store.shape.layers
+        if paged.layers != {*range(layers)}:
+            # Such layers would see the tokens of all requests in a pass as one text, and none of the passes before.
+            raise UserError(
+                f"{where}: {layers - len(paged.layers)} of {layers} layers do not call the attention that keeps the KV "
+                "cache; use an architecture whose layers all have softmax attention"
+            )
         if not torch.isfinite(logits).all():
             raise UserError(
                 f"{where}: the model gives no finite logits in {self.model.dtype}; use another dtype or checkpoint"
@@ -124,12 +149,16 @@ class ModelRunner:
         Returns:
             (positions, vocab) logits in float32.
         """
-        positions = torch.from_numpy(batch.positions).to(self.device)
         paged = PagedAttention(batch, self.store, self.device)
+        return self._forward(input_ids, batch.positions, paged, logits_at)
+
+    def _forward(
+        self, input_ids: torch.Tensor, positions: IntArray, paged: PagedAttention, logits_at: IntArray
+    ) -> torch.Tensor:
         kept = self.hidden_states
         output = self.model(
             input_ids=input_ids[None],
-            position_ids=positions[None],
+            position_ids=torch.from_numpy(positions).to(self.device)[None],
             use_cache=False,
             logits_to_keep=torch.from_numpy(logits_at).to(self.device),
             paged=paged,

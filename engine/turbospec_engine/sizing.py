@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 
@@ -17,6 +18,8 @@ from turbospec_engine.runner import kv_bytes_per_token, kv_shape
 DEFAULT_CACHE_BYTES = 2 << 30
 DEFAULT_MODEL_LEN = 2048
 """Longest request in tokens, where neither configuration nor checkpoint gives one."""
+ATTENTION_KINDS = {"full_attention", "sliding_attention"}
+"""In a config's `layer_types`; a window must cover the longest request."""
 
 
 def max_model_len(config: EngineConfig, models: Models) -> int:
@@ -39,16 +42,35 @@ def max_model_len(config: EngineConfig, models: Models) -> int:
             f"{config.target}: uses sliding-window attention over {window} tokens, which this engine does not support; "
             "set max_model_len to at most that"
         )
+    if others := sorted({*(getattr(text_config, "layer_types", None) or ())} - ATTENTION_KINDS):
+        raise UserError(f"{config.target}: has layers of {', '.join(others)}, which this engine does not support")
+    _check_positions(config, text_config, length)
     if config.max_draft >= length:
         raise UserError(f"max_draft={config.max_draft} does not fit in max_model_len={length}; lower it")
     return length
+
+
+def _check_positions(config: EngineConfig, text_config: Any, length: int) -> None:
+    """Refuse rotary embeddings that follow the longest position in a pass, which another request may have.
+
+    transformers computes those of the type `longrope` so (`dynamic_rope_update`). Up to the length that the model was
+    first trained for nothing changes.
+    """
+    parameters: Any = getattr(text_config, "rope_parameters", None) or {}
+    for each in (parameters, *(kind for kind in parameters.values() if isinstance(kind, dict))):
+        limit = each.get("original_max_position_embeddings")
+        if each.get("rope_type") == "longrope" and limit and length > limit:
+            raise UserError(
+                f"{config.target}: its longrope position embeddings change for all requests of a step once one of them "
+                f"is longer than {limit} tokens; set max_model_len to at most that"
+            )
 
 
 def num_blocks(config: EngineConfig, models: Models, longest: int) -> int:
     """Blocks of the KV cache: as configured, else for `max_num_seqs` requests of `longest` tokens, up to 2 GiB.
 
     Raises:
-        UserError: they are larger than the device's memory.
+        UserError: they are larger than the memory that the device has, or on a GPU has left.
     """
     block_bytes = _bytes_per_token(config, models) * config.block_size
     blocks = config.num_blocks
@@ -84,7 +106,7 @@ def _bytes_per_token(config: EngineConfig, models: Models) -> int:
 
 
 def _memory_bytes(device: torch.device) -> int:
-    """Memory of a device."""
+    """Memory of the host; of a GPU, what the models leave."""
     if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
+        return torch.cuda.mem_get_info(device)[0]
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

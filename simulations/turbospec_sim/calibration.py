@@ -60,6 +60,7 @@ class Coefficient:
     fields: tuple[str, ...]
     scenarios: tuple[str, ...]
     start: float
+    """The geometric mean of the fields' values."""
     limit: float | None = None
     """Exclusive upper limit; None for none."""
 
@@ -69,9 +70,11 @@ class Coefficient:
         UserError: a scenario has no such field, or the field is not a real number above 0.
         """
         starts = [number(scenario, field) for scenario in scenarios.values() for field in fields]
-        limit = upper_limit(next(iter(scenarios.values())), fields[0])
+        shared = math.exp(sum(map(math.log, starts)) / len(starts))
+        limits = [upper_limit(scenario, field) for scenario in scenarios.values() for field in fields]
+        limit = min((each for each in limits if each is not None), default=None)
         # At the limit the log-odds are infinite, and no step leads away from there.
-        start = starts[0] if limit is None else min(starts[0], 0.99 * limit)
+        start = shared if limit is None else min(shared, 0.99 * limit)
         return cls(name, tuple(fields), tuple(scenarios), start, limit)
 
     def value(self, change: float) -> float:
@@ -196,7 +199,7 @@ def calibrate(
         coefficients: the unknowns.
         seeds: simulations of each measured run; weights by variance need at least two.
         jobs: processes.
-        evaluations: most points that a fit tries; 1: only the intervals at the start.
+        evaluations: most points that each of the two fits tries; 1: only the intervals at the start.
         progress: called after each point with the root mean square of the log ratios.
         finished: runs that are not simulated again; the others are added.
     """

@@ -14,8 +14,9 @@ from turbospec_sim import fixed_plans
 from turbospec_sim.finished import FinishedRuns, Row, rows_of
 from turbospec_sim.processes import LocalProcesses
 from turbospec_sim.ratio import Ratio
-from turbospec_sim.run import Run, simulate
+from turbospec_sim.run import Run, simulate, too_large
 from turbospec_sim.scenario import Slo
+from turbospec_sim.workload.offered import offered_requests
 
 TOLERANCE = 0.01
 """Relative width at which bisection ends."""
@@ -71,7 +72,7 @@ def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
     Raises:
         UserError: the scenario has no SLO, its arrivals have no rate, or the tolerance is too fine.
     """
-    if tolerance < FINEST:
+    if not tolerance >= FINEST:  # NaN
         raise UserError(f"tolerance {tolerance:g} is too fine; use at least {FINEST:g} (of the rate)")
     check(run)
     low, high = _bracket(run, min(max(run.rate or FIRST_GUESS, LOWEST), HIGHEST))
@@ -85,7 +86,8 @@ def check(run: Run) -> None:
     """Check that a run has a capacity.
 
     Raises:
-        UserError: the scenario has no SLO, or its arrivals have no rate.
+        UserError: the scenario has no SLO, its arrivals have no rate, or it has requests that are larger than the KV
+            cache.
     """
     if run.scenario.slo is None or run.scenario.slo == Slo():
         raise UserError(
@@ -94,6 +96,9 @@ def check(run: Run) -> None:
         )
     if not run.scenario.workload.has_rates:
         raise UserError(f"scenario `{run.name}` has no request rate; capacity needs Poisson or other open arrivals")
+    refused, _ = too_large(run.scenario, offered_requests(run.scenario.workload, FIRST_GUESS, run.seed))
+    if refused is not None:
+        raise UserError(f"scenario `{run.name}` misses its SLO at any rate: {refused}")
 
 
 def capacities(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from turbospec.errors import UserError
 from turbospec_sim.fixed_plans import fixed_plans
@@ -41,17 +42,30 @@ class Cost:
         """The cost of both."""
         return Cost(self.runs + other.runs, self.requests + other.requests, self.seconds + other.seconds)
 
+    def check_runs(self, jobs: int) -> None:
+        """Refuse an absurd number of runs, before they are listed.
+
+        Raises:
+            UserError: there are more than `MOST_RUNS`.
+        """
+        if self.runs > MOST_RUNS:
+            self._refuse(jobs)
+
     def check(self, jobs: int) -> None:
-        """Refuse an absurd cost.
+        """Refuse an absurd cost, of the runs that are not finished.
 
         Raises:
             UserError: it is absurd.
         """
-        if self.seconds / jobs > MOST_HOURS * 3600 or self.runs > MOST_RUNS:
-            raise UserError(
-                f"{self._words(jobs)}; the limit is {MOST_HOURS} hours and {MOST_RUNS:,} runs: "
-                "use fewer seeds, rates, policies, trials or requests"
-            )
+        self.check_runs(jobs)
+        if self.seconds / jobs > MOST_HOURS * 3600:
+            self._refuse(jobs)
+
+    def _refuse(self, jobs: int) -> NoReturn:
+        raise UserError(
+            f"{self._words(jobs)}; the limit is {MOST_HOURS} hours and {MOST_RUNS:,} runs: "
+            "use fewer seeds, rates, policies, trials or requests"
+        )
 
     def said(self, jobs: int) -> str | None:
         """The cost in words; None where it is not worth saying."""

@@ -182,6 +182,8 @@ class GivenLatency(_Latency):
             tokens = [point[0] for point in self.verify_curve]
             if tokens[0] != 0 or tokens != sorted(set(tokens)):
                 raise ValueError("the points of `verify_curve` must begin at 0 tokens and rise")
+            if self.verify_curve[-1][1] < self.verify_curve[-2][1]:
+                raise ValueError("the last two points of `verify_curve` must not fall: larger passes continue them")
         return self
 
     def step_times(self) -> StepTimes:

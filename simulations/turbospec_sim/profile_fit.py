@@ -42,7 +42,7 @@ def fitted_coefficients(samples: Sequence[LatencySample]) -> tuple[FloatArray, d
     """
     model = LatencyModel.fit(samples)
     curve, verify = _verify(samples)
-    drafted = [sample for sample in samples if sample.draft_rows]
+    drafted = [sample for sample in samples if sample.shows_drafting]
     draft = model.draft.weights
     if drafted:
         draft = draft * _to_mean(_rows(draft_features, drafted) @ draft, column(drafted, "draft_seconds"))

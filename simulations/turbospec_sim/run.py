@@ -83,9 +83,9 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
     began = time.perf_counter()
     scenario = run.scenario
     offered = offered_requests(scenario.workload, run.rate, run.seed)
-    too_large, all_are = _too_large(scenario, offered)
+    refused, all_are = too_large(scenario, offered)
     if all_are:
-        raise UserError(f"scenario `{run.name}`: no request can be served: {too_large}")
+        raise UserError(f"scenario `{run.name}`: no request can be served: {refused}")
     state = engine_state(scenario, offered, run.seed)
     figures, guard_trips = serve(state, *_policy(run, state), listeners)
     return {
@@ -97,7 +97,7 @@ def simulate(run: Run, *, listeners: Sequence[StepListener] = ()) -> dict[str, A
         "emit": scenario.server.emit,
         **figures,
         **judged(state, figures, scenario.slo),
-        "refused": too_large,
+        "refused": refused,
         **fixed_plans.chosen(run.fixed),
         "guard_trips": guard_trips,
         "timeline": timeline(state.engine, state.totals),
@@ -141,7 +141,7 @@ def serve(
     return summarise(state, max(engine.now - engine.measured_from, 1e-9)), controller.stats.guard_trips
 
 
-def _too_large(scenario: Scenario, offered: Records) -> tuple[str | None, bool]:
+def too_large(scenario: Scenario, offered: Records) -> tuple[str | None, bool]:
     """In words, why the server refuses measured requests, whose tokens exceed its KV cache; None where it does not.
 
     Returns:

@@ -18,22 +18,27 @@ def with_values(text: str, values: Mapping[str, float]) -> str:
     """
     yaml = YAML(typ="safe", pure=True)
     for field, value in values.items():
-        start, end, new = _change(yaml.compose(text), field.split("."), f"{value:.4g}")
+        start, end, new = _change(text, yaml.compose(text), field.split("."), f"{value:.4g}")
         text = text[:start] + new + text[end:]
     return text
 
 
-def _change(node: Any, parts: list[str], value: str) -> tuple[int, int, str]:
+def _change(text: str, node: Any, parts: list[str], value: str) -> tuple[int, int, str]:
     """Begin and end of the text to replace, and the replacement."""
     part, *rest = parts
+    key = child = None
     if isinstance(node, SequenceNode):
         child = node.value[int(part)]
     else:
-        child = next((child for key, child in node.value if key.value == part), None)
+        key, child = next((pair for pair in node.value if pair[0].value == part), (None, None))
     if child is None:
         first = node.value[0][0].start_mark
         between = ", " if node.flow_style else "\n" + " " * first.column
         return first.index, first.index, f"{part}: {value}{between}"
     if rest:
-        return _change(child, rest, value)
-    return child.start_mark.index, child.end_mark.index, value
+        return _change(text, child, rest, value)
+    start, end = child.start_mark.index, child.end_mark.index
+    if start == end and key is not None:  # a blank field, whose marks are those of what follows
+        start = end = text.index(":", key.end_mark.index) + 1
+        value = f" {value}"
+    return start, end, value

@@ -79,6 +79,8 @@ def read_scenario(path: Path, settings: Sequence[str] = ()) -> Scenario:
         problems = sorted(error.errors(), key=lambda problem: problem["type"] in _MISSING)
         location, message = _explain(document, problems[0])
         field = ".".join(map(_short, location))
+        if settings and not location:
+            read_scenario(path)  # names the file and the line, if it is invalid without the settings too
         for place, setting in given:
             if place[: len(location)] == location or location[: len(place)] == place:
                 said = f"{field}: {message}" if field else message

@@ -58,12 +58,12 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_state_of_another_target_or_seed_is_refused(tmp_path: Path) -> None:
     state, weights = tmp_path / "state.pt", tmp_path / "model.safetensors"
     weights.write_bytes(b"1")
-    first, other = origin(tmp_path, 7), origin(tmp_path, 8)
+    first, other = origin(tmp_path, seed=7), origin(tmp_path, seed=8)
     trained(a_model(), 100, state, first)
     assert trained(a_model(), 100, state, first) == []
     weights.write_bytes(b"2")
-    for changed in (other, origin(tmp_path, 7)):
-        with pytest.raises(UserError, match="is of a run with another target or seed; move it away"):
+    for changed in (other, origin(tmp_path, seed=7)):
+        with pytest.raises(UserError, match=r"is of a run with target .*, and this one has target .*; move it away"):
             trained(a_model(), 100, state, changed)
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import BloomConfig, BloomForCausalLM, RwkvConfig, RwkvForCausalLM
 
-from tests.turbospec_engine.harness import Pair
+from tests.turbospec_engine.harness import Pair, RandomPlans
 from turbospec import UserError
-from turbospec_engine import Models
+from turbospec_engine import Engine, Models
 
 WEIGHTS = "model.safetensors"
 LAST_LAYER = "model.layers.1."
@@ -138,6 +139,41 @@ def test_a_broken_checkpoint_is_refused_by_folder_and_role(copy: Pair, role: str
     assert role in message
     assert ";" in message
     assert not (folder / "ran").exists()
+
+
+def test_a_model_whose_layers_do_not_use_the_kv_cache_is_refused(copy: Pair) -> None:
+    """It would give text: that of all requests of a step read as one."""
+    torch.manual_seed(0)
+    shape = {"vocab_size": 300, "hidden_size": 64, "n_head": 4, "n_layer": 2}
+    BloomForCausalLM(BloomConfig(**shape)).save_pretrained(copy.target)
+    with pytest.raises(UserError, match=r"2 of 2 layers do not call the attention|cannot run the model"):
+        Engine(copy.config(drafter=None, max_model_len=128), RandomPlans())
+
+
+def test_a_model_without_attention_is_refused(copy: Pair) -> None:
+    RwkvForCausalLM(RwkvConfig(vocab_size=300, hidden_size=64, num_hidden_layers=2)).save_pretrained(copy.target)
+    with pytest.raises(UserError, match="the model has no attention"):
+        Engine(copy.config(drafter=None, max_model_len=128), RandomPlans())
+
+
+def test_layers_of_other_kinds_are_refused(copy: Pair) -> None:
+    change_config(copy.target, layer_types=["full_attention", "chunked_attention"])
+    with pytest.raises(UserError, match="has layers of chunked_attention"):
+        Engine(copy.config(), RandomPlans())
+
+
+def test_position_embeddings_that_follow_the_longest_request_are_for_short_requests_only(copy: Pair) -> None:
+    half = copy.config().max_model_len // 2
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    change_config(
+        copy.target,
+        rope_parameters={
+            "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": half, **factors
+        },
+    )  # fmt: skip
+    with pytest.raises(UserError, match="set max_model_len to at most that"):
+        Engine(copy.config(), RandomPlans())
+    Engine(copy.config(max_model_len=half), RandomPlans())
 
 
 def test_tied_weights_may_be_absent(copy: Pair) -> None:

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
 
 from tests.turbospec_engine.harness import byte_level_tokenizer
 from turbospec_engine.detokenizer import Detokenizer
 
 TOKENIZER = byte_level_tokenizer()
 BACKEND = TOKENIZER.backend_tokenizer
+
+
+def test_bytes_that_turn_out_to_be_no_character_end_no_output() -> None:
+    """A byte that follows a character of single bytes makes all of them invalid: the decoder cannot go on."""
+    vocabulary = {"<unk>": 0, "a": 1, "<0xC3>": 2, "<0xA9>": 3, "b": 4}
+    tokenizer = Tokenizer(BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    detokenizer, token_ids = Detokenizer(tokenizer), [1, 2, 3, 2, 4, 1]
+    assert detokenizer.feed(token_ids) == (6, "aéba")
+    assert detokenizer.flush(token_ids) == ""
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.turbospec_engine.harness import DEVICE, FixedPlans, Pair, RandomPlans, byte_level_tokenizer
-from turbospec import UserError
+from turbospec import StepPlan, StepView, UserError
 from turbospec_engine import Engine, EngineConfig, Models, SamplingParams
 from turbospec_engine.lookup import NGramLookup
 from turbospec_engine.profiling import measure
@@ -210,6 +211,49 @@ def test_engines_share_models(llama: Pair) -> None:
     assert first.generate(["the"], params)[0].token_ids == second.generate(["the"], params)[0].token_ids
 
 
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"dtype": "bfloat16"}, "dtype='bfloat16', but the models were loaded with 'float32'"),
+        ({"drafter": "elsewhere"}, "drafter='elsewhere', but the models were loaded with"),
+    ],
+)
+def test_an_engine_gets_the_models_that_its_configuration_names(
+    settings: dict[str, Any], match: str, llama: Pair
+) -> None:
+    models = Models.load(llama.config())
+    Engine(llama.config(drafter=None), RandomPlans(), models=models)
+    with pytest.raises(UserError, match=match):
+        Engine(llama.config(**settings), RandomPlans(), models=models)
+
+
+def test_a_plan_whose_requests_were_all_aborted_is_dropped(llama: Pair) -> None:
+    """The next request would begin with the plan of another controller."""
+    engine = Engine(llama.config(emit="after_draft"), FixedPlans(longest=2))
+    engine.add_request([4, 5, 6], SamplingParams(max_tokens=20, ignore_eos=True))
+    for _ in range(3):
+        engine.step()
+    engine.abort_all()
+    engine.controller = plans = FixedPlans(longest=0)
+    engine.generate([[7, 8, 9]], SamplingParams(max_tokens=8, ignore_eos=True))
+    assert [outcome.step for outcome in plans.outcomes] == [view.step for view in plans.views]
+
+
+def test_an_error_in_planning_the_next_step_does_not_lose_the_tokens_of_this_one(llama: Pair) -> None:
+    class Failing(FixedPlans):
+        def plan(self, view: StepView) -> StepPlan:
+            if len(self.outcomes) == 3:
+                raise RuntimeError("on purpose")
+            return super().plan(view)
+
+    engine = Engine(llama.config(emit="after_draft"), Failing(longest=2))
+    engine.add_request([4, 5, 6], SamplingParams(max_tokens=20, ignore_eos=True))
+    emitted = [token for _ in range(3) for output in engine.step() for token in output.new_token_ids]
+    assert len(emitted) >= 3
+    with pytest.raises(RuntimeError, match="on purpose"):
+        engine.step()
+
+
 def test_profile(llama: Pair) -> None:
     ticks: list[tuple[int, int]] = []
     controller = RandomPlans()
@@ -269,6 +313,8 @@ def refused(message: str) -> None:
         ("x" * 10**7, {}, "shorten"),
         ("half a pair \ud800", {}, "no Unicode text"),
         ([1] * 256, {}, "shorten"),
+        (["the"], {}, "neither a text nor token ids"),
+        ([3.9], {}, "neither a text nor token ids"),
         ([100_000], {}, "outside"),
         ([1], {"allowed_token_ids": (100_000,)}, "outside"),
         ([1], {"forced_token_ids": (100_000,)}, "outside"),
@@ -294,6 +340,7 @@ def test_bad_requests(prompt: list[int] | str, params: dict, match: str, engine:
         {"max_draft": -1},
         {"stop": ("",)},
         {"stop": "word"},
+        {"stop": (5,)},
         {"stop": ("x" * 10**6,)},
         {"max_tokens": 10**30},
         {"max_tokens": 2.5},

@@ -102,6 +102,12 @@ def test_numbers_are_put_into_a_files_text_and_nothing_else_changes() -> None:
     assert made == (
         "# head\na:\n  # inner\n  new: 1\n  b: 0.25   # why\n  c: {new: 2, d: 5e-08, e: x}\nf: [1, {g: 7}]\n"
     )
+    assert with_values("a:\n  b:\n  c: 1\n", {"a.b": 0.25}) == "a:\n  b: 0.25\n  c: 1\n", "a blank field"
+
+
+def test_scenarios_with_different_starts_share_their_geometric_mean() -> None:
+    scenarios = {name: scenario(latency__host_seconds=seconds) for name, seconds in (("a", 1e-3), ("b", 4e-3))}
+    assert Coefficient.of("x", ["latency.host_seconds"], scenarios).start == pytest.approx(2e-3)
 
 
 @pytest.mark.parametrize("order", ["before_draft", "after_draft"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -62,5 +63,10 @@ def test_without_objectives_rates_or_a_tolerance_there_is_none() -> None:
         capacity(Run("s", scenario(), "off", 1.0, 0))
     with pytest.raises(UserError, match="tolerance 0 is too fine"):
         capacity(RUN, tolerance=0.0)
+    with pytest.raises(UserError, match="tolerance nan is too fine"):
+        capacity(RUN, tolerance=math.nan)
+    small = scenario(slo=SLO, server__kv_cache_tokens=64)
+    with pytest.raises(UserError, match=r"misses its SLO at any rate: .* do not fit the KV cache"):
+        capacity(Run("s", small, "off", 1.0, 0))
     with pytest.raises(UserError, match="has no request rate"):
         capacity(Run("s", closed(2, slo=SLO), "off", None, 0))

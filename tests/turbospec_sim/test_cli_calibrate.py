@@ -144,6 +144,27 @@ def test_mistakes_are_one_line(
     assert_one_line(capsys.readouterr().err, words)
 
 
+def test_a_scenario_that_names_files_relative_to_its_own_is_not_written_elsewhere(
+    file: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.yaml").write_text("version: 1\npolicy: static\ndraft_length: 2\n")
+    words = ["calibrate", f"{file}=a", "--measured", str(measured), "--seeds", "1", "--write", str(tmp_path / "fitted")]
+    file.write_text(json.dumps(document(workload__requests=15, policy="own.yaml")))
+    assert run(words, monkeypatch) == 2
+    assert_one_line(capsys.readouterr().err, "mine names own.yaml by a path relative to its own file")
+    file.write_text(json.dumps(document(workload__requests=15, policy=str(tmp_path / "own.yaml"))))
+    assert run(words, monkeypatch) == 0
+    assert read_scenario(tmp_path / "fitted" / "mine.yaml").policy == str(tmp_path / "own.yaml")
+
+
+def test_of_a_file_with_one_run_another_that_is_named_is_not_there(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one.csv").write_text("run,rate_rps,ttft_p99_ms\nrun-8,5,90\n")
+    assert run(["calibrate", f"{file}=run-7", "--measured", str(tmp_path / "one.csv")], monkeypatch) == 2
+    assert_one_line(capsys.readouterr().err, "no measured run is called `run-7`")
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [

@@ -96,6 +96,7 @@ def test_a_profile_is_fitted_as_the_controller_fits_it(tmp_path: Path) -> None:
         {"source": "coefficients"},
         {"source": "coefficients", "verify_floor_seconds": 0.1},
         {"source": "coefficients", "verify_curve": [[1, 0.1], [2, 0.2]]},
+        {"source": "coefficients", "verify_curve": [[0, 0.02], [64, 0.01]]},
         {"source": "roofline", "gpu": "h300", "target": "qwen3-8b"},
         {"source": "roofline", "gpu": "h100", "target": "qwen3-8b", "graph_sizes": [4, 2]},
         {"source": "roofline", "gpu": "h100", "target": "qwen3-8b", "graph_lengths": [0, 0]},

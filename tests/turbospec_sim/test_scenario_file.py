@@ -114,6 +114,12 @@ def test_an_error_names_file_line_and_field(old: str, new: str, words: str, tmp_
     assert str(error.value).startswith(f"{path}:{line}: ")
 
 
+def test_what_is_wrong_without_a_setting_is_not_the_settings_fault(file: Path) -> None:
+    file.write_text(json.dumps(document(rates=None)))
+    with pytest.raises(UserError, match=f"^{file}:.*rates"):
+        read_scenario(file, ["server.max_num_seqs=64"])
+
+
 def test_open_loops_need_rates_and_closed_ones_take_none(file: Path) -> None:
     with pytest.raises(UserError, match="`rates` is missing"):
         read_scenario(file, ["rates=[]"])

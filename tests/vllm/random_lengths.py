@@ -8,7 +8,7 @@ from typing import Any
 from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPassCost
 from turbospec.hosts.vllm.scheduler.drafter_use import Allowance, DrafterUse
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
-from turbospec.hosts.vllm.shared.step_times import DrafterGraphs
+from turbospec.hosts.vllm.shared.step_times import CapturedGraphs
 from turbospec_bench.vllm.selftest.random_lengths import RandomAsyncScheduler, RandomLengths, RandomScheduler
 
 GRAPHS = (0, 1, 4)
@@ -50,7 +50,8 @@ class RandomGraphsAsyncScheduler(RandomAsyncScheduler):
 
 def _with_graphs(loop: VllmLoop | None) -> VllmLoop:
     assert loop is not None
-    loop._views.drafter_graphs = DrafterGraphs(GRAPHS, 1024)
+    loop.learn_graphs(CapturedGraphs((), GRAPHS, 1024))
+    loop.learn_graphs = lambda _: None  # the workers report none
     return loop
 
 

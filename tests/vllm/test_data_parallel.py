@@ -14,7 +14,10 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from vllm.ray.ray_env import get_env_vars_to_copy
+
 from tests.vllm.serving import TARGET, Server, serve
+from turbospec.hosts.vllm import plugin
 
 ENGINES = 2
 
@@ -58,3 +61,11 @@ def test_engines_draft_on_their_own(server: Server) -> None:
     assert set(drafted) == set(steps) == {"0", "1"}
     assert min(drafted.values()) > 0
     assert min(steps.values()) > 0
+
+
+def test_rays_engine_cores_get_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURBOSPEC_TRACE", "trace.jsonl")
+    monkeypatch.setenv(plugin.RAY_PREFIXES, "")
+    assert "TURBOSPEC_TRACE" not in get_env_vars_to_copy()
+    plugin._pass_settings_to_ray()
+    assert "TURBOSPEC_TRACE" in get_env_vars_to_copy()

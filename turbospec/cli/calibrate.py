@@ -52,7 +52,10 @@ def calibrate(
     seeds: Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="Simulations of each measured run.")] = 4,
     jobs: Jobs = 1,
     evaluations: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Most points to try; 1: only the intervals at the given values.")
+        int,
+        typer.Option(
+            min=1, max=10_000, help="Most points of each of the two fits; 1: only the intervals at the start."
+        ),
     ] = 8,
     json: Annotated[
         Path | None, typer.Option(help="Write coefficients, their errors and all figures to this JSON file.")
@@ -79,6 +82,8 @@ def calibrate(
         raise UserError("two scenarios have the same name; give each once")
     read = {name: read_scenario(path, settings or ()) for name, path in files.items()}
     texts = {name: read_text(path, "scenario file") for name, path in files.items()}
+    if write is not None:
+        _check_paths(read, texts)
     runs = {run or name: name for name, (_, run) in zip(files, sources, strict=True)}
     if len(runs) < len(files):
         raise UserError("two scenarios have the same measured run; give each its own")
@@ -132,6 +137,20 @@ def calibrate(
         stdout.print(f"scenario: {path}", soft_wrap=True)
 
 
+def _check_paths(read: Mapping[str, Scenario], texts: Mapping[str, str]) -> None:
+    """Refuse to write scenarios whose paths are relative to their own files, and would lead elsewhere from a copy."""
+    from turbospec.files.shipped import is_name
+
+    for name, scenario in read.items():
+        paths = [*scenario.files, *([] if is_name(scenario.policy) else [Path(scenario.policy)])]
+        for path in paths:
+            if not (path.is_absolute() and str(path) in texts[name]):
+                raise UserError(
+                    f"--write: {name} names {path.name} by a path relative to its own file; write that path in full, "
+                    "or leave out --write and take the values from --json"
+                )
+
+
 def _cases(
     paths: Sequence[Path], figures: Sequence[str], runs: Mapping[str, str], read: Mapping[str, Scenario]
 ) -> list[Case]:
@@ -142,7 +161,7 @@ def _cases(
 
     rows = [row for path in paths for row in read_measurements(path, figures)]
     there = sorted({row.run for row in rows})
-    if len(runs) == 1 and len(there) == 1:
+    if len(there) == 1 and [*runs] == [*runs.values()] and len(runs) == 1:  # no run was named
         runs = dict.fromkeys(there, next(iter(runs.values())))
     for run, name in runs.items():
         if run not in there:

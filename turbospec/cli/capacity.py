@@ -16,6 +16,7 @@ from turbospec.cli.compilation import say_when_compiling
 from turbospec.cli.console import progress, stderr, stdout, table
 from turbospec.cli.resuming import Resume, finished_runs, kept, results_file, say_cost
 from turbospec.cli.scenario_options import MOST_SEEDS, Jobs, Policies, Settings, checked_policies, input_files
+from turbospec.errors import UserError
 from turbospec.files.writing import check_outputs
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def capacity(
     from turbospec_sim.sweep import Sweep
 
     json = results_file(json, resume)
+    if math.isnan(tolerance):
+        raise UserError("--tolerance is not a number; use one from 0.001 to 0.5")
     read = named_scenarios(scenarios, settings or ())
     policies = checked_policies(policy or (), read)
     check_outputs(json, inputs=input_files(scenarios, policies, read))
@@ -55,7 +58,7 @@ def capacity(
         check(run)
     # Near its capacity a server's batch is full, as if all requests came at once.
     cost = sweep_cost(read, policies, [math.inf], seeds).times(RUNS)
-    cost.check(jobs)
+    cost.check_runs(jobs)
     meta = {
         "command": "capacity",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -72,7 +75,9 @@ def capacity(
     }
     finished = finished_runs(json, resume, meta, FIELDS)
     searches = len(runs) * seeds
-    say_cost(cost.times(max(0.0, 1.0 - len(finished) / searches)), jobs)
+    left = cost.times(max(0.0, 1.0 - len(finished) / searches))
+    left.check(jobs)
+    say_cost(left, jobs)
     say_when_compiling(jobs)
     with progress() as bar, kept(finished, searches):
         task = bar.add_task("searches", total=searches)

@@ -25,7 +25,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from turbospec.files.results_file import plain
+from turbospec.files.results_file import DIGITS, plain
 
 LOG_WIDTH = 140
 """Columns where stdout is a file or a pipe: wide enough for every table."""
@@ -117,9 +117,14 @@ def table(title: str, *columns: str) -> Table:
     return made
 
 
-def print_json(document: dict[str, Any]) -> None:
-    """One JSON document on stdout, and nothing else there; null for numbers that are not finite."""
-    sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
+def print_json(document: dict[str, Any], digits: int | None = DIGITS) -> None:
+    """One JSON document on stdout, and nothing else there; null for numbers that are not finite.
+
+    Args:
+        document: to print.
+        digits: that numbers are rounded to; None where they are settings.
+    """
+    sys.stdout.write(json.dumps(plain(document, digits), indent=2, allow_nan=False) + "\n")
 
 
 def waiting(words: str) -> Status:

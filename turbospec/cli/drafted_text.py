@@ -25,9 +25,12 @@ class DraftedText:
         self._ends: list[tuple[int, str]] = []
         """Where each piece of text ends, in characters, and its style."""
 
-    def add(self, token_ids: Sequence[int], accepted: int, source: Source) -> None:
-        """Take in a step's tokens, the first `accepted` of them drafted by `source`, the others the target's own."""
-        for tokens, style in ((token_ids[:accepted], COLOURS[source]), (token_ids[accepted:], "")):
+    def add(self, token_ids: Sequence[int], *accepted: tuple[int, Source]) -> None:
+        """Take in a step's tokens: first those that were drafted, by number and source, then the target's own."""
+        begin = 0
+        for number, style in (*((number, COLOURS[source]) for number, source in accepted), (len(token_ids), "")):
+            tokens = token_ids[begin : begin + number]
+            begin += number
             if tokens:
                 self._length += len(self._decode(tokens))
                 self._ends.append((self._length, style))

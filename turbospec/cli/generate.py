@@ -217,9 +217,13 @@ class Run:
         self.tokens += len(output.new_token_ids)
         self.finish_reason = output.finish_reason
         step = self.meter.latest
-        accepted = 0 if step is None else step.accepted[0]
-        source = Source.DRAFTER if step is None or step.sources is None else Source(step.sources[0])
-        drafted.add(output.new_token_ids, accepted, source)
+        if step is None:
+            drafted.add(output.new_token_ids)
+            return
+        accepted, source = step.accepted[0], Source.DRAFTER if step.sources is None else Source(step.sources[0])
+        appended = 0 if step.appended is None else step.appended[0]
+        first = min(accepted, step.drafted[0] - appended)
+        drafted.add(output.new_token_ids, (first, source), (accepted - first, Source.LOOKUP))
 
     def _panel(self, drafted: DraftedText | None) -> RenderableType:
         status = Text(self.meter.line(), style="dim", overflow="ellipsis", no_wrap=True)

@@ -44,7 +44,7 @@ def show(
     path = find_policy(policy)
     settings = read_policy(path).model_dump(mode="json")
     if as_json:
-        print_json(settings)
+        print_json(settings, digits=None)
         return
     rows = table(printable(str(path)), "field", "value")
     for field, value in _flat(settings):
@@ -55,7 +55,7 @@ def show(
 @app.command()
 def schema() -> None:
     """Print the JSON schema of policy files, for editors."""
-    print_json(json_schema())
+    print_json(json_schema(), digits=None)
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

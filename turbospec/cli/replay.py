@@ -72,15 +72,18 @@ def replay(
     recorded = Replay(steps, profile=measured, same_at_any_position=same_at_any_position, concurrency=concurrency)
     say_cost(recorded.cost.times(1 + 2 * len(configs)), 1)
     rows = [recorded.recorded, recorded.as_recorded()]
-    with progress() as bar:
-        task = bar.add_task("policies", total=len(configs))
-        for name, config in configs:
-            rows += recorded.rows(name, config)
-            bar.update(task, advance=1, description=name)
-    remarks = _remarks(recorded, rows)
-    # The file comes first: printing ends the command where stdout is closed.
-    if json is not None:
-        save(json, _meta(recorded, trace, steps, broken, remarks), rows)
+    remarks: list[str] = []
+    try:
+        with progress() as bar:
+            task = bar.add_task("policies", total=len(configs))
+            for name, config in configs:
+                rows += recorded.rows(name, config)
+                bar.update(task, advance=1, description=name)
+    finally:
+        remarks += _remarks(recorded, rows)
+        # The file comes first: printing ends the command where stdout is closed.
+        if json is not None:
+            save(json, _meta(recorded, trace, steps, broken, remarks), rows)
     _show(rows)
     for remark in remarks:
         stdout.print(remark, soft_wrap=True)
@@ -140,8 +143,10 @@ def _remarks(recorded: Replay, rows: Sequence[dict[str, Any]]) -> list[str]:
         )
     if recording.cut_short:
         remarks.append(f"{recording.cut_short} requests were unfinished at the trace's end; they end there.")
+    if recorded.longest_draft > (most := recorded.drafter.max_draft):
+        remarks.append(f"Drafts of up to {recorded.longest_draft} tokens were recorded; a replay cuts them to {most}.")
     if not any(fit.passes):
-        remarks.append("No recorded step drafted: the time of drafting is a prior, not a measurement. Give --profile.")
+        remarks.append("No recorded step shows it: the time of drafting is a prior, not a measurement. Give --profile.")
     elif any(row["extrapolated_time_share"] for row in rows):
         passes = ", ".join(map(str, fit.passes))
         remarks.append(f"Measured: steps with {passes} drafter passes. The time of other steps is extrapolated.")

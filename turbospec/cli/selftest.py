@@ -96,7 +96,8 @@ def selftest_vllm(
     try:
         test.run()
     except KeyboardInterrupt:
-        stderr.print(f"what was finished is in {path}")
+        if path.exists():
+            stderr.print(f"what was finished is in {path}")
         raise
     _show(test)
     stdout.print(f"results: {path}")

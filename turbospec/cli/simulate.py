@@ -85,7 +85,7 @@ def simulate(
     chosen = checked_rates(rates or (), read)
     processes = workers(backend, jobs).count
     cost = sweep_cost(read, policies, chosen, seeds)
-    cost.check(processes)
+    cost.check_runs(processes)
     runs = Sweep(read, policies, chosen, seeds).runs()
     about = {
         "command": "simulate",
@@ -103,7 +103,9 @@ def simulate(
     meta = about | {"settings": compared}
     finished = finished_runs(json, resume, meta)
     finished.refuse_others(runs)
-    say_cost(cost.times(1.0 - len(finished) / len(runs)), processes)
+    left = cost.times(1.0 - len(finished) / len(runs))
+    left.check(processes)
+    say_cost(left, processes)
     rows: list[dict[str, Any]] = []
     say_when_compiling(processes)
     with progress() as bar, kept(finished, len(runs)):

@@ -10,6 +10,7 @@ without speculation as baseline gives the measured gain.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -141,7 +142,10 @@ def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
     first = float(known[0])
     diagnosis.findings.append(_of_drafter(first))
     if first >= MISMATCH:
-        diagnosis.findings += _of_length(counts, diagnosis, survival)
+        if counts.drafted is None:
+            diagnosis.findings += _of_length(counts, diagnosis, survival)
+        else:
+            diagnosis.findings.append(_of_chosen_lengths(counts.drafted, counts.accepted))
     return diagnosis
 
 
@@ -153,8 +157,9 @@ def _of_drafter(first: float) -> Finding:
     share = f"{first:.1%} of first draft tokens are accepted"
     if first < MISMATCH:
         return bad(
-            f"{share}: the drafter does not match its target. This is a fault of the set-up, not of the text. "
-            "Until it is found, speculation only costs time: start vLLM without --speculative-config.",
+            f"{share}: the drafter does not match its target. This is a fault of the set-up, not of the text, unless "
+            "it is a look-up (`ngram`, `suffix`), which finds drafts only where text repeats. Until it is found, "
+            "speculation only costs time: start vLLM without --speculative-config.",
             MISMATCH_CHECKS,
         )
     if first < WEAK:
@@ -196,6 +201,19 @@ def _of_length(counts: DraftCounts, diagnosis: Diagnosis, survival: FloatArray) 
             )
         )
     return findings
+
+
+def _of_chosen_lengths(drafted: Sequence[float], accepted: Sequence[float]) -> Finding:
+    """Of a server where TurboSpec chooses K; both arguments count tokens by position.
+
+    Drafts are long there where they are expected to be accepted: acceptance by position is no estimate for a fixed K.
+    """
+    tokens, mean = 1.0 + sum(accepted) / drafted[0], sum(drafted) / drafted[0]
+    return good(
+        f"TurboSpec chooses K, {mean:.1f} on average: a request that drafts emits {tokens:.2f} tokens in the step, "
+        f"which pays if the step takes less than {tokens:.2f} × the time of one without drafts. Its long drafts are "
+        "those that it expects to be accepted: the acceptance of later positions says nothing about a fixed K"
+    )
 
 
 def compare(run: BenchResult, baseline: BenchResult) -> list[Finding]:

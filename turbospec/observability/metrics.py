@@ -58,7 +58,7 @@ class StepMetrics(Collector):
         self._seconds = self._draft_seconds = self._probe_draft_seconds = 0.0
         self._predicted_tokens = self._predicted_seconds = 0.0
         self._predicted_step_tokens = 0
-        """Tokens emitted in the steps that have a prediction."""
+        """Tokens of requests past their prompt in the steps that have a prediction."""
         self._predicted_step_seconds = 0.0
 
     def on_step(self, view: StepView, plan: StepPlan, outcome: StepOutcome, decision_seconds: float) -> None:
@@ -86,7 +86,7 @@ class StepMetrics(Collector):
         if predicted and outcome.step_seconds > 0.0:
             self._predicted_tokens += plan.predicted_tokens
             self._predicted_seconds += plan.predicted_seconds
-            self._predicted_step_tokens += emitted
+            self._predicted_step_tokens += int(outcome.emitted[view.decoding].sum())
             self._predicted_step_seconds += outcome.step_seconds
 
     def collect(self) -> Iterator[Metric]:
@@ -107,7 +107,10 @@ class StepMetrics(Collector):
             "turbospec_draft_seconds": ("Time in drafter passes.", self._draft_seconds),
             "turbospec_predicted_tokens": ("Predicted tokens of all predicted steps.", self._predicted_tokens),
             "turbospec_predicted_seconds": ("Predicted duration of all predicted steps.", self._predicted_seconds),
-            "turbospec_predicted_step_tokens": ("Tokens that predicted steps emitted.", self._predicted_step_tokens),
+            "turbospec_predicted_step_tokens": (
+                "Tokens that predicted steps emitted, first ones not included.",
+                self._predicted_step_tokens,
+            ),
             "turbospec_predicted_step_seconds": ("Measured duration of predicted steps.", self._predicted_step_seconds),
             "turbospec_probe_steps": (
                 "Experiments: steps that run another plan than the best one, to learn.",

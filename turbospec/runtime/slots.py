@@ -13,6 +13,9 @@ from turbospec.runtime.kernels import compiled, unnamed
 NO_SLOTS = np.zeros(0, np.int64)
 FREE = -1
 """In place of a slot or a step, where there is none."""
+RECENT = 4
+"""Steps after which the outcomes of a request that has left are in, and its slot may be given to another one. Under
+async scheduling two more steps are planned before a step's outcome."""
 
 
 class _Table(NamedTuple):
@@ -33,7 +36,7 @@ class RequestSlots:
 
     Engines do not report the end of a request, and an absent request (preempted, for example) may come back. Slots are
     therefore reclaimed only when the table is full, least recently seen requests first. If most slots belong to
-    requests of the current step, the capacity doubles.
+    requests of recent steps, the capacity doubles.
 
     Args:
         capacity: slots at the start.
@@ -72,10 +75,10 @@ class RequestSlots:
         return self._slots, new
 
     def _reclaim(self, needed: int) -> None:
-        """Free at least `needed` slots: those of requests not in this step, then new ones."""
+        """Free at least `needed` slots: those of requests that were in no recent step, then new ones."""
         owners, last_seen = self._table.owners, self._table.last_seen
         free = int(self._table.free[-1])
-        idle = ((last_seen != FREE) & (last_seen < self._step)).nonzero()[0]
+        idle = ((last_seen != FREE) & (last_seen < self._step - RECENT)).nonzero()[0]
         idle = idle[np.argsort(last_seen[idle], kind="stable")]
         # Half of the idle slots at a time, and more slots where few are idle, so that sorting is rare.
         reclaimed = idle[: max(len(idle) // 2, needed)]

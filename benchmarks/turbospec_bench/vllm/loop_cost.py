@@ -23,6 +23,7 @@ from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.outputs import accepted, verified
 from turbospec.hosts.vllm.scheduler.steps import AcceptedFn, VerifyResultFn
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
+from turbospec.hosts.vllm.shared.step_times import CapturedGraphs
 from turbospec.interface import FloatArray
 from turbospec.observability.metrics import StepMetrics
 from turbospec.policy import load_policy
@@ -106,11 +107,11 @@ class Server:
             parallel_drafter=False,
             kept_tokens=8192,
             tokens_first=True,
-            graphs=tuple((length, requests) for length in (0, 1, 2, 3, 5, 8)),
         )
         controller = Controller(load_policy("adaptive"))
         controller.listeners.append(StepMetrics(controller.stats))
         self._loop = VllmLoop(controller, limits)
+        self._loop.learn_graphs(CapturedGraphs(tuple((length, requests) for length in (0, 1, 2, 3, 5, 8))))
         self._numbered = 0
         self.now = 0.0
         self._passes = 0
@@ -125,7 +126,7 @@ class Server:
         if self._cold:
             empty_caches()
         began = time.thread_time()
-        idle, _ = loop.idle(scheduled, 0.0)
+        idle, _ = loop.reuse_plan(scheduled, 0.0)
         lengths = np.zeros(len(running), np.int64)
         if not idle:
             lengths, *_ = loop.plan(running, scheduled, (), Queue(), 0.0)

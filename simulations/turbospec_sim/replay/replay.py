@@ -111,6 +111,8 @@ class Replay:
         self.drafter: Drafter = drafter_of(steps)
         self.tokens = self.recording.tokens.same_at_any_position() if same_at_any_position else self.recording.tokens
         self.recorded: Row = _recorded(steps, self.recording)
+        self.longest_draft = max(max(step.drafted, default=0) for step in steps)
+        """In the trace, tokens; a replay cuts it to the drafter's `max_draft`."""
         self._profile = profile
         self._steps = len(steps)
         self._concurrency = concurrency
@@ -193,7 +195,7 @@ def _step_times(recording: Recording, drafter: Drafter, profile: Profile | None)
         median_error=float(np.median(np.abs(predicted / measured - 1.0))),
         correction=factor,
         total_error=float(predicted.sum() / measured.sum() - 1.0),
-        passes=tuple(sorted({0} | {len(sample.draft_rows) for sample in samples})),
+        passes=tuple(sorted({0} | {len(sample.draft_rows) for sample in samples if sample.shows_drafting})),
     )
     scaled: dict[str, Any] = {name: value * factor for name, value in coefficients.items()}
     if drafter.kind == "parallel" and drafter.batch:

@@ -20,12 +20,14 @@ UNLIMITED_SLOTS = 1024
 def server_of(steps: Sequence[TraceStep], recording: Recording) -> Server:
     """The server's settings.
 
-    If requests ever waited, the largest batch of the trace is the number of batch slots; else the trace shows no limit.
+    If requests ever waited beside the trace's largest batch, it is the number of batch slots; else the trace shows no
+    limit: they waited for room in a step, or for KV blocks.
     Likewise, if prompts were cut into chunks, the largest step is the token budget. The trace shows nothing about the
     KV cache, which is made large enough for all requests.
     """
     size = max(len(step.request_ids) for step in steps)
-    slots = size if any(step.waiting_requests for step in steps) else max(UNLIMITED_SLOTS, size)
+    full = any(step.waiting_requests and len(step.request_ids) == size for step in steps)
+    slots = size if full else max(UNLIMITED_SLOTS, size)
     budget = max(step.tokens_batched for step in steps)
     if not _cuts_prompts(steps):
         budget = max(budget, int(recording.prompt_tokens.max())) + slots * (1 + drafter_of(steps).max_draft)

@@ -13,6 +13,9 @@ from turbospec.policy import PolicyConfig
 from turbospec.policy.config import CEILING
 from turbospec_sim.limits import LARGEST, SMALLEST
 
+MARGIN = 1e-3
+"""Share of a range by which a bound is left out that the field may not take itself."""
+
 DIGITS = 4
 """Significant digits of a setting."""
 FORM = "write field=low:high or field=low:high:log"
@@ -70,16 +73,27 @@ def search_space(config: PolicyConfig, texts: Sequence[str]) -> list[Dimension]:
         if len({dimension.field for dimension in space}) < len(space):
             raise UserError("--search: a field is named twice; keep one")
         return space
-    space = [
-        Dimension(name, float(schema["minimum"]), float(schema["maximum"]), False, schema["type"] == "integer")
-        for name, schema in numbers.items()
-        if {"minimum", "maximum"} <= schema.keys() and not schema.keys() & CEILING.keys()
-    ]
+    space: list[Dimension] = []
+    for name, schema in numbers.items():
+        bounds = _bounds(schema)
+        if bounds is not None and not schema.keys() & CEILING.keys():
+            space.append(Dimension(name, *bounds, False, schema["type"] == "integer"))
     if not space:
         kind = config.model_dump()["policy"]
         instead = f"name some with --search (known: {', '.join(numbers)})" if numbers else "there is nothing to tune"
         raise UserError(f"no number of the policy `{kind}` has bounds of its own; {instead}")
     return space
+
+
+def _bounds(schema: dict[str, Any]) -> tuple[float, float] | None:
+    """The range of a bounded number; None without two bounds. A bound that it may not take itself is left out."""
+    low, high = schema.get("minimum"), schema.get("maximum")
+    least, most = (low, schema.get("exclusiveMinimum")), (high, schema.get("exclusiveMaximum"))
+    ends = [next((float(each) for each in pair if each is not None), None) for pair in (least, most)]
+    if ends[0] is None or ends[1] is None:
+        return None
+    margin = 1.0 if schema["type"] == "integer" else MARGIN * (ends[1] - ends[0])
+    return ends[0] + margin * (low is None), ends[1] - margin * (high is None)
 
 
 def _numbers(kind: type[PolicyConfig]) -> dict[str, dict[str, Any]]:

@@ -11,8 +11,8 @@ DRAFTER, LOOKUP = COLOURS[Source.DRAFTER], COLOURS[Source.LOOKUP]
 
 def drafted(*steps: tuple[list[int], int, Source]) -> DraftedText:
     text = DraftedText(lambda token_ids: "".join(WORDS[token] for token in token_ids))
-    for step in steps:
-        text.add(*step)
+    for tokens, accepted, source in steps:
+        text.add(tokens, (accepted, source))
     return text
 
 
@@ -26,6 +26,12 @@ def test_accepted_tokens_have_the_colour_of_their_source() -> None:
     text = drafted(([1], 0, Source.DRAFTER), ([2, 1, 3], 2, Source.DRAFTER), ([1, 2], 2, Source.LOOKUP))
     assert pieces(text, "the cat the satthe cat ") == [("cat the ", DRAFTER), ("the cat ", LOOKUP)]
     assert DRAFTER != LOOKUP
+
+
+def test_appended_tokens_have_the_colour_of_the_look_up() -> None:
+    text = drafted()
+    text.add([1, 2, 3, 1], (1, Source.DRAFTER), (2, Source.LOOKUP))
+    assert pieces(text, "the cat satthe ") == [("the ", DRAFTER), ("cat sat", LOOKUP)]
 
 
 def test_half_a_character_is_shown_with_the_token_that_completes_it() -> None:

@@ -44,6 +44,12 @@ def test_settings_are_shown_with_their_defaults(files: list[Path], capsys: pytes
     assert ["guard.cooldown_steps", str(settings["guard"]["cooldown_steps"])] in table
 
 
+def test_numbers_are_shown_as_the_file_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own.yaml").write_text("version: 1\npolicy: adaptive\nprobe_share: 0.0123456789\n")
+    show(str(tmp_path / "own.yaml"), as_json=True)
+    assert json.loads(capsys.readouterr().out)["probe_share"] == 0.0123456789
+
+
 def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     schema()
     assert "StaticConfig" in json.loads(capsys.readouterr().out)["$defs"]

@@ -78,6 +78,16 @@ RUN = BenchResult(Path("run.json"), counts(0.6, 0.3), 130.0, 8.0, 60.0, 5000, 50
 PLAIN = BenchResult(Path("plain.json"), None, 100.0, 10.0, 58.0, 5000, 50, "inf", 8)
 
 
+def test_where_turbospec_chooses_k_no_fixed_one_is_advised() -> None:
+    """1,000 drafts of one token, accepted in 3 cases of 10, and 1,000 of five, each token in 9 of 10."""
+    accepted = (1200.0, 810.0, 729.0, 656.0, 590.0)
+    diagnosis = diagnose(DraftCounts(2000, 6000, accepted, (2000.0, *[1000.0] * 4)), COST)
+    said = texts(diagnosis, "good")
+    assert "TurboSpec chooses K, 3.0 on average" in said
+    assert "emits 2.99 tokens" in said
+    assert not any("num_speculative_tokens" in finding.text for finding in diagnosis.findings)
+
+
 def test_a_server_without_a_counted_draft_yet_is_no_error() -> None:
     diagnosis = diagnose(DraftCounts(40, 80, (0.0, 0.0), (0.0, 0.0)), StepCost(0.08, 0.02))
     assert "watch for longer" in texts(diagnosis, "warning")

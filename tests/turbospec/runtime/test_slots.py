@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turbospec.runtime.slots import RequestSlots
+from turbospec.runtime.slots import RECENT, RequestSlots
 
 
 @settings(max_examples=200, deadline=None)
@@ -29,14 +31,16 @@ def test_a_slot_that_changes_hands_is_reported_as_new(steps: list[list[int]]) ->
     """The owner resets exactly the slots reported as new; every other slot must still belong to the same request."""
     slots = RequestSlots(capacity=8)
     owner: dict[int, int] = {}
-    for ids in steps:
+    for place, ids in enumerate(steps):
         capacity = slots.capacity
         found, new = slots.lookup(np.array(ids, np.int64))
         for request_id, slot in zip(ids, found.tolist(), strict=True):
             if slot in new:
                 owner[slot] = request_id
             assert owner[slot] == request_id
-        assert slots.capacity == capacity or slots.capacity <= 2 * len(ids), "it grows only for live requests"
+        different = [each for each, _ in groupby(steps[: place + 1])]
+        recent = {each for earlier in different[-RECENT - 1 :] for each in earlier}
+        assert slots.capacity == capacity or slots.capacity <= 3 * max(len(recent), 8), "it grows for recent ones"
 
 
 def test_all_of_a_step_that_exceeds_the_capacity_hold_slots() -> None:
@@ -51,7 +55,7 @@ def test_memory_is_bounded_by_the_live_requests() -> None:
     slots = RequestSlots(capacity=16)
     for first in range(0, 10_000, 5):
         slots.lookup(np.arange(first, first + 5))
-    assert slots.capacity == 16
+    assert slots.capacity == 32, "requests of the last steps keep their slots"
 
 
 def test_a_request_seen_recently_keeps_its_slot() -> None:
@@ -62,3 +66,12 @@ def test_a_request_seen_recently_keeps_its_slot() -> None:
         (slot,), new = slots.lookup(np.array([1]))
         assert slot == kept
         assert len(new) == 0
+
+
+def test_the_slot_of_a_request_whose_outcome_may_still_be_out_goes_to_no_other() -> None:
+    """Of a full table, the five requests that left in the step before are not replaced."""
+    slots = RequestSlots(capacity=16)
+    left, _ = slots.lookup(np.arange(16))
+    newcomers, new = slots.lookup(np.arange(5, 21))
+    assert not set(new.tolist()) & set(left[:5].tolist())
+    assert len(set(newcomers.tolist())) == 16

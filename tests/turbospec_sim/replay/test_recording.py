@@ -175,6 +175,15 @@ def test_an_engine_that_nobody_waited_for_has_no_cap(tmp_path: Path) -> None:
     assert server_of(steps, record(steps)).max_num_seqs == 1024
 
 
+def test_requests_that_wait_for_something_else_than_a_slot_show_no_cap(tmp_path: Path) -> None:
+    made = scenario(rates=[1000.0], workload__requests=40, server__max_num_batched_tokens=64)
+    steps = written(tmp_path / "trace.jsonl", made, "off")
+    largest = max(len(step.request_ids) for step in steps)
+    assert any(step.waiting_requests for step in steps)
+    elsewhere = [replace(step, waiting_requests=0) if len(step.request_ids) == largest else step for step in steps]
+    assert server_of(elsewhere, record(elsewhere)).max_num_seqs == 1024
+
+
 def test_traces_that_cannot_be_replayed_are_named(steps: list[TraceStep]) -> None:
     with pytest.raises(UserError, match="comes twice"):
         record([*steps, *steps])

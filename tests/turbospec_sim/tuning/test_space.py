@@ -14,7 +14,10 @@ def adaptive() -> PolicyConfig:
 def test_without_a_choice_what_the_schema_bounds_is_searched() -> None:
     (share,) = search_space(adaptive(), [])
     assert share == Dimension("probe_share", 0.0, 0.2, log=False, whole=False)
-    assert [one.field for one in search_space(read_policy(find_policy("goodput")), [])] == ["initial_acceptance"]
+    goodput = search_space(read_policy(find_policy("goodput")), [])
+    assert [one.field for one in goodput] == ["initial_acceptance", "acceptance_weight"]
+    discount = next(one for one in search_space(read_policy(find_policy("bandit")), []) if one.field == "discount")
+    assert (discount.low, discount.high) == (0.001, 1.0), "it may be 1, and not 0"
 
 
 def test_choices_are_read() -> None:

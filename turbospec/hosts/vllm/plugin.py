@@ -7,8 +7,8 @@ In a worker it wraps `init_device`: the drafter then runs on demand, and its dra
 made after these were sent. For dense models it keeps vLLM from dropping the table under data parallelism. Without a
 policy the wrapped methods behave as before.
 
-vLLM catches no error of a plugin. Only a setting that is wrong ends the start of a server; where TurboSpec itself
-fails, it is idle, with one warning.
+vLLM catches no error of a plugin. A wrong setting ends the start of a server, and so does a worker that cannot be
+wrapped, because its scheduler would rely on it. Anything else that fails leaves TurboSpec idle, with one warning.
 
 Everything is imported where it is used, and numba never in a worker: vLLM's search for CPU kernels inspects every
 loaded module and fails on numba's.
@@ -29,6 +29,8 @@ log = logging.getLogger("turbospec")
 
 SCHEDULE = "num_speculative_tokens_per_batch_size"
 MARK = "_turbospec_registered"
+RAY_PREFIXES = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
+"""vLLM's variable for what engine cores under Ray get of the environment: they are no children of this process."""
 
 
 def register() -> None:
@@ -107,6 +109,8 @@ def _with_scheduler(create):
 
         scheduler.scheduler_cls = ASYNC_SCHEDULER if scheduler.async_scheduling else SYNC_SCHEDULER
         _share_metrics(config.parallel_config.data_parallel_size)
+        if getattr(config.parallel_config, "data_parallel_backend", None) == "ray":
+            _pass_settings_to_ray()
         log.info("TurboSpec chooses draft lengths by policy %s", settings.policy)
         return config
 
@@ -138,7 +142,13 @@ def _with_runner_wrapped(init):
         from turbospec.hosts.vllm.shared.support import may_be_scheduled_by_us
 
         if may_be_scheduled_by_us(config) and _has_drafter(runner := wrapper.worker.model_runner):
-            (_install_on_v2 if config.use_v2_model_runner else _install_on_v1)(runner, config)
+            try:
+                (_install_on_v2 if config.use_v2_model_runner else _install_on_v1)(runner, config)
+            except Exception as error:
+                raise RuntimeError(
+                    f"TurboSpec does not fit this vLLM's model runner ({type(error).__name__}: {error}); start the "
+                    "server without a policy of TurboSpec"
+                ) from error
 
     return init_device
 
@@ -215,21 +225,31 @@ def _unsupported(args, speculation, settings, config) -> str | None:
             data_parallel_size=parallel.data_parallel_size,
             experts=speculation is not None and speculation.target_model_config.is_moe,
             pipeline_parallel_size=parallel.pipeline_parallel_size,
-            scheduler_per_rank=config is not None and _has_scheduler_per_rank(parallel),
+            scheduler_per_rank=_has_scheduler_per_rank(parallel),
             model_runner_v2=config is not None and config.use_v2_model_runner,
             lookup=settings.lookup is not None,
-            watermarks_drafts=_watermarks_drafts(config),
+            watermarks_drafts=_watermarks_drafts(args),
         )
     )
 
 
 def _has_scheduler_per_rank(parallel) -> bool:
-    return parallel.distributed_executor_backend == "external_launcher" and parallel.world_size > 1
+    ranks = parallel.tensor_parallel_size * parallel.data_parallel_size
+    ranks *= getattr(parallel, "prefill_context_parallel_size", 1)  # not in all supported versions
+    return parallel.distributed_executor_backend == "external_launcher" and ranks > 1
 
 
-def _watermarks_drafts(config) -> bool:
-    watermarking = getattr(config, "watermark_config", None)  # not in all supported versions
-    return watermarking is not None and not watermarking.allow_target_only_watermarking
+def _watermarks_drafts(args) -> bool:
+    create = getattr(args, "create_watermark_config", lambda: None)  # not in all supported versions
+    return (watermarking := create()) is not None and not watermarking.allow_target_only_watermarking
+
+
+def _pass_settings_to_ray() -> None:
+    from turbospec.hosts.vllm.shared.support import ENVIRONMENT
+
+    prefixes = [each for each in os.environ.get(RAY_PREFIXES, "").split(",") if each]
+    if ENVIRONMENT not in prefixes:
+        os.environ[RAY_PREFIXES] = ",".join([*prefixes, ENVIRONMENT])
 
 
 def _share_metrics(engines: int) -> None:

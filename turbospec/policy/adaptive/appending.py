@@ -17,7 +17,7 @@ import numpy as np
 from turbospec.interface import FloatArray, IntArray
 from turbospec.models.acceptance import VerifiedDrafts, fill_survival
 from turbospec.models.logistic import Terms
-from turbospec.planning.gain_histogram import LinearCosts, curve_seconds
+from turbospec.planning.gain_histogram import LinearCosts, verify_seconds
 from turbospec.policy.adaptive.experiments import Requests
 from turbospec.runtime.kernels import compiled
 
@@ -63,11 +63,11 @@ def append_limits(
     survival = np.zeros((n, most))
     buckets = requests.lookup_buckets
     fill_survival(terms, requests.rows, requests.class_ids, buckets, limits, 0.0, np.zeros(n), survival)
-    planned = costs.base_tokens + lengths.sum()
-    before = curve_seconds(costs.slopes, planned)
+    planned = int(costs.base_tokens + lengths.sum())
+    before = verify_seconds(costs, planned)
     added = 1
     for _ in range(ROUNDS):
-        token_price = price * (curve_seconds(costs.slopes, planned + added) - before) / added
+        token_price = price * (verify_seconds(costs, planned + added) - before) / added
         for i in range(n):
             limits[i] = 0
             for j in range(1, most):

@@ -14,7 +14,7 @@ import numpy as np
 from turbospec.controller import Controller
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
-from turbospec.hosts.vllm.shared.step_times import NO_GRAPHS, DrafterGraphs, StepTimes
+from turbospec.hosts.vllm.shared.step_times import CapturedGraphs, StepTimes
 from turbospec.policy import load_policy
 from turbospec_bench.vllm.loop_cost import Request, verification
 
@@ -35,7 +35,6 @@ LIMITS = EngineLimits(
     kept_tokens=65536,
     tokens_first=True,
     async_scheduling=True,
-    graphs=tuple((length, 512) for length in GRAPHS),
 )
 
 
@@ -78,7 +77,8 @@ class LaunchBoundServer:
     ) -> None:
         self._rng = np.random.default_rng(seed)
         self._pass, self._acceptance = (launch, gpu), acceptance
-        self._graphs = DrafterGraphs(GRAPHS, 512) if graphs else NO_GRAPHS
+        target = tuple((length, 512) for length in GRAPHS)
+        self._graphs = CapturedGraphs(target, GRAPHS, 512) if graphs else CapturedGraphs(target)
         self._loop = VllmLoop(Controller(load_policy(policy)), LIMITS)
         self._launched = deque[Launched]()
         self._names = 0
@@ -106,7 +106,7 @@ class LaunchBoundServer:
         batch = self._batch
         scheduled = {each.request_id: each.num_tokens + each.draft - each.num_computed_tokens for each in batch}
         drafts = {each.request_id: [0] * each.draft for each in batch if each.draft}
-        idle, orders = self._loop.idle(scheduled, 0.0)
+        idle, orders = self._loop.reuse_plan(scheduled, 0.0)
         lengths, passes = np.zeros(len(batch), np.int64), 0
         if not idle:
             lengths, passes, _, orders = self._loop.plan(batch, scheduled, (), Queue(), 0.0)
@@ -117,7 +117,7 @@ class LaunchBoundServer:
         self._gpu, (launch, gpu) = sampled_at, self._pass
         assert orders is not None
         passes = 0 if orders.skip else max(passes, 1)
-        in_graph = passes in self._graphs.lengths
+        in_graph = passes in self._graphs.drafter
         for each in range(passes):
             if each == 0 or not in_graph:
                 self.now += launch

@@ -29,7 +29,8 @@ class EngineArgs:
         self.additional_config = additional_config
         self.speculative_config = {"method": "draft_model"}
         self.scheduler_cls = None
-        self.data_parallel_size = self.pipeline_parallel_size = 1
+        self.data_parallel_size = self.pipeline_parallel_size = self.tensor_parallel_size = 1
+        self.distributed_executor_backend: str | None = None
 
     def create_speculative_config(self) -> Any:
         return SimpleNamespace(
@@ -44,7 +45,10 @@ class EngineArgs:
             speculative_config=self.create_speculative_config(),
             scheduler_config=SimpleNamespace(scheduler_cls=None, async_scheduling=False),
             parallel_config=SimpleNamespace(
-                data_parallel_size=1, pipeline_parallel_size=1, world_size=1, distributed_executor_backend="uni"
+                data_parallel_size=1,
+                pipeline_parallel_size=1,
+                tensor_parallel_size=self.tensor_parallel_size,
+                distributed_executor_backend=self.distributed_executor_backend or "uni",
             ),
             use_v2_model_runner=False,
         )
@@ -56,6 +60,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     for name in ("POLICY", "PROFILE", "TRACE", "LOOKUP"):
         monkeypatch.delenv(f"TURBOSPEC_{name}", raising=False)
     monkeypatch.setenv(METRICS_FILE_VARIABLE, "")
+    monkeypatch.setenv(plugin.RAY_PREFIXES, "MINE_")
     modules: dict[str, Any] = {
         "vllm.config": {"VllmConfig": type("Config", (), {"_maybe_disable_dynamic_sd_for_data_parallel": None})},
         "vllm.engine.arg_utils": {"EngineArgs": type("EngineArgs", (EngineArgs,), {})},
@@ -152,13 +157,8 @@ def test_a_look_up_beside_a_look_up_is_one_warning(
 @pytest.mark.parametrize(
     ("part", "values", "says"),
     [
-        (
-            "parallel_config",
-            {"distributed_executor_backend": "external_launcher", "world_size": 2},
-            "external_launcher",
-        ),
         ("parallel_config", {"data_parallel_size": 2}, "mixture of experts"),  # by VLLM_DP_SIZE: the arguments have 1
-        ("watermark_config", {"allow_target_only_watermarking": False}, "no watermark"),
+        ("scheduler_config", {"scheduler_cls": "another.Scheduler"}, "another.Scheduler for this model or platform"),
     ],
 )
 def test_what_only_the_configuration_tells_is_one_warning(
@@ -183,8 +183,39 @@ def test_what_only_the_configuration_tells_is_one_warning(
     monkeypatch.setattr(args, "create_engine_config", changed)
     with caplog.at_level(logging.WARNING, "turbospec"):
         config = start(vllm)
-    assert config.scheduler_config.scheduler_cls is None
+    assert config.scheduler_config.scheduler_cls not in (support.SYNC_SCHEDULER, support.ASYNC_SCHEDULER)
     assert config.speculative_config.num_speculative_tokens_per_batch_size is None
+    assert len(caplog.records) == 1
+    assert says in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"distributed_executor_backend": "external_launcher", "tensor_parallel_size": 2}, "external_launcher"),
+        (
+            {"create_watermark_config": lambda: SimpleNamespace(allow_target_only_watermarking=False)},
+            "no watermark",
+        ),
+    ],
+)
+def test_what_the_arguments_tell_is_one_warning_and_no_table(
+    values: dict[str, Any],
+    says: str,
+    vllm: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With a table, vLLM's configuration would have piecewise CUDA graphs on model runner V1."""
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    monkeypatch.setenv("TURBOSPEC_LOOKUP", "ngram")
+    plugin.register()
+    args = vllm["vllm.engine.arg_utils"].EngineArgs()
+    vars(args).update(values)
+    assert args.create_speculative_config().num_speculative_tokens_per_batch_size is None
+    with caplog.at_level(logging.WARNING, "turbospec"):
+        config = args.create_engine_config(SERVER)
+    assert config.scheduler_config.scheduler_cls is None
     assert len(caplog.records) == 1
     assert says in caplog.text
 
@@ -192,12 +223,23 @@ def test_what_only_the_configuration_tells_is_one_warning(
 @pytest.mark.parametrize(
     "values",
     [
-        {"distributed_executor_backend": "external_launcher", "world_size": 1},
-        {"distributed_executor_backend": "mp", "world_size": 2},
+        {"distributed_executor_backend": "external_launcher"},
+        {"distributed_executor_backend": "mp", "tensor_parallel_size": 2},
     ],
 )
 def test_one_scheduler_is_controlled(
     values: dict[str, Any], vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    plugin.register()
+    args = vllm["vllm.engine.arg_utils"].EngineArgs()
+    vars(args).update(values)
+    assert args.create_engine_config(SERVER).scheduler_config.scheduler_cls == support.SYNC_SCHEDULER
+
+
+@pytest.mark.parametrize(("backend", "prefixes"), [("ray", "MINE_,TURBOSPEC_"), ("mp", "MINE_")])
+def test_engine_cores_under_ray_get_the_settings(
+    backend: str, prefixes: str, vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURBOSPEC_POLICY", "off")
     args = vllm["vllm.engine.arg_utils"].EngineArgs
@@ -205,11 +247,28 @@ def test_one_scheduler_is_controlled(
 
     def changed(self: Any, usage_context: Any = None) -> Any:
         config = create(self, usage_context)
-        vars(config.parallel_config).update(values)
+        config.parallel_config.data_parallel_backend = backend
         return config
 
     monkeypatch.setattr(args, "create_engine_config", changed)
-    assert start(vllm).scheduler_config.scheduler_cls == support.SYNC_SCHEDULER
+    for _ in range(2):
+        start(vllm)
+        assert os.environ[plugin.RAY_PREFIXES] == prefixes
+
+
+def test_a_worker_that_cannot_be_wrapped_ends_the_start(vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    plugin.register()
+    worker = vllm["vllm.v1.worker.worker_base"].WorkerWrapperBase()
+    worker.worker = SimpleNamespace(model_runner=SimpleNamespace(speculator=SimpleNamespace()))
+    worker.vllm_config = SimpleNamespace(
+        speculative_config=SimpleNamespace(method="medusa"),
+        scheduler_config=SimpleNamespace(scheduler_cls=support.SYNC_SCHEDULER),
+        additional_config={},
+        use_v2_model_runner=True,
+    )
+    with pytest.raises(RuntimeError, match=r"does not fit this vLLM's model runner .*Error.*without a policy"):
+        worker.init_device()
 
 
 @pytest.mark.parametrize(

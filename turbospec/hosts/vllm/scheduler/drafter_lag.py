@@ -131,7 +131,7 @@ class DrafterLag:
         """Tokens that the worker keeps."""
         return self._sum
 
-    def idle(self, rows: IntArray, allowed: Allowance) -> DrafterOrders | None:
+    def idle_orders(self, rows: IntArray, allowed: Allowance) -> DrafterOrders | None:
         """Orders for a step of one token for each of these requests, without drafts; None where one must catch up.
 
         The requests' lag is updated as if the step had run.

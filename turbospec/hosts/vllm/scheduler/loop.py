@@ -48,7 +48,7 @@ from turbospec.hosts.vllm.scheduler.steps import (
 )
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue, Views
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
-from turbospec.hosts.vllm.shared.step_times import StepTimes
+from turbospec.hosts.vllm.shared.step_times import CapturedGraphs, StepTimes
 from turbospec.interface import IntArray, Policy, Source, StepOutcome, StepView
 from turbospec.runtime.plan_reuse import RunningPlan
 
@@ -104,11 +104,14 @@ class VllmLoop:
         self._stale: set[str] = set()
         """Requests that were in no step since the last error, and may have started anew in the step with it."""
 
-    def idle(self, num_scheduled: Mapping[str, int], began: float) -> tuple[bool, DrafterOrders | None]:
-        """Whether a step of one token for each request reuses a plan without drafts, and the orders to the worker.
+    def reuse_plan(self, num_scheduled: Mapping[str, int], began: float) -> tuple[bool, DrafterOrders | None]:
+        """Reuse a plan without drafts, where the step being scheduled has one token for each of its requests.
 
         The fast path, for steps whose requests are all known to the plan and go on where they were. Such a step is only
         counted: do not call `plan` for it.
+
+        Returns:
+            Whether the plan is reused, and the orders to the worker.
         """
         running, tokens = self._running, len(num_scheduled)
         # Where requests have left, the context has to be summed up anew.
@@ -119,7 +122,7 @@ class VllmLoop:
         orders = None
         if self._lag is not None:
             rows = self.known.rows_named(num_scheduled)
-            orders = None if rows is None else self._lag.idle(rows, self._use.allowance)
+            orders = None if rows is None else self._lag.idle_orders(rows, self._use.allowance)
             if orders is None:
                 return False, None
         running.run(())
@@ -243,6 +246,10 @@ class VllmLoop:
         if self._lag is not None:
             self._lag.lose_kept()
 
+    def learn_graphs(self, graphs: CapturedGraphs) -> None:
+        """Plan for the graphs that the workers have captured, as they report them with each step."""
+        self._views.learn_graphs(graphs)
+
     def settle(self, queue: Queue) -> None:
         """Report the outcomes of the steps that have ended.
 
@@ -358,7 +365,7 @@ class VllmLoop:
 
     def _is_piecewise(self, num_scheduled: Mapping[str, int], prefill_tokens: int) -> bool:
         """Whether the step being scheduled misses a full CUDA graph because of its draft lengths."""
-        if prefill_tokens or not self.limits.graphs:
+        if prefill_tokens or not self._views.graphs.target:
             return False
         longest, shortest = max(num_scheduled.values()), min(num_scheduled.values())
         graphs = self._views.full_graphs(len(num_scheduled))
@@ -396,8 +403,7 @@ class VllmLoop:
     def _take_times(self, step: OpenStep, times: StepTimes, closing: OpenStep | None) -> None:
         """Set the measured durations of a step's target pass and of the drafting before it."""
         step.seconds = times.target + (times.pause if step.follows else 0.0)
-        if times.graphs.lengths:
-            self._views.drafter_graphs = times.graphs
+        self.learn_graphs(times.graphs)
         if closing is not None and closing.passes.number and not self.limits.first_pass_every_step:
             closing.draft_seconds = times.drafting
             self._pass_cost.learn(closing.passes, times.drafting)

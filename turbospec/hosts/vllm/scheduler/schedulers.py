@@ -27,11 +27,11 @@ from turbospec.hosts.vllm.scheduler.outputs import accepted, verified
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import (
     DRAFTS_ATTRIBUTE,
-    DRAFTS_DUE_ATTRIBUTE,
+    DRAFTS_EXPECTED_ATTRIBUTE,
     ORDERS_ATTRIBUTE,
     DrafterOrders,
 )
-from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule, lacking_graphs, largest_batches
+from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule, lacking_graphs
 from turbospec.hosts.vllm.shared.lookup_drafts import LOOKUP_DRAFTS_ATTRIBUTE, LookupDraft
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileWriter, file_of_engine
 from turbospec.hosts.vllm.shared.settings import Settings, read_settings
@@ -48,7 +48,7 @@ from turbospec.observability.trace import DecisionTrace
 
 log = logging.getLogger("turbospec")
 
-MARK = "_turbospec_fetches_drafts_that_are_due"
+MARK = "_turbospec_fetches_drafts_where_needed"
 EMPTY_QUEUE = Queue()
 MAX_FAULTS = 100
 """Faults of one burst, after which TurboSpec stays off."""
@@ -110,13 +110,13 @@ class _Adaptive(Scheduler):
         """Longest draft of the look-up for each request in the last scheduled step, where it drafts."""
         self._looked_up: dict[str, LookupDraft] = {}
         """Drafts of the look-up for the step that is being scheduled."""
-        self.drafts_are_due = True
+        self.must_fetch_drafts = True
         """Whether the engine core must ask for the drafts of the last scheduled step: its output does not carry them,
         or its drafter passes run only then."""
         # The server has loaded its model by now. A file that was there when it started may be gone.
         try:
             self._loop = self._build_loop(vllm_config)
-            fetch_only_drafts_that_are_due()
+            fetch_drafts_only_where_needed()
         except UserError as error:
             self._loop = None
             log.warning("TurboSpec is off, vLLM keeps its own draft length: %s", error)
@@ -159,11 +159,11 @@ class _Adaptive(Scheduler):
             late_drafts=drafts_late(vllm_config),
             tokens_first=vllm_config.use_v2_model_runner and not current_platform.is_cpu(),
             async_scheduling=bool(vllm_config.scheduler_config.async_scheduling),
-            graphs=self._graphs(vllm_config, length_table[1:]),
             largest_graph=_largest_graph(vllm_config.compilation_config),
         )
         lacking = lacking_graphs(self.num_spec_tokens, self.max_num_running_reqs)
-        if own_schedule and limits.graphs and lacking is not None:
+        planned_for = own_schedule and not limits.drafter_is_lookup
+        if planned_for and lacking is not None and _captures_decode_graphs(vllm_config):
             log.warning(lacking)
         engine = vllm_config.parallel_config.data_parallel_index
         controller = settings.controller()
@@ -176,19 +176,6 @@ class _Adaptive(Scheduler):
             self._metrics_file = MetricsFileWriter(file_of_engine(Path(path), engine), metrics)
             controller.listeners += [metrics, self._metrics_file]
         return VllmLoop(controller, limits, Lookups() if settings.lookup is not None else None)
-
-    def _graphs(self, vllm_config, lengths) -> tuple[tuple[int, int], ...]:
-        """Draft lengths with full CUDA graphs, and their largest batches; empty where the runner captures none."""
-        compilation = vllm_config.compilation_config
-        mode = compilation.cudagraph_mode
-        captured = vllm_config.use_v2_model_runner and not current_platform.is_cpu()
-        if vllm_config.speculative_config.method in LOOK_UP_METHODS:
-            return ()  # a look-up may find fewer tokens than asked for, so that no batch is surely uniform
-        # Without a routine of their own for uniform batches, all batches replay the same kind of graph.
-        if not captured or mode is None or not mode.separate_routine() or not compilation.cudagraph_capture_sizes:
-            return ()
-        sizes, largest = compilation.cudagraph_capture_sizes, compilation.max_cudagraph_capture_size
-        return largest_batches(lengths, sizes, largest, self.max_num_running_reqs)
 
     def schedule(self, *args, **kwargs):
         # While requests run, steps follow one another at once, and the time between two belongs to the second. Time
@@ -206,7 +193,7 @@ class _Adaptive(Scheduler):
         return super().set_pause_state(*args, **kwargs)
 
     def _update_after_schedule(self, scheduler_output) -> None:
-        self.drafts_are_due, self._lengths, self._lookup_lengths = True, {}, {}
+        self.must_fetch_drafts, self._lengths, self._lookup_lengths = True, {}, {}
         with self._measured:
             self._send_looked_up(scheduler_output)
         if self._loop is not None:
@@ -251,8 +238,8 @@ class _Adaptive(Scheduler):
     def _plan(self, loop: VllmLoop, scheduler_output, restarted: set[str]) -> None:
         scheduled = scheduler_output.num_scheduled_tokens
         if not restarted:
-            idle, orders = loop.idle(scheduled, self._began)
-            if idle:
+            reused, orders = loop.reuse_plan(scheduled, self._began)
+            if reused:
                 self._order(scheduler_output, loop.newest, orders, {}, 0, {})
                 return
         for each in scheduler_output.scheduled_new_reqs:
@@ -289,9 +276,9 @@ class _Adaptive(Scheduler):
         if orders is not None:
             setattr(scheduler_output, ORDERS_ATTRIBUTE, orders)
         if lengths:
-            setattr(scheduler_output, DRAFTS_DUE_ATTRIBUTE, True)
+            setattr(scheduler_output, DRAFTS_EXPECTED_ATTRIBUTE, True)
         scheduler_output.num_spec_tokens_to_schedule = passes
-        self.drafts_are_due, self._lengths = bool(lengths) or (orders is not None and orders.late), lengths
+        self.must_fetch_drafts, self._lengths = bool(lengths) or (orders is not None and orders.late), lengths
         self._lookup_lengths = {name: length for name, length in lookup_lengths.items() if length}
 
     def _look_up(self, loop: VllmLoop) -> None:
@@ -386,6 +373,14 @@ class _Adaptive(Scheduler):
             self._loop = None
 
 
+def _captures_decode_graphs(vllm_config) -> bool:
+    """Whether the configuration asks for full CUDA graphs of uniform batches; a worker may fall back to piecewise
+    graphs."""
+    mode = vllm_config.compilation_config.cudagraph_mode
+    captures = vllm_config.use_v2_model_runner and not current_platform.is_cpu()
+    return captures and mode is not None and mode.separate_routine()
+
+
 def _largest_graph(compilation) -> int:
     """Most tokens of a pass with CUDA graphs; 0 where vLLM captures none."""
     return 0 if current_platform.is_cpu() else int(compilation.max_cudagraph_capture_size or 0)
@@ -411,7 +406,7 @@ def _trace(settings: Settings, engine: int) -> DecisionTrace | None:
         return None
 
 
-def fetch_only_drafts_that_are_due() -> None:
+def fetch_drafts_only_where_needed() -> None:
     """Make the engine core ask its workers for drafts only after steps that made some.
 
     Otherwise it asks after every step, a message to each worker and back: 5 to 15 % of a step of 6 ms.
@@ -423,7 +418,7 @@ def fetch_only_drafts_that_are_due() -> None:
 
     @functools.wraps(fetch)
     def post_step(core, model_executed: bool) -> None:
-        if getattr(core.scheduler, "drafts_are_due", True):
+        if getattr(core.scheduler, "must_fetch_drafts", True):
             fetch(core, model_executed)
 
     EngineCore.post_step = post_step
@@ -449,7 +444,7 @@ class TurboSpecScheduler(_Adaptive):
         drafts = getattr(model_runner_output, DRAFTS_ATTRIBUTE, None)
         if drafts is not None:
             self.update_draft_token_ids(drafts)
-            self.drafts_are_due = False
+            self.must_fetch_drafts = False
         return outputs
 
     def update_draft_token_ids(self, draft_token_ids) -> None:

@@ -12,7 +12,7 @@ from turbospec.hosts.vllm.scheduler.drafter_lag import DrafterLag
 from turbospec.hosts.vllm.scheduler.kernels import EVERY, longest_drafts, view_columns
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.requests import KnownRequests
-from turbospec.hosts.vllm.shared.step_times import NO_GRAPHS
+from turbospec.hosts.vllm.shared.step_times import NO_GRAPHS, CapturedGraphs
 from turbospec.interface import PREFILL, BoolArray, IntArray, LookupView, StepView
 
 NO_LAG = (0, 0, False)
@@ -46,8 +46,6 @@ class EngineLimits:
     """Whether every step sends its tokens before its drafts are made, as model runner V2 does on a GPU."""
     async_scheduling: bool = False
     """Whether a step is scheduled before the one before it has ended."""
-    graphs: tuple[tuple[int, int], ...] = ()
-    """Draft lengths with full CUDA graphs, rising from 0, and the most requests that each has graphs for."""
     largest_graph: int = 0
     """As in `StepView`."""
 
@@ -90,9 +88,17 @@ class Views:
         self._known = known
         self._lag = lag
         self._lookups = lookups
-        self.drafter_graphs = NO_GRAPHS
+        self.graphs = NO_GRAPHS
         """As the worker has reported them."""
         self._full_graphs: dict[int, tuple[int, ...]] = {}
+
+    def learn_graphs(self, graphs: CapturedGraphs) -> None:
+        """Take over what a worker has captured."""
+        if self._limits.drafter_is_lookup:
+            # A look-up may find fewer tokens than asked for, so that no batch is surely uniform.
+            graphs = graphs._replace(target=())
+        if graphs != self.graphs:
+            self.graphs, self._full_graphs = graphs, {}
 
     def of_step(
         self, step: int, batch: ScheduledBatch, queue: Queue, running: int = 0, drafts: IntArray | int = 0
@@ -155,8 +161,8 @@ class Views:
 
     def _drafter_graph_lengths(self, batch: ScheduledBatch) -> tuple[int, ...]:
         """Those whose passes fit within the maximum length of each request."""
-        lengths, requests = self.drafter_graphs
-        if not lengths or batch.size > requests:
+        lengths = self.graphs.drafter
+        if not lengths or batch.size > self.graphs.drafter_requests:
             return ()
         room = self._limits.max_model_len - batch.longest_context - 2
         return lengths if room >= lengths[-1] else tuple(length for length in lengths if length <= room)
@@ -171,7 +177,7 @@ class Views:
     def full_graphs(self, requests: int) -> tuple[int, ...]:
         """Draft lengths with a full CUDA graph for a batch of this size."""
         if requests not in self._full_graphs:
-            self._full_graphs[requests] = tuple(length for length, most in self._limits.graphs if requests <= most)
+            self._full_graphs[requests] = tuple(length for length, most in self.graphs.target if requests <= most)
         return self._full_graphs[requests]
 
     def drafts_fit(self, batch: ScheduledBatch) -> bool:

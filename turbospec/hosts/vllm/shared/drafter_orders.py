@@ -13,8 +13,8 @@ ORDERS_ATTRIBUTE = "turbospec_drafter_orders"
 """Of `SchedulerOutput`."""
 DRAFTS_ATTRIBUTE = "turbospec_drafts"
 """Of `ModelRunnerOutput`: vLLM's `DraftTokenIds`, where the drafts were ready with the step's tokens."""
-DRAFTS_DUE_ATTRIBUTE = "turbospec_drafts_due"
-"""Of `SchedulerOutput`: set where the step drafts and TurboSpec's scheduler takes the drafts from its output."""
+DRAFTS_EXPECTED_ATTRIBUTE = "turbospec_drafts_expected"
+"""Of `SchedulerOutput`: set where the step drafts; its output brings the drafts where they are ready by then."""
 
 
 class KvLag(NamedTuple):

@@ -7,8 +7,6 @@ A batch whose requests all have one of these lengths then replays a full graph; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 GRAPH_LENGTHS = (0, 1, 2, 3, 5, 8)
 """Besides the longest. Each length costs the memory and the start-up time of one set of decode graphs."""
 LARGEST_BATCH = 1024
@@ -47,26 +45,3 @@ def lacking_graphs(longest: int, max_requests: int) -> str | None:
         f"max_num_seqs is {max_requests}, so that vLLM captures full CUDA graphs for draft lengths {captured} only; "
         f"set it to {len(lengths)} or more"
     )
-
-
-def largest_batches(
-    lengths: Iterable[int], capture_sizes: Sequence[int], max_tokens: int, max_requests: int
-) -> tuple[tuple[int, int], ...]:
-    """The lengths that have full graphs, rising, and the most requests that each has them for.
-
-    As model runner V2 captures them (`CudaGraphManager._init_candidates`): each size is rounded up to a whole number of
-    requests, and left out beyond the limits.
-
-    Args:
-        lengths: that the table names.
-        capture_sizes: vLLM's `cudagraph_capture_sizes`, in tokens.
-        max_tokens: vLLM's `max_cudagraph_capture_size`.
-        max_requests: vLLM's `max_num_seqs`.
-    """
-    batches: list[tuple[int, int]] = []
-    for length in sorted(set(lengths)):
-        requests = [-(-size // (length + 1)) for size in capture_sizes]
-        fitting = [each for each in requests if each <= max_requests and each * (length + 1) <= max_tokens]
-        if fitting:
-            batches.append((length, max(fitting)))
-    return tuple(batches)

@@ -13,15 +13,23 @@ TIMES_ATTRIBUTE = "turbospec_step_times"
 """Of `ModelRunnerOutput`: the step's `StepTimes`."""
 
 
-class DrafterGraphs(NamedTuple):
-    """CUDA graphs of a drafter's passes after the first."""
+class CapturedGraphs(NamedTuple):
+    """Full CUDA graphs that a worker has captured for draft lengths.
 
-    lengths: tuple[int, ...] = ()
-    """As in a view, for a batch of up to `requests`."""
-    requests: int = 0
+    Only the worker knows them: it falls back to piecewise graphs where its attention has no others, and it may be
+    another process than the scheduler.
+    """
+
+    target: tuple[tuple[int, int], ...] = ()
+    """Draft lengths for which a uniform batch replays one graph, rising, and the most requests that each has them
+    for."""
+    drafter: tuple[int, ...] = ()
+    """Draft lengths for which the drafter's passes after the first replay one graph, as in a view."""
+    drafter_requests: int = 0
+    """The most requests that the drafter has them for."""
 
 
-NO_GRAPHS = DrafterGraphs()
+NO_GRAPHS = CapturedGraphs()
 
 
 class StepTimes(NamedTuple):
@@ -36,5 +44,5 @@ class StepTimes(NamedTuple):
     schedule, this and `drafting` are 0."""
     target: float
     """The target's pass and sampling."""
-    graphs: DrafterGraphs = NO_GRAPHS
-    """Those that the worker has captured, the same in every step. Its scheduler does not know them otherwise."""
+    graphs: CapturedGraphs = NO_GRAPHS
+    """The same in every step."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ import torch
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag, orders_of
 from turbospec.hosts.vllm.worker.host_to_device import to_device
 from turbospec.hosts.vllm.worker.kept_inputs import KeptInputs
+from turbospec.hosts.vllm.worker.replaced import replaced
 
 log = logging.getLogger("turbospec")
 
@@ -69,13 +69,8 @@ def _skip_speculative_path(model_runner) -> None:
     prepare, execute, sample = model_runner._prepare_inputs, model_runner.execute_model, model_runner.sample_tokens
     propose = model_runner.propose_draft_token_ids
 
-    @contextmanager
     def not_speculating():
-        setting, model_runner.speculative_config = model_runner.speculative_config, None
-        try:
-            yield
-        finally:
-            model_runner.speculative_config = setting
+        return replaced(model_runner, speculative_config=None)
 
     def prepare_inputs(scheduler_output, *others):
         if scheduler_output.scheduled_spec_decode_tokens or orders_of(scheduler_output) is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from turbospec.hosts.vllm.shared.drafter_orders import DRAFTS_ATTRIBUTE, DRAFTS_DUE_ATTRIBUTE
+from turbospec.hosts.vllm.shared.drafter_orders import DRAFTS_ATTRIBUTE, DRAFTS_EXPECTED_ATTRIBUTE
 
 
 def install(model_runner) -> None:
@@ -19,7 +19,7 @@ def install(model_runner) -> None:
     def sample_tokens(*arguments, **named):
         state = model_runner.execute_model_state
         output = sample(*arguments, **named)
-        if state is None or not hasattr(state.scheduler_output, DRAFTS_DUE_ATTRIBUTE):
+        if state is None or not hasattr(state.scheduler_output, DRAFTS_EXPECTED_ATTRIBUTE):
             return output
         # vLLM shares one output object among all steps without requests.
         if output is not None and output.req_ids and _are_ready(model_runner._draft_token_ids):

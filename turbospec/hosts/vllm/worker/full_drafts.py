@@ -9,12 +9,12 @@ they take up the step's tokens, and only the look-up is left out. Drafters with 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 
 from turbospec.hosts.vllm.shared.support import HEAD_METHODS
+from turbospec.hosts.vllm.worker.replaced import replaced
 
 
 def install(model_runner) -> None:
@@ -68,9 +68,9 @@ class _SuffixDrafts:
     def propose(self, num_speculative_tokens, *others, **named):
         """Like the drafter's own: up to num_speculative_tokens token ids for each request."""
         if num_speculative_tokens == 0:
-            with _replaced(self._drafter.suffix_cache, "speculate", _no_draft):
+            with replaced(self._drafter.suffix_cache, speculate=_no_draft):
                 return self._propose(self._longest, *others, **named)
-        with _replaced(self._drafter, "num_speculative_tokens", num_speculative_tokens):
+        with replaced(self._drafter, num_speculative_tokens=num_speculative_tokens):
             return self._propose(num_speculative_tokens, *others, **named)
 
 
@@ -83,7 +83,7 @@ class _NgramDrafts:
     def propose(self, num_speculative_tokens, *others):
         """Like the drafter's own: (n, num_speculative_tokens) token ids, and how many of them are valid, (n,)."""
         if num_speculative_tokens == 0:
-            with _replaced(self._drafter, "kernel", _no_look_up):
+            with replaced(self._drafter, kernel=_no_look_up):
                 return self._propose(self._drafter.k, *others)
         drafts, valid = self._propose(self._drafter.k, *others)
         return drafts[:, :num_speculative_tokens], valid.clamp(max=num_speculative_tokens)
@@ -100,14 +100,3 @@ def _no_draft(*_, **__) -> _NoDraft:
 def _no_look_up(num_tokens: torch.Tensor, *_) -> tuple[torch.Tensor, torch.Tensor]:
     size, device = len(num_tokens), num_tokens.device
     return torch.empty(size, 0, dtype=torch.int32, device=device), torch.zeros(size, dtype=torch.int32, device=device)
-
-
-@contextmanager
-def _replaced(target, name: str, value):
-    """Sets an attribute for the duration of a call."""
-    before = getattr(target, name)
-    setattr(target, name, value)
-    try:
-        yield
-    finally:
-        setattr(target, name, before)

@@ -43,11 +43,12 @@ def put(drafts: Mapping[str, LookupDraft], states, speculator) -> None:
     kept = states.draft_tokens
     rows = to_device(np.array([states.req_id_to_index[name] for name in drafts], np.int64), kept.device)
     known = to_device(np.array([draft.known for draft in drafts.values()], np.int64), kept.device)
-    tokens = placed(list(drafts.values()), states.total_len.gpu[rows].long() - known, kept.shape[1])
-    kept[rows] = tokens.to(kept.dtype)
+    longest = min(max(len(draft.tokens) for draft in drafts.values()), kept.shape[1])
+    tokens = placed(list(drafts.values()), states.total_len.gpu[rows].long() - known, longest)
+    kept[rows, :longest] = tokens.to(kept.dtype)
     if (draft_logits := speculator.draft_logits) is not None:
-        draft_logits[rows] = float("-inf")
-        draft_logits[rows[:, None], torch.arange(kept.shape[1], device=kept.device), tokens] = 0.0
+        draft_logits[rows, :longest] = float("-inf")  # a position has a vocabulary of them
+        draft_logits[rows[:, None], torch.arange(longest, device=kept.device), tokens] = 0.0
         if (sampler := getattr(speculator, "candidate_sampler", None)) is not None:
             # DFlash2 writes the logits of its candidates alone, and first clears those of the candidates before.
-            sampler.cached_candidate_ids[rows] = tokens[:, :, None]
+            sampler.cached_candidate_ids[rows, :longest] = tokens[:, :, None]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping
-from contextlib import contextmanager
 
 import torch
 from vllm.config.compilation import CUDAGraphMode
@@ -24,6 +23,7 @@ from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag, orders_of
 from turbospec.hosts.vllm.worker.host_to_device import to_device
 from turbospec.hosts.vllm.worker.kept_inputs import KeptInputs
+from turbospec.hosts.vllm.worker.replaced import replaced
 
 log = logging.getLogger("turbospec")
 
@@ -109,33 +109,23 @@ class SpeculatorOnDemand:
             with self._kept.degrade_on_error():
                 given, caught_up = self._caught_up(orders.catch_up, lengths, given), True
         longest = self._speculator.num_speculative_steps if num_speculative_tokens is None else num_speculative_tokens
-        with self._passes(longest, eager=caught_up):
+        with replaced(self._speculator, **self._of_passes(longest, eager=caught_up)):
             self._propose(*given, *others, num_speculative_tokens=num_speculative_tokens, **named)
         return drafts
 
-    @contextmanager
-    def _passes(self, number: int, *, eager: bool):
-        """Bounds the passes of a speculator that would draft the full block.
+    def _of_passes(self, number: int, *, eager: bool) -> dict[str, object]:
+        """The speculator's attributes for a number of passes.
 
         Args:
             number: of passes; the first one always runs.
             eager: whether the first pass runs without CUDA graph. A graph would read the attention metadata of the
                 target's pass, which lacks the tokens that are caught up.
         """
-        speculator = self._speculator
-        changed = {}
-        if not self._takes_hidden:
-            changed["num_speculative_steps"] = max(number, 1)
-        elif eager and not self._builds_metadata:
-            changed["prefill_cudagraph_manager"] = _NoGraphs()
-        before = {name: getattr(speculator, name) for name in changed}
-        try:
-            for name, value in changed.items():
-                setattr(speculator, name, value)
-            yield
-        finally:
-            for name, value in before.items():
-                setattr(speculator, name, value)
+        if not self._takes_hidden:  # it would draft the full block
+            return {"num_speculative_steps": max(number, 1)}
+        if eager and not self._builds_metadata:
+            return {"prefill_cudagraph_manager": _NoGraphs()}
+        return {}
 
     def _caught_up(self, catch_up: Mapping[str, KvLag], lengths: Mapping[str, int], given: tuple) -> tuple:
         """The inputs of a first pass with each request's kept tokens before its own.

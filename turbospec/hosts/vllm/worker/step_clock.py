@@ -20,10 +20,9 @@ from typing import Any
 import torch
 
 from turbospec.hosts.vllm.shared.step_times import (
-    NO_GRAPHS,
     STEP_ATTRIBUTE,
     TIMES_ATTRIBUTE,
-    DrafterGraphs,
+    CapturedGraphs,
     StepTimes,
 )
 
@@ -40,7 +39,7 @@ def install(model_runner, drafter, propose: str) -> None:
     """
     if model_runner.device.type not in ("cpu", "cuda"):
         return
-    clock = StepClock(on_gpu=model_runner.device.type == "cuda", drafter=drafter)
+    clock = StepClock(model_runner, drafter)
     execute, sample, draft = model_runner.execute_model, model_runner.sample_tokens, getattr(drafter, propose)
 
     def execute_model(scheduler_output, *given, **named):
@@ -64,18 +63,31 @@ def install(model_runner, drafter, propose: str) -> None:
     setattr(drafter, propose, timed_propose)
 
 
-def graphs_of(drafter) -> DrafterGraphs:
-    """The graphs that model runner V2 has captured for EAGLE and MTP heads (`SpeculatorCudaGraphManager`).
+def captured_graphs(model_runner, drafter) -> CapturedGraphs:
+    """The full graphs that model runner V2 has captured for draft lengths; none on V1.
 
-    Where the drafter's attention cannot update its metadata within a graph, there is one graph for each pass instead,
-    which serves any draft length.
+    Those of the target (`CudaGraphManager`) and, with EAGLE and MTP heads, of the drafter
+    (`SpeculatorCudaGraphManager`). Where the drafter's attention cannot update its metadata within a graph, there is
+    one graph for each pass instead, which serves any draft length.
     """
-    captured = getattr(getattr(drafter, "decode_cudagraph_manager", None), "graphs", ())
-    of_lengths = [graph for graph in captured if getattr(graph, "num_speculative_tokens", 0)]
-    if not of_lengths:
-        return NO_GRAPHS
-    lengths = {0, 1, *(graph.num_speculative_tokens for graph in of_lengths)}
-    return DrafterGraphs(tuple(sorted(lengths)), max(graph.num_tokens for graph in of_lengths))  # one for each request
+    target: dict[int, int] = {}
+    for graph in _graphs_of(model_runner, "cudagraph_manager"):
+        if graph.uniform_token_count:
+            length = graph.uniform_token_count - 1
+            target[length] = max(graph.num_reqs, target.get(length, 0))
+    drafter_graphs = [
+        graph
+        for graph in _graphs_of(drafter, "decode_cudagraph_manager")
+        if getattr(graph, "num_speculative_tokens", 0)
+    ]
+    lengths = {0, 1, *(graph.num_speculative_tokens for graph in drafter_graphs)} if drafter_graphs else ()
+    largest = max((graph.num_tokens for graph in drafter_graphs), default=0)  # one token for each request
+    return CapturedGraphs(tuple(sorted(target.items())), tuple(sorted(lengths)), largest)
+
+
+def _graphs_of(owner, manager: str):
+    """Descriptions of the graphs that a manager has captured; none where there is no such manager."""
+    return getattr(getattr(owner, manager, None), "graphs", ())
 
 
 @dataclass(slots=True)
@@ -109,16 +121,17 @@ class StepClock:
     """Records when a device reaches the parts of a step.
 
     Args:
-        on_gpu: whether the device works behind the host.
-        drafter: its CUDA graphs are reported with the times.
+        model_runner: vLLM's; its CUDA graphs are reported with the times.
+        drafter: of it, and likewise.
     """
 
-    def __init__(self, *, on_gpu: bool, drafter: Any) -> None:
+    def __init__(self, model_runner: Any, drafter: Any) -> None:
         self.failed = False
-        self._drafter = drafter
-        self._graphs: DrafterGraphs | None = None
+        self._model_runner, self._drafter = model_runner, drafter
+        self._graphs: CapturedGraphs | None = None
         """Known from the first step on: they are captured before it."""
-        self._on_gpu = on_gpu
+        self._on_gpu = model_runner.device.type == "cuda"
+        """Whether the device works behind the host."""
         self._step: _Moments | None = None
         self._before: _Moments | None = None
 
@@ -172,7 +185,7 @@ class StepClock:
         if self._on_gpu:
             step.sampled.synchronize()
         if self._graphs is None:
-            self._graphs = graphs_of(self._drafter)
+            self._graphs = captured_graphs(self._model_runner, self._drafter)
         target = self._between(step.began, step.sampled)
         if before is None or before.number != step.number - 1:
             return StepTimes(0.0, 0.0, target, self._graphs)

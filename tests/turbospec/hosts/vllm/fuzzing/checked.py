@@ -23,12 +23,20 @@ class Checked:
     Args:
         controller: the one that plans.
         limits: of the engine.
+        graphs: of the target, as workers report them.
         note: called with what is wrong.
     """
 
-    def __init__(self, controller: Controller, limits: EngineLimits, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        limits: EngineLimits,
+        graphs: tuple[tuple[int, int], ...],
+        note: Callable[[str], None],
+    ) -> None:
         self.controller = controller
         self._limits = limits
+        self._graphs = dict(graphs)
         self._note = note
         self._newest = -1
         self._open: dict[int, tuple[StepView, StepPlan]] = {}
@@ -86,8 +94,7 @@ class Checked:
         lag = view.drafter_lag_tokens
         expect((lag >= 0).all() and (lag <= view.context_tokens).all(), f"a lag of {lag} in {view.context_tokens}")
         expect((view.class_ids >= 0).all() and (view.class_ids < MAX_CLASSES).all(), "classes")
-        graphs = dict(limits.graphs)
-        expect(all(graphs.get(each, 0) >= view.size for each in view.graph_lengths), "a length without graph")
+        expect(all(self._graphs.get(each, 0) >= view.size for each in view.graph_lengths), "a length without graph")
         expect(0 <= view.admitted_requests <= view.waiting_requests, "admitted requests")
         expect(np.isfinite(view.waiting_seconds) and view.waiting_seconds >= 0, "waiting time")
         expect(view.prefill_tokens >= 0 and view.drafter_prefill_tokens >= 0, "prefill tokens")

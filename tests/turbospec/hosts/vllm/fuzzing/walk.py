@@ -19,8 +19,9 @@ from tests.turbospec.hosts.vllm.fuzzing.worker import Dispatched, Worker
 from turbospec.controller import Controller
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.views import EngineLimits
-from turbospec.hosts.vllm.shared.drafter_orders import DRAFTS_ATTRIBUTE, DRAFTS_DUE_ATTRIBUTE, orders_of
+from turbospec.hosts.vllm.shared.drafter_orders import DRAFTS_ATTRIBUTE, DRAFTS_EXPECTED_ATTRIBUTE, orders_of
 from turbospec.hosts.vllm.shared.lookup_drafts import lookup_drafts_of
+from turbospec.hosts.vllm.shared.step_times import CapturedGraphs
 from turbospec.models.logistic import MAX_CLASSES
 from turbospec.observability.metrics import StepMetrics
 
@@ -38,7 +39,7 @@ CAPS = {0: 0, 1: 1, 3: 3, "2": 2, 7.0: 7}
 NO_CAPS = (None, 10**30, -1, 2.5, float("nan"), "many", [1], {}, 10**5000, b"\xff")
 CLASSES = (None, "a", "b", 1, 2.5, "", "x" * 300, True, *(f"class {number}" for number in range(30)), 10**5000)
 ARGUMENTS = (None, {}, [], "no mapping", {"other": 1})
-FAULTY = ("plan", "idle", "settle", "plan_ahead", "finish")
+FAULTY = ("plan", "reuse_plan", "settle", "plan_ahead", "finish")
 """Methods of the loop in which a walk puts errors."""
 ERRORS = (RuntimeError, KeyError, MemoryError, AssertionError, RecursionError, UnspeakableError)
 
@@ -64,7 +65,9 @@ class Walk:
         self._put_errors = rng.random() < 0.3
         """Whether errors are put into the loop."""
         self._errors_put = self._errors_seen = 0
-        self._limits_drawn = _draw_limits(rng, self.setup.longest)
+        self._limits_drawn = _draw_limits(rng)
+        self._graphs = _draw_graphs(rng, self.setup.longest)
+        """Of the target."""
         self.limits: EngineLimits
         self._checked: Checked
         self._metrics: StepMetrics
@@ -330,7 +333,7 @@ class Walk:
         executed = step.output.total_num_scheduled_tokens > 0
         drafts = self._worker.drafts(step) if executed and not self.setup.asynchronous else None
         self._drafts = None if drafts is None else self._server.drafts(*drafts)
-        if hasattr(step.output, DRAFTS_DUE_ATTRIBUTE) and self._drafts is not None and self.rng.random() < 0.5:
+        if hasattr(step.output, DRAFTS_EXPECTED_ATTRIBUTE) and self._drafts is not None and self.rng.random() < 0.5:
             setattr(output, DRAFTS_ATTRIBUTE, self._take())
         if self.rng.random() < 0.05:
             self._abort(False)
@@ -393,7 +396,7 @@ class Walk:
         self._expect(
             not longest or computed + limits.reserved_length <= limits.max_model_len, "vLLM does not draft here"
         )
-        padded = len(set(step.lengths.values())) == 1 and longest in dict(limits.graphs)
+        padded = len(set(step.lengths.values())) == 1 and longest in dict(self._graphs)
         for name, length in step.lengths.items():
             request = step.requests[name]
             cap = min(_cap(request.sampling_params), limits.max_draft)
@@ -489,21 +492,29 @@ class Walk:
         controller.listeners.append(self._metrics)
         self._listeners = list(controller.listeners)
         self._followed = controller.policy
-        self._checked = Checked(controller, self.limits, self.note)
-        return VllmLoop(self._checked, self.limits, loop.lookups)
+        self._checked = Checked(controller, self.limits, self._graphs, self.note)
+        loop = VllmLoop(self._checked, self.limits, loop.lookups)
+        if self._graphs:
+            loop.learn_graphs(CapturedGraphs(self._graphs))
+        return loop
 
 
-def _draw_limits(rng: random.Random, longest: int) -> dict[str, Any]:
+def _draw_limits(rng: random.Random) -> dict[str, Any]:
     """Limits that do not follow from a walk's configuration."""
     drawn: dict[str, Any] = {}
     if rng.random() < 0.6:
         drawn["kept_tokens"] = rng.choice((1, 6, 20, 100, 1000))
     if rng.random() < 0.3:
-        lengths: Iterable[int] = {0, longest, *(rng.randint(0, longest) for _ in range(3))}
-        drawn["graphs"] = tuple((length, rng.choice((1, 4, 64, 1024))) for length in sorted(lengths))
-    if rng.random() < 0.3:
         drawn["tokens_first"] = True
     return drawn
+
+
+def _draw_graphs(rng: random.Random, longest: int) -> tuple[tuple[int, int], ...]:
+    """Draft lengths with graphs, and the most requests of each."""
+    if rng.random() > 0.3:
+        return ()
+    lengths: Iterable[int] = {0, longest, *(rng.randint(0, longest) for _ in range(3))}
+    return tuple((length, rng.choice((1, 4, 64, 1024))) for length in sorted(lengths))
 
 
 def _cap(params: Any) -> int:

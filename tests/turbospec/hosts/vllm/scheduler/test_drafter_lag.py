@@ -70,7 +70,7 @@ class Steps:
         )
 
     def idle(self, *, in_use: bool = True, tokens: int = MANY) -> DrafterOrders | None:
-        return self.cache.idle(self.rows, Allowance(in_use, tokens, verified_may_lag=False))
+        return self.cache.idle_orders(self.rows, Allowance(in_use, tokens, verified_may_lag=False))
 
     def row(self, name: str) -> int:
         return int(self.rows[self.names.index(name)])

@@ -19,7 +19,7 @@ from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.steps import Verified, VerifyResultFn
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
-from turbospec.hosts.vllm.shared.step_times import DrafterGraphs, StepTimes
+from turbospec.hosts.vllm.shared.step_times import NO_GRAPHS, CapturedGraphs, StepTimes
 from turbospec.interface import IntArray, Phase, Source, StepOutcome, StepPlan, StepView
 
 LIMITS = EngineLimits(max_draft=5, max_model_len=100, reserved_length=5, max_batched_tokens=64, parallel_drafter=False)
@@ -90,8 +90,15 @@ def result(rows: dict[str, tuple[int, int, int]]) -> VerifyResultFn:
 class FakeEngine:
     """Schedules all its requests each step; `step` is one of vLLM's, sync."""
 
-    def __init__(self, controller: Recorder, limits: EngineLimits = LIMITS, lookups: Lookups | None = None) -> None:
+    def __init__(
+        self,
+        controller: Recorder,
+        limits: EngineLimits = LIMITS,
+        lookups: Lookups | None = None,
+        graphs: CapturedGraphs = NO_GRAPHS,
+    ) -> None:
         self.loop = VllmLoop(controller, limits, lookups)
+        self.loop.learn_graphs(graphs)
         self.drafts: dict[str, int] = {}
         self.orders: DrafterOrders | None = None
         self.began = 0.0
@@ -105,7 +112,7 @@ class FakeEngine:
         scheduled = {
             r.request_id: min(r.num_tokens + verified[r.request_id] - r.num_computed_tokens, chunk) for r in requests
         }
-        idle, self.orders = self.loop.idle(scheduled, self.began)
+        idle, self.orders = self.loop.reuse_plan(scheduled, self.began)
         if idle:
             lengths = np.zeros(len(requests), np.int64)
         else:
@@ -407,13 +414,13 @@ def test_a_request_that_must_catch_up_ends_plan_reuse() -> None:
     assert engine.loop.known.lag_tokens[engine.loop.known.rows([a])] == [1]
 
 
-GRAPHS = replace(LIMITS, graphs=((0, 8), (2, 8), (3, 2)))
+GRAPHS = CapturedGraphs(((0, 8), (2, 8), (3, 2)))
 
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_request_near_its_end_is_padded_so_that_the_step_replays_a_graph(ahead: bool) -> None:
     controller = Recorder(lengths=[0, 3, 0, 2, 0, 1, 0])
-    engine, a, b = FakeEngine(controller, GRAPHS), Request("a"), Request("b", max_tokens=4)
+    engine, a, b = FakeEngine(controller, graphs=GRAPHS), Request("a"), Request("b", max_tokens=4)
     engine.step([a, b])
     lengths = engine.step([a, b], ahead=ahead)
     assert controller.views[1].draft_limits.tolist() == [5, 1]
@@ -433,7 +440,7 @@ def test_a_request_near_its_end_is_padded_so_that_the_step_replays_a_graph(ahead
 
 def test_graphs_are_for_batches_that_only_decode_and_whose_requests_may_all_be_verified() -> None:
     controller = Recorder()
-    engine = FakeEngine(controller, GRAPHS)
+    engine = FakeEngine(controller, graphs=GRAPHS)
     batch = [Request(name) for name in "abc"]
     engine.step(batch)
     engine.step(batch)
@@ -446,6 +453,21 @@ def test_graphs_are_for_batches_that_only_decode_and_whose_requests_may_all_be_v
     for _ in range(2):
         engine.step([batch[0], capped])
     assert controller.views[-1].graph_lengths == (0,)
+
+
+def test_the_graphs_of_the_target_are_known_when_a_worker_has_reported_them() -> None:
+    engine = FakeEngine(controller := Recorder())
+    engine.times = StepTimes(0.0, 0.0, 1.0, GRAPHS)
+    for _ in range(2):
+        engine.step([Request("a")])
+    assert [view.graph_lengths for view in controller.views] == [(), (0, 2, 3)]
+
+
+def test_a_drafter_that_looks_up_has_no_graphs() -> None:
+    """It may find fewer tokens than asked for, so that no batch is surely uniform."""
+    engine = FakeEngine(controller := Recorder(), replace(LIMITS, drafter_is_lookup=True), graphs=GRAPHS)
+    engine.step([Request("a")])
+    assert controller.views[0].graph_lengths == ()
 
 
 def test_views_name_the_largest_graph_of_the_target() -> None:
@@ -465,7 +487,7 @@ def test_prefill_is_the_limit_where_a_step_leaves_requests_waiting_that_lack_not
 @pytest.mark.parametrize(("length", "passes"), [(1, 1), (2, 3), (3, 3), (4, 4)])
 def test_the_drafter_runs_the_passes_of_the_plan(length: int, passes: int) -> None:
     engine = FakeEngine(controller := Recorder(lengths=[0, length]), ON_DEMAND)
-    engine.times = StepTimes(0.0, 0.0, 1.0, DrafterGraphs((0, 1, 3), 2))
+    engine.times = StepTimes(0.0, 0.0, 1.0, CapturedGraphs((), (0, 1, 3), 2))
     engine.step(batch := [Request("a"), Request("b", max_tokens=4)])
     planned = engine.loop.plan(batch, {"a": 1, "b": 1}, (), Queue(), 0.0)
     assert controller.views[1].drafter_graph_lengths == (0, 1, 3)
@@ -480,7 +502,7 @@ def test_a_drafter_has_graphs_for_batches_of_their_size_and_where_its_passes_fit
     requests: int, model_length: int, lengths: tuple[int, ...]
 ) -> None:
     engine = FakeEngine(controller := Recorder(), replace(ON_DEMAND, max_model_len=model_length))
-    engine.times = StepTimes(0.0, 0.0, 1.0, DrafterGraphs((0, 1, 3), 2))
+    engine.times = StepTimes(0.0, 0.0, 1.0, CapturedGraphs((), (0, 1, 3), 2))
     batch = [Request(str(each)) for each in range(requests)]
     for _ in range(2):
         engine.step(batch)
@@ -491,7 +513,7 @@ def test_a_drafter_has_graphs_for_batches_of_their_size_and_where_its_passes_fit
 def test_no_request_is_padded_beyond_its_own_limit_at_its_end_either() -> None:
     """One token is left: padding past it is allowed, and past its limit it is not."""
     controller = Recorder(lengths=[2, 2])
-    engine = FakeEngine(controller, GRAPHS)
+    engine = FakeEngine(controller, graphs=GRAPHS)
     refuses = SimpleNamespace(extra_args={"turbospec_max_draft": 0})
     batch = [Request("a"), Request("b", max_tokens=2, sampling_params=refuses)]
     assert engine.step(batch).tolist() == [2, 0]
@@ -501,7 +523,7 @@ def test_no_request_is_padded_beyond_its_own_limit_at_its_end_either() -> None:
 def test_nobody_is_padded_where_one_cannot_catch_up() -> None:
     """It drafts nothing, so that no graph is replayed: beside 57 tokens of a prompt there is no room for its lag."""
     controller = Recorder(lengths=[0, 0, 2])
-    engine = FakeEngine(controller, replace(GRAPHS, kept_tokens=64))
+    engine = FakeEngine(controller, replace(LIMITS, kept_tokens=64), graphs=GRAPHS)
     a, b = Request("a"), Request("b", num_prompt_tokens=57, max_tokens=2)
     engine.step([a])
     engine.step([a])
@@ -513,7 +535,7 @@ def test_nobody_is_padded_where_one_cannot_catch_up() -> None:
 def test_a_padded_plan_ahead_is_cut_where_a_request_has_come_near_the_models_length() -> None:
     controller = Recorder(lengths=[2, 3, 3])
     engine, a = (
-        FakeEngine(controller, replace(GRAPHS, max_draft=3, reserved_length=3, max_model_len=19)),
+        FakeEngine(controller, replace(LIMITS, max_draft=3, reserved_length=3, max_model_len=19), graphs=GRAPHS),
         Request("a", num_prompt_tokens=9),
     )
     assert engine.step([a], ahead=True).tolist() == [2]
@@ -1025,8 +1047,7 @@ def test_a_step_with_drafts_of_a_look_up_is_not_padded() -> None:
             plan.padded_length = 5
             return plan
 
-    graphs = replace(LIMITS, graphs=((0, 8), (5, 8)))
     controller = Padded(sources=Source.LOOKUP)
-    engine = FakeEngine(controller, graphs, lookups=Lookups())
+    engine = FakeEngine(controller, lookups=Lookups(), graphs=CapturedGraphs(((0, 8), (5, 8))))
     a = Request("a", num_prompt_tokens=16, text=REPEATED)
     assert engine.loop.plan([a], {"a": 16}, (), Queue(), 0.0).lengths.tolist() == [0]

@@ -93,7 +93,7 @@ def fail(*_: Any, **__: Any) -> Any:
     "spoil",
     [
         pytest.param(lambda loop: setattr(loop.known, "forget", fail), id="known.forget"),
-        pytest.param(lambda loop: setattr(loop, "idle", fail), id="idle"),
+        pytest.param(lambda loop: setattr(loop, "reuse_plan", fail), id="reuse_plan"),
         pytest.param(lambda loop: setattr(loop, "plan", fail), id="plan"),
         pytest.param(lambda loop: setattr(loop, "finish", fail), id="finish"),
         pytest.param(lambda loop: setattr(loop, "settle", fail), id="settle"),
@@ -126,7 +126,7 @@ def test_a_pass_without_drafts_is_asked_for_where_first_tokens_go_first(tmp_path
     engine.add("b", prompt=40)  # too long to be caught up later
     output = engine.schedule()
     assert (output.num_spec_tokens_to_schedule, orders_of(output).late) == (0, True)
-    assert engine.scheduler.drafts_are_due
+    assert engine.scheduler.must_fetch_drafts
     engine.finish(output)
     assert not any(request.spec_token_ids for request in engine.scheduler.requests.values())
 
@@ -138,7 +138,7 @@ def test_a_step_that_cannot_be_planned_is_vllms_own(tmp_path: Path) -> None:
     output = engine.schedule()
     assert output.num_spec_tokens_to_schedule == K
     assert orders_of(output) is None
-    assert engine.scheduler.drafts_are_due
+    assert engine.scheduler.must_fetch_drafts
     engine.finish(output)
     assert len(engine.scheduler.requests["a"].spec_token_ids) == K
 
@@ -196,10 +196,13 @@ def test_a_policy_that_is_gone_when_the_model_is_loaded_leaves_the_server_to_vll
     server.scheduler.shutdown()
 
 
-def test_an_error_at_the_start_leaves_the_server_to_vllm(tmp_path: Path, warnings: list[str]) -> None:
+def test_an_error_at_the_start_leaves_the_server_to_vllm(
+    tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "policy.yaml").write_text(OFF)
     server = StandIn(Setup(policy=tmp_path / "policy.yaml", longest=K), random.Random(0))
-    server.build(lambda base: type("Broken", (base,), {"_graphs": fail}))
+    monkeypatch.setattr(StandIn.hosted, "lacking_graphs", fail)
+    server.build(lambda base: base)
     assert server.scheduler._loop is None
     assert warnings == ["TurboSpec cannot start and is off; vLLM keeps its own draft length"]
     server.add(Added("a", 4, 40, None, 0.0))
@@ -207,20 +210,26 @@ def test_an_error_at_the_start_leaves_the_server_to_vllm(tmp_path: Path, warning
 
 
 @pytest.mark.parametrize(
-    ("setup", "graphs", "warns"),
+    ("setup", "captures", "warns"),
     [
-        ({"max_num_seqs": 2}, ((0, 2), (K, 2)), True),
-        ({"max_num_seqs": 2, "own_table": True}, ((K, 2),), False),
-        ({"max_num_seqs": 2}, (), False),
-        ({"max_num_seqs": 8}, ((0, 8), (1, 8), (2, 8), (3, 8), (K, 8)), False),
+        ({"max_num_seqs": 2}, True, True),
+        ({"max_num_seqs": 2, "own_table": True}, True, False),
+        ({"max_num_seqs": 2}, False, False),
+        ({"max_num_seqs": 8}, True, False),
     ],
 )
 def test_graphs_that_few_requests_lack_are_named(
-    setup: dict[str, Any], graphs: tuple[tuple[int, int], ...], warns: bool, tmp_path: Path, warnings: list[str]
+    setup: dict[str, Any],
+    captures: bool,
+    warns: bool,
+    tmp_path: Path,
+    warnings: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(StandIn.hosted, "_captures_decode_graphs", lambda _: captures)
     (tmp_path / "policy.yaml").write_text(OFF)
     server = StandIn(Setup(policy=tmp_path / "policy.yaml", longest=K, **setup), random.Random(0))
-    server.build(lambda base: type("OnGpu", (base,), {"_graphs": lambda *_: graphs}))
+    server.build(lambda base: base)
     assert server.scheduler._loop is not None
     assert len(warnings) == warns
     assert all("full CUDA graphs for draft lengths 0, 5 only" in each for each in warnings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turbospec.hosts.vllm.shared.graph_lengths import graph_lengths, graph_schedule, lacking_graphs, largest_batches
+from turbospec.hosts.vllm.shared.graph_lengths import graph_lengths, graph_schedule, lacking_graphs
 
 
 @pytest.mark.parametrize(
@@ -33,11 +33,3 @@ def test_a_server_of_few_requests_lacks_graphs(requests: int, captured: str) -> 
     assert f"max_num_seqs is {requests}," in lacking
     assert f"draft lengths {captured} only; set it to 6 or more" in lacking
     assert lacking_graphs(8, 6) is None
-
-
-def test_a_length_has_graphs_up_to_a_whole_number_of_requests_within_the_limits() -> None:
-    sizes = [1, 2, 4, 8, 16, 24]
-    assert largest_batches([5, 0, 1, 2], sizes, 24, 100) == ((0, 24), (1, 12), (2, 8), (5, 4))
-    assert largest_batches([0, 1], sizes, 24, 10) == ((0, 8), (1, 8)), "16 and 24 tokens are for more requests"
-    assert largest_batches([0, 6], [4, 8], 8, 100) == ((0, 8), (6, 1)), "8 tokens are rounded up to 14"
-    assert largest_batches([0, 9], [4, 8], 8, 100) == ((0, 8),)

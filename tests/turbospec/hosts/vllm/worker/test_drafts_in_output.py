@@ -7,13 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from turbospec.hosts.vllm.shared.drafter_orders import DRAFTS_ATTRIBUTE, DRAFTS_DUE_ATTRIBUTE  # noqa: E402
+from turbospec.hosts.vllm.shared.drafter_orders import DRAFTS_ATTRIBUTE, DRAFTS_EXPECTED_ATTRIBUTE  # noqa: E402
 from turbospec.hosts.vllm.worker.drafts_in_output import install  # noqa: E402
 
 
 def a_state(*, due: bool = True) -> SimpleNamespace:
     """What a runner holds between executing a step and sampling."""
-    return SimpleNamespace(scheduler_output=SimpleNamespace(**({DRAFTS_DUE_ATTRIBUTE: True} if due else {})))
+    return SimpleNamespace(scheduler_output=SimpleNamespace(**({DRAFTS_EXPECTED_ATTRIBUTE: True} if due else {})))
 
 
 def sampled(drafts: Any, requests: list[str], *, due: bool = True) -> SimpleNamespace:

@@ -46,9 +46,10 @@ def test_where_drafts_are_sampled_they_are_point_masses() -> None:
     install(runner)
     runner.execute_model(step(a=LookupDraft(20, [5, 6])))
     masses = logits[3].softmax(dim=-1)
-    assert masses.argmax(dim=-1).tolist() == [5, 6, 6]
-    assert masses.max(dim=-1).values.tolist() == [1.0, 1.0, 1.0]
+    assert masses[:2].argmax(dim=-1).tolist() == [5, 6]
+    assert masses[:2].max(dim=-1).values.tolist() == [1.0, 1.0]
     assert torch.equal(logits[:3], before[:3])
+    assert torch.equal(logits[3, 2], before[3, 2]), "no draft is that long"
 
 
 def test_a_drafter_that_writes_its_candidates_alone_clears_the_look_ups_token_before() -> None:
@@ -57,7 +58,7 @@ def test_a_drafter_that_writes_its_candidates_alone_clears_the_look_ups_token_be
     runner.speculator.candidate_sampler = SimpleNamespace(cached_candidate_ids=candidates)
     install(runner)
     runner.execute_model(step(a=LookupDraft(20, [5, 6])))
-    assert candidates[3].tolist() == [[5, 5], [6, 6], [6, 6]]
+    assert candidates[3].tolist() == [[5, 5], [6, 6], [1, 1]]
     assert (candidates[:3] == 1).all()
 
 

@@ -9,7 +9,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from turbospec.hosts.vllm.shared.step_times import NO_GRAPHS, STEP_ATTRIBUTE, TIMES_ATTRIBUTE, DrafterGraphs, StepTimes
+from turbospec.hosts.vllm.shared.step_times import (
+    STEP_ATTRIBUTE,
+    TIMES_ATTRIBUTE,
+    CapturedGraphs,
+    StepTimes,
+)
 from turbospec.hosts.vllm.worker import step_clock
 
 
@@ -162,22 +167,45 @@ def test_only_steps_of_our_scheduler_are_timed(device: tuple[Clock, str]) -> Non
     assert not hasattr(other, "execute_model")
 
 
-def a_graph(requests: int, **length: int) -> SimpleNamespace:
+def drafter_graph(requests: int, **length: int) -> SimpleNamespace:
     return SimpleNamespace(num_tokens=requests, **length)
+
+
+def target_graph(requests: int | None, row_tokens: int | None) -> SimpleNamespace:
+    return SimpleNamespace(num_tokens=64, num_reqs=requests, uniform_token_count=row_tokens)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "lengths", "requests"),
+    [
+        (None, (), 0),
+        ((), (), 0),
+        ((drafter_graph(1), drafter_graph(64)), (), 0),
+        ([drafter_graph(n, num_speculative_tokens=k) for n in (1, 64) for k in (5, 3)], (0, 1, 3, 5), 64),
+    ],
+    ids=["another drafter", "none captured", "one for each pass", "one for all passes"],
+)
+def test_the_graphs_of_passes_are_those_that_were_captured(
+    graphs: Any, lengths: tuple[int, ...], requests: int
+) -> None:
+    drafter = SimpleNamespace()
+    if graphs is not None:
+        drafter.decode_cudagraph_manager = SimpleNamespace(graphs=graphs)
+    found = step_clock.captured_graphs(SimpleNamespace(), drafter)
+    assert found == CapturedGraphs((), lengths, requests)
 
 
 @pytest.mark.parametrize(
     ("graphs", "found"),
     [
-        (None, NO_GRAPHS),
-        ((), NO_GRAPHS),
-        ((a_graph(1), a_graph(64)), NO_GRAPHS),
-        ([a_graph(n, num_speculative_tokens=k) for n in (1, 64) for k in (5, 3)], DrafterGraphs((0, 1, 3, 5), 64)),
+        ((), ()),
+        ([target_graph(None, None)], ()),
+        ([target_graph(n, k) for n in (8, 64, 2) for k in (6, 1)] + [target_graph(4, 3)], ((0, 64), (2, 4), (5, 64))),
     ],
-    ids=["another drafter", "none captured", "one for each pass", "one for all passes"],
+    ids=["fallen back to piecewise graphs", "one kind for all batches", "for draft lengths"],
 )
-def test_the_graphs_of_passes_are_those_that_were_captured(graphs: Any, found: DrafterGraphs) -> None:
-    drafter = SimpleNamespace()
-    if graphs is not None:
-        drafter.decode_cudagraph_manager = SimpleNamespace(graphs=graphs)
-    assert step_clock.graphs_of(drafter) == found
+def test_the_graphs_of_the_target_are_those_that_were_captured(
+    graphs: list[SimpleNamespace], found: tuple[tuple[int, int], ...]
+) -> None:
+    runner = SimpleNamespace(cudagraph_manager=SimpleNamespace(graphs=graphs))
+    assert step_clock.captured_graphs(runner, SimpleNamespace()).target == found
