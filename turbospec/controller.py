@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from operator import index
 from typing import Protocol
 
 import numpy as np
@@ -135,7 +136,7 @@ class Controller:
         except Exception as error:
             self._report_host("view", error)
             with suppress(Exception):  # the step's number may be what is invalid
-                self._in_flight.put(view.step, ())
+                self._in_flight.put(index(view.step), ())
             return StepPlan(np.zeros(_rows_of(view), np.int64), reason="guard: invalid view, no drafts")
         plan, limits = None, view.draft_limits
         if self.stats.steps >= self._cooldown_until:

@@ -293,8 +293,7 @@ def test_an_outcome_without_a_plan_is_dropped() -> None:
 
 def test_a_step_with_an_invalid_view_is_one_fault_of_the_host_and_a_step() -> None:
     controller, view = Controller(policy := Scripted()), a_view(9)
-    view.phase = view.phase[:1]
-    controller.plan(view)
+    controller.plan(replace(view, phase=view.phase[:1]))
     controller.observe(an_outcome(a_view(9), StepPlan(np.array([0, 0, 0]))))
     assert policy.seen == []
     assert (controller.stats.steps, controller.stats.host_faults) == (1, 1)
