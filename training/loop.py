@@ -84,7 +84,7 @@ class Run:
         if state_file.exists():
             state = torch.load(state_file, weights_only=True)
             if state.get("origin", "") != origin:
-                was = state.get("origin") or "other options"
+                was = state.get("origin") or "options that were not recorded"
                 raise UserError(f"{state_file}: is of a run with {was}, and this one has {origin}; move it away")
             module.load_state_dict(state["model"])
             for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):

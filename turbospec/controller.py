@@ -84,6 +84,10 @@ class ControllerStats:
     """Where the last fault of either occurred, and the exception."""
 
 
+INVALID = ()
+"""Of a step whose view was invalid, in place of its plan."""
+
+
 class Controller:
     """Drives one policy for one engine. A fault of either never reaches the other.
 
@@ -120,7 +124,7 @@ class Controller:
         self._host_fault_plan = -math.inf
         """Number of the plan before which the host last broke the contract."""
         self._in_flight = PlansInFlight[tuple[StepView, StepPlan, float, bool] | tuple[()]]()
-        """View, plan, seconds to plan, and whether the policy learns from the step; nothing for an invalid view."""
+        """View, plan, seconds to plan, and whether the policy learns from the step; or `INVALID`."""
         self._reusable: tuple[StepPlan, StepView] | None = None
         """The last plan and its view, if the policy allows its reuse."""
         self._reuse_ends = 0
@@ -136,7 +140,7 @@ class Controller:
         except Exception as error:
             self._report_host("view", error)
             with suppress(Exception):  # the step's number may be what is invalid
-                self._in_flight.put(index(view.step), ())
+                self._in_flight.put(index(view.step), INVALID)
             return StepPlan(np.zeros(_rows_of(view), np.int64), reason="guard: invalid view, no drafts")
         plan, limits = None, view.draft_limits
         if self.stats.steps >= self._cooldown_until:
@@ -170,7 +174,7 @@ class Controller:
             planned = self._in_flight.pop(outcome.step)
             if planned is None:
                 raise HostFault("no planned step of this number waits for an outcome")
-            if not planned:  # its view was reported
+            if not planned:  # `INVALID`, which was reported
                 self.stats.steps += 1
                 return
             view, plan, planning, taught = planned

@@ -21,6 +21,8 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
         self._stop = tuple(stop)
+        self._newest = 0
+        """The last token that was decoded."""
         self._held = ""
         self._emitted: list[str] = []
         self.stopped = False
@@ -42,6 +44,7 @@ class Detokenizer:
         for token_id in token_ids:
             used += 1
             self._held += self._decoded(int(token_id))
+            self._newest = int(token_id)
             if self._stop and self._cut_at_stop():
                 self.stopped = True
                 break
@@ -53,10 +56,12 @@ class Detokenizer:
             return self._stream.step(self._tokenizer, token_id) or ""
         except Exception as error:
             # Where earlier bytes turn out to be no character, the decoder's text shrinks, and it gives up
-            # (https://github.com/vllm-project/vllm/issues/17448).
+            # (https://github.com/vllm-project/vllm/issues/17448). It starts anew with the token before, because some
+            # decoders strip the first token's space.
             if INVALID_PREFIX not in str(error):
                 raise
             self._stream = DecodeStream(skip_special_tokens=True)
+            self._stream.step(self._tokenizer, self._newest)
             return self._stream.step(self._tokenizer, token_id) or ""
 
     def flush(self, token_ids: Sequence[int]) -> str:

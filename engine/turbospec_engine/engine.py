@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -58,7 +57,7 @@ class Engine:
         # A look-up of the user's own may be empty, and false.
         self.lookup = build_lookup(config.lookup) if lookup is None and config.lookup else lookup
         self.models = models or Models.load(config)
-        self.models.check_fits(config)
+        self.models.check_fits(config, with_drafter=drafter is None)
         self.device = torch.device(config.device)
         self.max_model_len = sizing.max_model_len(config, self.models)
         num_blocks = sizing.num_blocks(config, self.models, self.max_model_len)
@@ -84,6 +83,8 @@ class Engine:
         self._requests: dict[str, Request] = {}
         self._next_row_id = 0
         self._planned: PlannedStep | None = None
+        self._error: Exception | None = None
+        """Of planning the next step, after the last one's tokens were emitted."""
 
     @property
     def tokenizer(self) -> Any:
@@ -143,6 +144,9 @@ class Engine:
         With `emit="before_draft"` the tokens are returned before any drafting for the next step begins. With
         "after_draft" the next step is scheduled, planned and drafted first, so that this step begins with `verify`.
         """
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
         if not self.has_work():
             return []
         began = time.perf_counter()
@@ -157,10 +161,11 @@ class Engine:
         emissions = self._emit(planned, verification)
         self._observe(planned, verification, emissions, planned.seconds + time.perf_counter() - began)
         if self.config.emit == "after_draft" and self.has_work():
-            # The step's tokens are the requests' by now: an error in planning the next step must not lose them. That
-            # step plans again, and raises what is still wrong.
-            with suppress(Exception):
+            # The step's tokens are the requests' by now: an error in planning the next step must not lose them.
+            try:
                 self._planned = self._schedule_plan_draft()
+            except Exception as error:
+                self._error = error
         emitted_at = time.perf_counter()
         return [emission.as_output(emitted_at) for emission in emissions.values()]
 
@@ -267,4 +272,4 @@ class Engine:
             lookup.finish(request)
         del self._requests[request.request_id]
         if not self._requests:
-            self._planned = None
+            self._planned = self._error = None

@@ -28,7 +28,7 @@ class Models:
     """The target's Hugging Face tokenizer."""
     eos_token_ids: frozenset[int]
     loaded_for: EngineConfig
-    """What they were loaded for."""
+    """The configuration that named them."""
 
     @classmethod
     def load(cls, config: EngineConfig) -> Models:
@@ -57,23 +57,23 @@ class Models:
                 _check_fits("drafter", config.drafter, tokenizer, drafter)
         return cls(target, drafter, tokenizer, eos_token_ids("target", Path(config.target), target), config)
 
-    def check_fits(self, config: EngineConfig) -> None:
+    def check_fits(self, config: EngineConfig, *, with_drafter: bool) -> None:
         """Check that these are the models that a configuration asks for.
+
+        Args:
+            config: of an engine.
+            with_drafter: whether the engine uses the drafter that it names.
 
         Raises:
             UserError: they were loaded from other checkpoints, on another device, or in another type.
         """
-        loaded = self.loaded_for
-        pairs = {
-            "target": (str(Path(loaded.target)), str(Path(config.target))),
-            "device": (loaded.device, config.device),
-            "dtype": (loaded.dtype, config.dtype),
-        }
-        if self.drafter is not None and config.drafter is not None and not config.drafter_is_lookup:
-            pairs["drafter"] = (str(Path(str(loaded.drafter))), str(Path(config.drafter)))
-        for name, (ours, asked) in pairs.items():
-            if ours != asked:
-                raise UserError(f"{name}={asked!r}, but the models were loaded with {ours!r}; load others")
+        names = ["target", "device", "dtype"]
+        if with_drafter and self.drafter is not None and config.drafter is not None and not config.drafter_is_lookup:
+            names.append("drafter")
+        for name in names:
+            ours, asked = getattr(self.loaded_for, name), getattr(config, name)
+            if _resolved(name, ours) != _resolved(name, asked):
+                raise UserError(f"{name}={str(asked)!r}, but the models were loaded with {str(ours)!r}; load others")
 
     @property
     def vocab_size(self) -> int:
@@ -82,6 +82,17 @@ class Models:
     @property
     def backend_tokenizer(self) -> Tokenizer:
         return self.tokenizer.backend_tokenizer
+
+
+def _resolved(name: str, value: Any) -> object:
+    """A field of a configuration in a form that is the same for the same folder or device."""
+    match name:
+        case "target" | "drafter":
+            return Path(value).resolve()
+        case "device":
+            return torch.device(value).type, torch.device(value).index or 0
+        case _:
+            return value
 
 
 def _load(role: str, folder: str | Path, config: EngineConfig, *, heads: bool = False) -> PreTrainedModel:

@@ -81,8 +81,8 @@ def num_blocks(config: EngineConfig, models: Models, longest: int) -> int:
         blocks = max(per_request, min(config.max_num_seqs * per_request, DEFAULT_CACHE_BYTES // block_bytes))
     if (size := blocks * block_bytes) > (memory := _memory_bytes(models.target.device)):
         raise UserError(
-            f"the KV cache needs {size / 2**30:.1f} GiB, more than the {memory / 2**30:.1f} GiB of {config.device}; "
-            "lower max_model_len or num_blocks"
+            f"the KV cache needs {size / 2**30:.1f} GiB, more than the {memory / 2**30:.1f} GiB that {config.device} "
+            "has for it; lower max_model_len or num_blocks"
         )
     return blocks
 
@@ -108,5 +108,6 @@ def _bytes_per_token(config: EngineConfig, models: Models) -> int:
 def _memory_bytes(device: torch.device) -> int:
     """Memory of the host; of a GPU, what the models leave."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # of torch's own
+        return torch.cuda.mem_get_info(device)[0] + unused
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

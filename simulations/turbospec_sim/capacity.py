@@ -67,7 +67,8 @@ def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
             least `FINEST`.
 
     Returns:
-        Requests/s; 0 where even `LOWEST` misses the SLO, `HIGHEST` where no rate up to it does.
+        Requests/s; 0 where even `LOWEST` misses the SLO or a request does not fit the KV cache, `HIGHEST` where no rate
+        up to it misses it.
 
     Raises:
         UserError: the scenario has no SLO, its arrivals have no rate, or the tolerance is too fine.
@@ -75,6 +76,8 @@ def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
     if not tolerance >= FINEST:  # NaN
         raise UserError(f"tolerance {tolerance:g} is too fine; use at least {FINEST:g} (of the rate)")
     check(run)
+    if refused(run) is not None:
+        return 0.0
     low, high = _bracket(run, min(max(run.rate or FIRST_GUESS, LOWEST), HIGHEST))
     while low > 0.0 and low * (1.0 + tolerance) < high:
         middle = math.sqrt(low * high)
@@ -82,12 +85,16 @@ def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
     return low
 
 
+def refused(run: Run) -> str | None:
+    """Why a run misses its SLO at any rate: some of its requests are larger than the KV cache; None where none is."""
+    return too_large(run.scenario, offered_requests(run.scenario.workload, FIRST_GUESS, run.seed))[0]
+
+
 def check(run: Run) -> None:
     """Check that a run has a capacity.
 
     Raises:
-        UserError: the scenario has no SLO, its arrivals have no rate, or it has requests that are larger than the KV
-            cache.
+        UserError: the scenario has no SLO, or its arrivals have no rate.
     """
     if run.scenario.slo is None or run.scenario.slo == Slo():
         raise UserError(
@@ -96,9 +103,6 @@ def check(run: Run) -> None:
         )
     if not run.scenario.workload.has_rates:
         raise UserError(f"scenario `{run.name}` has no request rate; capacity needs Poisson or other open arrivals")
-    refused, _ = too_large(run.scenario, offered_requests(run.scenario.workload, FIRST_GUESS, run.seed))
-    if refused is not None:
-        raise UserError(f"scenario `{run.name}` misses its SLO at any rate: {refused}")
 
 
 def capacities(

@@ -63,8 +63,7 @@ def read_measurements(path: Path, figures: Sequence[str] = ()) -> list[Measureme
         figures: the figures to read; empty: all of a CSV, `USUAL` of JSON.
 
     Raises:
-        UserError: the file cannot be read or is empty, a column is missing, none of its runs has a figure that is
-            asked for, or a figure is not a number above 0.
+        UserError: the file cannot be read or is empty, a column is missing, or a figure is not a number above 0.
     """
     for name in figures:
         if name not in FIGURES:
@@ -77,11 +76,7 @@ def read_measurements(path: Path, figures: Sequence[str] = ()) -> list[Measureme
         rows = [*_results(path)]
     if not rows:
         raise UserError(f"{path}: no measured run in it")
-    read = [_measurement(where, fields, figures or wanted, run) for where, fields in rows]
-    for name in figures:
-        if not any(name in row.figures for row in read):
-            raise UserError(f"--figure {name}: not measured in {path}; leave it out")
-    return read
+    return [_measurement(where, fields, figures or wanted, run) for where, fields in rows]
 
 
 def _results(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

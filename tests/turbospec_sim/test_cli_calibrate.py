@@ -123,6 +123,7 @@ def test_a_scenario_that_was_read_is_not_overwritten(
         (["--fit", "server.max_num_seqs"], "only real numbers can be fitted"),
         (["--fit", FLOOR, "--fit", f"mine:{FLOOR}"], "fitted already"),
         (["--figure", "speed"], "--figure speed: not a simulated figure"),
+        (["--figure", "p99_ttft_ms", "--figure", "p95_ttft_ms"], "--figure p95_ttft_ms: no run was measured by it"),
         (["--set", "policy=best_static"], "run `a`: a fit needs one policy, not best_static; name static-K"),
         (["--set", "seed=3", "--write", "x"], "--write edits the scenario files"),
         (["--json", "."], ".: this is a folder; name a file in it"),

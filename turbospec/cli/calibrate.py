@@ -138,7 +138,10 @@ def calibrate(
 
 
 def _check_paths(read: Mapping[str, Scenario], texts: Mapping[str, str]) -> None:
-    """Refuse to write scenarios whose paths are relative to their own files, and would lead elsewhere from a copy."""
+    """Refuse to write scenarios with paths, unless these are absolute: relative ones would lead elsewhere from a copy.
+
+    A path that was read has its folder before it. It was absolute in the file if the file has all of it.
+    """
     from turbospec.files.shipped import is_name
 
     for name, scenario in read.items():
@@ -146,8 +149,8 @@ def _check_paths(read: Mapping[str, Scenario], texts: Mapping[str, str]) -> None
         for path in paths:
             if not (path.is_absolute() and str(path) in texts[name]):
                 raise UserError(
-                    f"--write: {name} names {path.name} by a path relative to its own file; write that path in full, "
-                    "or leave out --write and take the values from --json"
+                    f"--write: {name} names {path.name} by a path relative to its own file; write {path.absolute()} "
+                    "there, or leave out --write and take the values from --json"
                 )
 
 
@@ -160,6 +163,9 @@ def _cases(
     from turbospec_sim.run import BEST_STATIC, check_policy
 
     rows = [row for path in paths for row in read_measurements(path, figures)]
+    for name in figures:
+        if not any(name in row.figures for row in rows):
+            raise UserError(f"--figure {name}: no run was measured by it; leave it out")
     there = sorted({row.run for row in rows})
     if len(there) == 1 and [*runs] == [*runs.values()] and len(runs) == 1:  # no run was named
         runs = dict.fromkeys(there, next(iter(runs.values())))

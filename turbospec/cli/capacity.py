@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import groupby
@@ -41,7 +42,7 @@ def capacity(
 ) -> None:
     """Find the highest request rate at which simulated servers meet their SLO, by bisection, under each policy."""
     from turbospec.files.results_file import save
-    from turbospec_sim.capacity import FIELDS, FIRST_GUESS, HIGHEST, LOWEST, RUNS, capacities, check
+    from turbospec_sim.capacity import FIELDS, FIRST_GUESS, HIGHEST, LOWEST, RUNS, capacities, check, refused
     from turbospec_sim.cost import sweep_cost
     from turbospec_sim.finished import policy_settings, scenario_settings
     from turbospec_sim.scenario_file import named_scenarios
@@ -95,6 +96,10 @@ def capacity(
             stderr.print(f"{row['scenario']}, {row['policy']}: {said}", soft_wrap=True)
         elif min(row["capacity_by_seed"]) == 0.0:
             said = f"the SLO is missed even at {LOWEST:g} requests/s"
+            run = next(run for run in runs if run.name == row["scenario"])
+            seed = run.seed + row["capacity_by_seed"].index(0.0)
+            if (reason := refused(replace(run, seed=seed))) is not None:
+                said = f"the SLO is missed at any rate with seed {seed}: {reason}"
             stderr.print(f"{row['scenario']}, {row['policy']}: {said}", soft_wrap=True)
     if json is not None:
         stdout.print(f"results: {json}", soft_wrap=True)

@@ -96,7 +96,12 @@ def _document(diagnosis: Diagnosis, cost: StepCost) -> dict[str, object]:
 
 
 def _show(diagnosis: Diagnosis, cost: StepCost) -> None:
-    if len(diagnosis.conditional):
+    if not len(diagnosis.tokens_per_step):
+        positions = table("Drafts, of lengths that TurboSpec chooses", "position", "acceptance rate")
+        for position, rate in enumerate(diagnosis.conditional.tolist(), start=1):
+            positions.add_row(str(position), _percent(rate))
+        stdout.print(positions)
+    elif len(diagnosis.conditional):
         lengths = table(
             "Draft lengths", "K", "acceptance rate", "tokens per step", "pays below", "speedup at the assumed cost"
         )

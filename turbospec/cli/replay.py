@@ -72,18 +72,22 @@ def replay(
     recorded = Replay(steps, profile=measured, same_at_any_position=same_at_any_position, concurrency=concurrency)
     say_cost(recorded.cost.times(1 + 2 * len(configs)), 1)
     rows = [recorded.recorded, recorded.as_recorded()]
-    remarks: list[str] = []
+    interrupted: BaseException | None = None
     try:
         with progress() as bar:
             task = bar.add_task("policies", total=len(configs))
             for name, config in configs:
                 rows += recorded.rows(name, config)
                 bar.update(task, advance=1, description=name)
-    finally:
-        remarks += _remarks(recorded, rows)
-        # The file comes first: printing ends the command where stdout is closed.
-        if json is not None:
-            save(json, _meta(recorded, trace, steps, broken, remarks), rows)
+    except BaseException as error:  # Ctrl-C included: what is finished is kept
+        interrupted = error
+    remarks = _remarks(recorded, rows)
+    # The file comes first: printing ends the command where stdout is closed.
+    if json is not None:
+        meta = _meta(recorded, trace, steps, broken, remarks)
+        save(json, meta if interrupted is None else meta | {"unfinished": True}, rows)
+    if interrupted is not None:
+        raise interrupted
     _show(rows)
     for remark in remarks:
         stdout.print(remark, soft_wrap=True)
@@ -146,7 +150,9 @@ def _remarks(recorded: Replay, rows: Sequence[dict[str, Any]]) -> list[str]:
     if recorded.longest_draft > (most := recorded.drafter.max_draft):
         remarks.append(f"Drafts of up to {recorded.longest_draft} tokens were recorded; a replay cuts them to {most}.")
     if not any(fit.passes):
-        remarks.append("No recorded step shows it: the time of drafting is a prior, not a measurement. Give --profile.")
+        remarks.append(
+            "No recorded step has a measured time of drafting: the time of drafting is a prior. Give --profile."
+        )
     elif any(row["extrapolated_time_share"] for row in rows):
         passes = ", ".join(map(str, fit.passes))
         remarks.append(f"Measured: steps with {passes} drafter passes. The time of other steps is extrapolated.")

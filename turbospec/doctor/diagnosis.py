@@ -81,15 +81,15 @@ class Diagnosis:
     conditional: FloatArray
     """(K,) acceptance rate of each position, given that all before it were accepted; NaN without observations."""
     tokens_per_step: FloatArray
-    """(K + 1,) expected tokens per request of a step with draft length 0 … K."""
+    """(K + 1,) expected tokens per request of a step with draft length 0 … K; empty where TurboSpec chooses K."""
     speedup: FloatArray
-    """(K + 1,) tokens per step time at the assumed cost, relative to a step without drafts."""
+    """(K + 1,) tokens per step time at the assumed cost, relative to a step without drafts; empty likewise."""
     findings: list[Finding] = field(default_factory=list[Finding])
 
     @property
-    def best_length(self) -> int:
-        """The K with the largest speedup at the assumed cost; 0: no draft."""
-        return int(np.argmax(self.speedup))
+    def best_length(self) -> int | None:
+        """The fixed K with the largest speedup at the assumed cost; 0: no draft; None where TurboSpec chooses K."""
+        return int(np.argmax(self.speedup)) if len(self.speedup) else None
 
 
 MISMATCH_CHECKS = (
@@ -127,7 +127,8 @@ def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
     survival: FloatArray = np.cumprod(np.nan_to_num(known), dtype=np.float64)  # unobserved: 0
     tokens = np.concatenate([[1.0], 1.0 + np.cumsum(survival)])
     speedup = tokens / np.array([cost.of(length) for length in range(len(tokens))])
-    diagnosis = Diagnosis(known, tokens, speedup)
+    chosen, none = counts.drafted is not None, np.zeros(0)
+    diagnosis = Diagnosis(known, none, none) if chosen else Diagnosis(known, tokens, speedup)
     if counts.drafts < ENOUGH_DRAFTS:
         diagnosis.findings.append(
             warning(f"only {counts.drafts} drafts were counted: the findings below are rough; repeat with more traffic")

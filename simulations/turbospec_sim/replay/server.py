@@ -20,8 +20,8 @@ UNLIMITED_SLOTS = 1024
 def server_of(steps: Sequence[TraceStep], recording: Recording) -> Server:
     """The server's settings.
 
-    If requests ever waited beside the trace's largest batch, it is the number of batch slots; else the trace shows no
-    limit: they waited for room in a step, or for KV blocks.
+    If a step with the trace's largest batch left requests waiting, that batch is the number of batch slots. Otherwise
+    the trace shows no limit: those that waited may have waited for room in a step, or for KV blocks.
     Likewise, if prompts were cut into chunks, the largest step is the token budget. The trace shows nothing about the
     KV cache, which is made large enough for all requests.
     """

@@ -86,6 +86,7 @@ def test_where_turbospec_chooses_k_no_fixed_one_is_advised() -> None:
     assert "TurboSpec chooses K, 3.0 on average" in said
     assert "emits 2.99 tokens" in said
     assert not any("num_speculative_tokens" in finding.text for finding in diagnosis.findings)
+    assert diagnosis.best_length is None
 
 
 def test_a_server_without_a_counted_draft_yet_is_no_error() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,8 @@ from tests.turbospec.command import assert_one_line, close_stdout, run_command
 from tests.turbospec_sim.replay.traces import written
 from tests.turbospec_sim.scenarios import closed
 from turbospec.cli.compilation import MESSAGE
+from turbospec.policy import PolicyConfig
+from turbospec_sim.replay.replay import Replay
 
 
 def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
@@ -53,6 +56,24 @@ def test_bounds_are_shown_and_written(
     assert meta["broken_lines"] == 0
     assert 0.0 <= meta["step_time_median_error"] < 0.02
     assert meta["drafter"]["max_draft"] == 5
+
+
+def test_an_interruption_keeps_the_policies_that_are_finished(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = Replay.rows
+
+    def interrupted(replay: Replay, name: str, config: PolicyConfig) -> Any:
+        if name == "static-5":
+            raise KeyboardInterrupt
+        return rows(replay, name, config)
+
+    monkeypatch.setattr(Replay, "rows", interrupted)
+    policies = ["--policy", "static-3", "--policy", "static-5"]
+    assert run([str(trace), *policies, "--json", str(tmp_path / "r.json")], monkeypatch) == 130
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert document["meta"]["unfinished"]
+    assert [row["policy"] for row in document["rows"]] == ["recorded", "as recorded", "static-3", "static-3"]
 
 
 def test_a_closed_stdout_loses_no_results(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,8 +162,8 @@ class _Adaptive(Scheduler):
             largest_graph=_largest_graph(vllm_config.compilation_config),
         )
         lacking = lacking_graphs(self.num_spec_tokens, self.max_num_running_reqs)
-        planned_for = own_schedule and not limits.drafter_is_lookup
-        if planned_for and lacking is not None and _captures_decode_graphs(vllm_config):
+        uses_graphs = own_schedule and not limits.drafter_is_lookup and _captures_decode_graphs(vllm_config)
+        if uses_graphs and lacking is not None:
             log.warning(lacking)
         engine = vllm_config.parallel_config.data_parallel_index
         controller = settings.controller()

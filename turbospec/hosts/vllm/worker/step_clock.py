@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from turbospec.hosts.vllm.shared.step_times import (
+    NO_GRAPHS,
     STEP_ATTRIBUTE,
     TIMES_ATTRIBUTE,
     CapturedGraphs,
@@ -185,7 +186,11 @@ class StepClock:
         if self._on_gpu:
             step.sampled.synchronize()
         if self._graphs is None:
-            self._graphs = captured_graphs(self._model_runner, self._drafter)
+            self._graphs = NO_GRAPHS
+            try:
+                self._graphs = captured_graphs(self._model_runner, self._drafter)
+            except Exception:
+                log.exception("TurboSpec cannot tell which CUDA graphs were captured; it plans as if there were none")
         target = self._between(step.began, step.sampled)
         if before is None or before.number != step.number - 1:
             return StepTimes(0.0, 0.0, target, self._graphs)
