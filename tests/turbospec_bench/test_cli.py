@@ -163,6 +163,16 @@ def test_a_look_up_beside_each_drafter_that_is_a_model(arguments: list[str], tmp
         invoke(*command[:-4], "--policy", "lookup-first", "--resume", "out.json")
 
 
+def test_a_policy_that_has_changed_is_not_resumed(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("version: 1\npolicy: static\ndraft_length: 1\n")
+    command = [*arguments, *ONE, "--rounds", "1", "--policy", "own.yaml"]
+    assert invoke(*command, "--json", "out.json").exit_code == 0
+    assert invoke(*command, "--resume", "out.json").exit_code == 0
+    (tmp_path / "own.yaml").write_text("version: 1\npolicy: static\ndraft_length: 2\n")
+    with pytest.raises(UserError, match=r"out\.json: .*/own\.yaml has changed since; start a new one"):
+        invoke(*command, "--resume", "out.json")
+
+
 def test_an_unknown_look_up_is_refused_before_anything_is_loaded(arguments: list[str]) -> None:
     with pytest.raises(UserError, match="use 'ngram' or 'suffix'"):
         invoke(*arguments, *ONE, "--lookup", "tree", "--models", "nowhere")

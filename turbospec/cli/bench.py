@@ -171,7 +171,7 @@ def bench(
         meta["omp_wait_policy"] = os.environ.get("OMP_WAIT_POLICY", "")
         meta["lookup"] = lookup or ""
         compared = ("seed", "device", "dtype", "threads", "omp_wait_policy", "lookup")
-        results = outputs.open_results(resumed, meta | surroundings(), compared)
+        results = outputs.open_results(resumed, meta | surroundings(), compared, policies)
         conditions = {"dtype": dtype, "temperature": USUAL_SAMPLING.temperature, "top_p": USUAL_SAMPLING.top_p}
         if given is not None and (differences := given.differences(conditions)):
             stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
@@ -72,26 +73,39 @@ class Outputs:
         check_outputs(results, report, inputs=inputs)
         return cls(results, report, pictures)
 
-    def open_results(self, resumed: Results | None, meta: dict[str, Any], compared: Sequence[str]) -> Results:
+    def open_results(
+        self, resumed: Results | None, meta: dict[str, Any], compared: Sequence[str], policies: Iterable[Path]
+    ) -> Results:
         """New results, or those of an interrupted run.
 
         Args:
             resumed: results of the interrupted run.
             meta: of this run.
             compared: fields of `meta` in which a run that is resumed must be the same.
+            policies: files of the policies, whose content must be the same too.
 
         Raises:
             UserError: the results to resume were measured in another way.
         """
         from turbospec_bench.results import Results
 
+        contents = {_short(path): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in policies}
         if resumed is None:
-            return Results(self.results, meta)
+            return Results(self.results, meta | {"policies": contents})
         if differing := [name for name in compared if resumed.meta.get(name, ADDED_LATER.get(name, "")) != meta[name]]:
             raise UserError(
                 f"{resumed.path}: was measured with another {' and another '.join(differing)}; start a new one"
             )
-        return Results(self.results, resumed.meta | {"rounds": meta["rounds"]}, resumed.rows)
+        before: dict[str, str] = resumed.meta.get("policies", {})
+        if changed := [path for path, content in contents.items() if before.get(path, content) != content]:
+            raise UserError(f"{resumed.path}: {changed[0]} has changed since; start a new one")
+        known = {"rounds": meta["rounds"], "policies": before | contents}
+        return Results(self.results, resumed.meta | known, resumed.rows)
+
+
+def _short(path: Path) -> str:
+    """A file's name with that of its folder."""
+    return "/".join(path.resolve().parts[-2:])
 
 
 def show_configuration(

@@ -118,7 +118,7 @@ def bench_vllm(
     outputs = Outputs.check(json, report, pictures, None, resumed, (*policies, *texts))
     logs = outputs.results.parent / f"{outputs.results.stem}-logs"
     check_folder(logs)
-    results = outputs.open_results(resumed, meta, ("seed", "dtype", "vllm", "scale", "gpu"))
+    results = outputs.open_results(resumed, meta, ("seed", "dtype", "vllm", "scale", "gpu"), policies)
     cost = Cost.of(
         [(each, variants) for each in configurations], rounds, resumed, runs_of, partial(shape_of, scale=scale)
     )
