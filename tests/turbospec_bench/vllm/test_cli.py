@@ -18,7 +18,7 @@ from turbospec import UserError
 from turbospec.cli import vllm_runs
 from turbospec.cli.bench import app
 from turbospec.cli.signals import SignalsInterrupt
-from turbospec_bench.vllm import client_process
+from turbospec_bench.vllm import client_process, contender
 from turbospec_bench.vllm.contender import VllmContender
 from turbospec_bench.vllm.server import Server
 
@@ -31,6 +31,7 @@ def arguments(tiny: Path, alone: None, tmp_path: Path, monkeypatch: pytest.Monke
     """Options of a bench that keeps everything it writes in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(client_process, "COMMAND", (*FAKE, "client"))
+    monkeypatch.setattr(contender, "IDLE_SECONDS", 0.0)  # the fake's metrics are never late
     monkeypatch.setattr(vllm_runs, "packages_distributions", lambda: {"vllm": ["turbospec"]})
     folders = ["--models", str(tiny / "models"), "--workloads", str(tiny / "workloads")]
     return [*folders, "--vllm", " ".join(FAKE), "--json", "out.json"]
