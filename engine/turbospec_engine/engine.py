@@ -156,7 +156,7 @@ class Engine:
         # An update may leave no request, where the running ones got no tokens of the planned step.
         if planned is None or not planned.batch.requests:
             planned = self._schedule_plan_draft()
-            began = time.perf_counter()
+            began = time.perf_counter()  # what that took is in `planned.seconds`
         verification = verify_step(self.target, planned)
         emissions = self._emit(planned, verification)
         self._observe(planned, verification, emissions, planned.seconds + time.perf_counter() - began)

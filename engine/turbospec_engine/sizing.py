@@ -43,7 +43,9 @@ def max_model_len(config: EngineConfig, models: Models) -> int:
             "set max_model_len to at most that"
         )
     if others := sorted({*(getattr(text_config, "layer_types", None) or ())} - ATTENTION_KINDS):
-        raise UserError(f"{config.target}: has layers of {', '.join(others)}, which this engine does not support")
+        raise UserError(
+            f"{config.target}: has layers of {', '.join(others)}, which this engine does not support; use another model"
+        )
     _check_positions(config, text_config, length)
     if config.max_draft >= length:
         raise UserError(f"max_draft={config.max_draft} does not fit in max_model_len={length}; lower it")

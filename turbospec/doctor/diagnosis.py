@@ -127,8 +127,8 @@ def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
     survival: FloatArray = np.cumprod(np.nan_to_num(known), dtype=np.float64)  # unobserved: 0
     tokens = np.concatenate([[1.0], 1.0 + np.cumsum(survival)])
     speedup = tokens / np.array([cost.of(length) for length in range(len(tokens))])
-    chosen, none = counts.drafted is not None, np.zeros(0)
-    diagnosis = Diagnosis(known, none, none) if chosen else Diagnosis(known, tokens, speedup)
+    of_fixed_lengths = (tokens, speedup) if counts.drafted is None else (np.zeros(0), np.zeros(0))
+    diagnosis = Diagnosis(known, *of_fixed_lengths)
     if counts.drafts < ENOUGH_DRAFTS:
         diagnosis.findings.append(
             warning(f"only {counts.drafts} drafts were counted: the findings below are rough; repeat with more traffic")

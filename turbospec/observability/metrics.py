@@ -108,7 +108,7 @@ class StepMetrics(Collector):
             "turbospec_predicted_tokens": ("Predicted tokens of all predicted steps.", self._predicted_tokens),
             "turbospec_predicted_seconds": ("Predicted duration of all predicted steps.", self._predicted_seconds),
             "turbospec_predicted_step_tokens": (
-                "Tokens that predicted steps emitted, first ones not included.",
+                "Tokens that predicted steps emitted, without first tokens.",
                 self._predicted_step_tokens,
             ),
             "turbospec_predicted_step_seconds": ("Measured duration of predicted steps.", self._predicted_step_seconds),

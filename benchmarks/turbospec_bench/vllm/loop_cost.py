@@ -126,9 +126,9 @@ class Server:
         if self._cold:
             empty_caches()
         began = time.thread_time()
-        idle, _ = loop.reuse_plan(scheduled, 0.0)
+        reused, _ = loop.reuse_plan(scheduled, 0.0)
         lengths = np.zeros(len(running), np.int64)
-        if not idle:
+        if not reused:
             lengths, *_ = loop.plan(running, scheduled, (), Queue(), 0.0)
         planned = time.thread_time()
         longest = int(lengths.max())

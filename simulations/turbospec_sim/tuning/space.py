@@ -14,7 +14,7 @@ from turbospec.policy.config import CEILING
 from turbospec_sim.limits import LARGEST, SMALLEST
 
 MARGIN = 1e-3
-"""Share of a range by which a bound is left out that the field may not take itself."""
+"""Share of a range between a bound that the field may not take itself and the nearest number that is searched."""
 
 DIGITS = 4
 """Significant digits of a setting."""
@@ -87,13 +87,12 @@ def search_space(config: PolicyConfig, texts: Sequence[str]) -> list[Dimension]:
 
 def _bounds(schema: dict[str, Any]) -> tuple[float, float] | None:
     """The range of a bounded number; None without two bounds. A bound that it may not take itself is left out."""
-    low, high = schema.get("minimum"), schema.get("maximum")
-    least, most = (low, schema.get("exclusiveMinimum")), (high, schema.get("exclusiveMaximum"))
-    ends = [next((float(each) for each in pair if each is not None), None) for pair in (least, most)]
-    if ends[0] is None or ends[1] is None:
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    high = schema.get("maximum", schema.get("exclusiveMaximum"))
+    if low is None or high is None:
         return None
-    margin = 1.0 if schema["type"] == "integer" else MARGIN * (ends[1] - ends[0])
-    return ends[0] + margin * (low is None), ends[1] - margin * (high is None)
+    margin = 1.0 if schema["type"] == "integer" else MARGIN * (high - low)
+    return float(low + margin * ("minimum" not in schema)), float(high - margin * ("maximum" not in schema))
 
 
 def _numbers(kind: type[PolicyConfig]) -> dict[str, dict[str, Any]]:

@@ -72,6 +72,6 @@ def test_the_slot_of_a_request_whose_outcome_may_still_be_out_goes_to_no_other()
     """Of a full table, the five requests that left in the step before are not replaced."""
     slots = RequestSlots(capacity=16)
     left, _ = slots.lookup(np.arange(16))
-    newcomers, new = slots.lookup(np.arange(5, 21))
+    found, new = slots.lookup(np.arange(5, 21))
     assert not set(new.tolist()) & set(left[:5].tolist())
-    assert len(set(newcomers.tolist())) == 16
+    assert len(set(found.tolist())) == 16

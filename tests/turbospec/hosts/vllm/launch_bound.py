@@ -106,9 +106,9 @@ class LaunchBoundServer:
         batch = self._batch
         scheduled = {each.request_id: each.num_tokens + each.draft - each.num_computed_tokens for each in batch}
         drafts = {each.request_id: [0] * each.draft for each in batch if each.draft}
-        idle, orders = self._loop.reuse_plan(scheduled, 0.0)
+        reused, orders = self._loop.reuse_plan(scheduled, 0.0)
         lengths, passes = np.zeros(len(batch), np.int64), 0
-        if not idle:
+        if not reused:
             lengths, passes, _, orders = self._loop.plan(batch, scheduled, (), Queue(), 0.0)
         has_prompts = any(each.num_computed_tokens == 0 for each in batch)
         self.now += LAUNCH

@@ -112,8 +112,8 @@ class FakeEngine:
         scheduled = {
             r.request_id: min(r.num_tokens + verified[r.request_id] - r.num_computed_tokens, chunk) for r in requests
         }
-        idle, self.orders = self.loop.reuse_plan(scheduled, self.began)
-        if idle:
+        reused, self.orders = self.loop.reuse_plan(scheduled, self.began)
+        if reused:
             lengths = np.zeros(len(requests), np.int64)
         else:
             lengths, _, looked_up, self.orders = self.loop.plan(requests, scheduled, (), Queue(), self.began)
