@@ -14,6 +14,7 @@ from turbospec import UserError
 from turbospec.interface import IntArray
 from turbospec_engine.kv_store import KVStore
 from turbospec_engine.paged_attention import PagedRows, paged_attention
+from turbospec_engine.transfer import on_device
 
 ATTENTION = "turbospec_paged"
 """Name under which the function is registered with transformers."""
@@ -50,17 +51,16 @@ class RaggedBatch:
         """(rows,) index of each row's first token in the pass."""
         return np.cumsum(self.query_lens) - self.query_lens
 
-    def slots(self, block_size: int) -> tuple[IntArray, IntArray]:
-        """(tokens,) block of each token in the KV store, and (tokens,) its place in the block."""
+    def slots(self, block_size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """(tokens,) block of each token in the KV store, and (tokens,) its place in the block, on `device`."""
         positions = self.positions
         rows = np.repeat(np.arange(len(self.query_lens)), self.query_lens)
-        return self.block_tables[rows, positions // block_size], positions % block_size
+        blocks = self.block_tables[rows, positions // block_size]
+        return on_device(blocks, device), on_device(positions % block_size, device)
 
-    def context_slots(self, rows: IntArray, block_size: int) -> tuple[IntArray, IntArray]:
-        """(rows, longest context) blocks of some rows' whole contexts, undefined past a row's own context, and (longest
-        context,) the places in the blocks."""
-        positions = np.arange(self.context_lens[rows].max())
-        return self.block_tables[rows][:, positions // block_size], positions % block_size
+    def context_blocks(self, rows: IntArray, block_size: int) -> IntArray:
+        """(rows, blocks) blocks of some rows' contexts, as many as the longest has; past a row's own, any blocks."""
+        return self.block_tables[rows][:, : -(-self.context_lens[rows].max() // block_size)]
 
 
 class Rows(Protocol):
@@ -80,23 +80,25 @@ class Rows(Protocol):
 
 
 class GatheredRows:
-    """Short rows, attended together: keys gathered, queries padded. For any device."""
+    """Short rows, attended together: their blocks gathered, queries padded. For any device.
+
+    What is copied to the device grows with the number of blocks, not of tokens; the mask is made there.
+    """
 
     def __init__(self, batch: RaggedBatch, rows: IntArray, block_size: int, device: torch.device) -> None:
         query_lens, context_lens = batch.query_lens[rows], batch.context_lens[rows]
         # Padding repeats a row's last query: its result is written several times, always with the same value.
         columns = np.minimum(np.arange(query_lens.max()), query_lens[:, None] - 1)
         last_seen = (context_lens - query_lens)[:, None] + columns if batch.causal else context_lens[:, None] - 1
-        mask = np.arange(context_lens.max()) <= last_seen[:, None, :, None]
-        self.tokens = torch.from_numpy(batch.query_starts[rows][:, None] + columns).to(device)
-        self.slots = on_device(batch.context_slots(rows, block_size), device)
-        self.mask = torch.from_numpy(mask).to(device)
+        self.tokens = on_device(batch.query_starts[rows][:, None] + columns, device)
+        self.blocks = on_device(batch.context_blocks(rows, block_size), device)
+        self.mask = _visible(self.blocks.shape[1] * block_size, on_device(last_seen, device))[:, None]
 
     def attend(self, query: torch.Tensor, store: KVStore, layer: int, scale: float, out: torch.Tensor) -> None:
         attended = scaled_dot_product_attention(
             query[self.tokens].transpose(1, 2),
-            store.keys[layer][self.slots].transpose(1, 2),
-            store.values[layer][self.slots].transpose(1, 2),
+            store.keys[layer][self.blocks].flatten(1, 2).transpose(1, 2),
+            store.values[layer][self.blocks].flatten(1, 2).transpose(1, 2),
             attn_mask=self.mask,
             scale=scale,
             enable_gqa=query.shape[1] != store.shape.kv_heads,
@@ -131,18 +133,18 @@ class LongRow:
         length, context = int(batch.query_lens[row]), int(batch.context_lens[row])
         start = int(batch.query_starts[row])
         self.span = slice(start, start + length)
-        self.slots = on_device(batch.context_slots(np.array([row]), block_size), device)
+        self.context = context
+        self.blocks = on_device(batch.context_blocks(np.array([row]), block_size)[0], device)
         self.mask = None
         self.is_causal = batch.causal and context == length
         if batch.causal and context > length:
-            mask = np.arange(context) <= np.arange(context - length, context)[:, None]
-            self.mask = torch.from_numpy(mask[None, None]).to(device)
+            self.mask = _visible(context, torch.arange(context - length, context, device=device))
 
     def attend(self, query: torch.Tensor, store: KVStore, layer: int, scale: float, out: torch.Tensor) -> None:
         attended = scaled_dot_product_attention(
             query[None, self.span].transpose(1, 2),
-            store.keys[layer][self.slots].transpose(1, 2),
-            store.values[layer][self.slots].transpose(1, 2),
+            store.keys[layer][self.blocks].flatten(0, 1)[None, : self.context].transpose(1, 2),
+            store.values[layer][self.blocks].flatten(0, 1)[None, : self.context].transpose(1, 2),
             attn_mask=self.mask,
             is_causal=self.is_causal,
             scale=scale,
@@ -158,7 +160,7 @@ class PagedAttention:
         self.store = store
         self.layers: set[int] = set()
         """Those that have called `forward`."""
-        self.slots = on_device(batch.slots(store.block_size), device)
+        self.slots = batch.slots(store.block_size, device)
         long = np.flatnonzero(batch.query_lens > SHORT_QUERY).tolist()
         self.parts: list[Rows] = []
         self.parts += [LongRow(batch, row, store.block_size, device) for row in long]
@@ -193,10 +195,9 @@ class PagedAttention:
         return out.to(query.dtype)
 
 
-def on_device(slots: tuple[IntArray, IntArray], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The slots that a `RaggedBatch` names, as indices of tensors on `device`."""
-    blocks, places = slots
-    return torch.from_numpy(blocks).to(device), torch.from_numpy(places).to(device)
+def _visible(context: int, last_seen: torch.Tensor) -> torch.Tensor:
+    """(…, context) whether a query attends to each position; `last_seen`, (…,), are the last ones."""
+    return torch.arange(context, device=last_seen.device) <= last_seen[..., None]
 
 
 def paged_attention_forward(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableSequence
+
 
 class BlockAllocator:
     """Allocates fixed-size KV blocks by id, last freed first.
@@ -25,11 +27,11 @@ class BlockAllocator:
         """Number of blocks that `num_tokens` tokens need."""
         return -(-num_tokens // self.block_size)
 
-    def lacking(self, block_ids: list[int], num_tokens: int) -> int:
+    def lacking(self, block_ids: MutableSequence[int], num_tokens: int) -> int:
         """Blocks that a request's block list lacks to hold `num_tokens` tokens."""
         return max(0, self.blocks_for(num_tokens) - len(block_ids))
 
-    def grow(self, block_ids: list[int], num_tokens: int) -> bool:
+    def grow(self, block_ids: MutableSequence[int], num_tokens: int) -> bool:
         """Extend a request's block list in place to hold `num_tokens` tokens.
 
         Returns:
@@ -44,7 +46,7 @@ class BlockAllocator:
             block_ids.append(block)
         return True
 
-    def shrink(self, block_ids: list[int], num_tokens: int) -> None:
+    def shrink(self, block_ids: MutableSequence[int], num_tokens: int) -> None:
         """Free a request's blocks, in place, past those that `num_tokens` tokens need.
 
         Raises:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from turbospec.interface import FloatArray, IntArray
+from turbospec_engine.transfer import on_device
 
 
 @dataclass(slots=True)
@@ -87,7 +88,7 @@ class Draft:
             at = self.distribution_index[rows, depths]
             drawn = at >= 0
             device = self.distributions.device
-            picked = torch.from_numpy(at[drawn]).to(device), torch.from_numpy(tokens[drawn]).to(device)
+            picked = on_device(at[drawn], device), on_device(tokens[drawn], device)
             probabilities[drawn] = self.distributions[picked].double().cpu().numpy()
         return probabilities
 
@@ -99,13 +100,13 @@ class Draft:
             rows: (m,) the requests.
             depths: (m,) their rejected draft positions.
         """
-        tokens = torch.from_numpy(self.tokens[rows, depths]).to(target.device)
+        tokens = on_device(self.tokens[rows, depths], target.device)
         # Of a point mass: p without the token.
         residual = target.scatter(1, tokens[:, None], 0.0)
         if self.distributions is not None and self.distribution_index is not None:
             at = self.distribution_index[rows, depths]
-            drawn = torch.from_numpy(np.flatnonzero(at >= 0)).to(target.device)
-            q = self.distributions[torch.from_numpy(at[at >= 0]).to(target.device)]
+            drawn = on_device(np.flatnonzero(at >= 0), target.device)
+            q = self.distributions[on_device(at[at >= 0], target.device)]
             residual[drawn] = (target[drawn] - q).clamp_min_(0.0)
         return residual
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from turbospec.interface import IntArray
-from turbospec_engine.attention import RaggedBatch, on_device
+from turbospec_engine.attention import RaggedBatch
 
 
 class HiddenStates:
@@ -53,5 +53,4 @@ class HiddenStates:
             batch: the pass.
             tables: (rows, blocks) ids of its rows' blocks in the target's KV cache.
         """
-        slots = replace(batch, block_tables=tables).slots(self.block_size)
-        return self._states[on_device(slots, self._states.device)]
+        return self._states[replace(batch, block_tables=tables).slots(self.block_size, self._states.device)]

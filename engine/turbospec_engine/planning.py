@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class StepPlanner:
         if self._lookup is None:
             return None
         limits = [
-            0 if request.phase == Phase.PREFILL else self._within(request, self._config.max_lookup)
+            0 if request.phase == Phase.PREFILL else self._within(request, self._config.max_lookup, drafting=False)
             for request in batch.requests
         ]
         return self._lookup.find(batch.requests, np.array(limits, np.int64))
@@ -149,7 +150,7 @@ class StepPlanner:
         limits = np.minimum(limits, self._config.max_lookup)
         for row in np.flatnonzero(limits):
             request, drafted = batch.requests[row], int(draft.drafted[row])
-            limits[row] = min(limits[row], max(0, self._within(request, self.max_draft) - drafted))
+            limits[row] = min(limits[row], max(0, self._within(request, self.max_draft, drafting=False) - drafted))
         drafts = [draft.tokens[row, : draft.drafted[row]].tolist() for row in range(len(limits))]
         found = self._lookup.find(batch.requests, limits, drafts)
         rows = np.flatnonzero(found.lengths)
@@ -166,17 +167,17 @@ class StepPlanner:
     def _draft_limit(self, request: Request) -> int:
         if self._drafter is None or request.phase == Phase.PREFILL:
             return 0
-        limit = self._within(request, self._config.max_draft)
+        limit = self._config.max_draft
         if self._drafter.max_model_len is not None:
-            limit = max(0, min(limit, self._drafter.max_model_len - request.num_tokens))
-        return self._fitting(request, limit, drafting=True)
+            limit = min(limit, self._drafter.max_model_len - request.num_tokens)
+        return self._within(request, limit, drafting=True)
 
-    def _within(self, request: Request, limit: int) -> int:
-        """A draft limit, within the tokens left, the target's KV blocks and the request's own cap."""
+    def _within(self, request: Request, limit: int, *, drafting: bool) -> int:
+        """A draft limit, within the tokens left, the request's own cap, and the KV blocks as in `_fitting`."""
         limit = min(limit, request.tokens_left - 1)
         if request.params.max_draft is not None:
             limit = min(limit, request.params.max_draft)
-        return self._fitting(request, max(0, limit), drafting=False)
+        return self._fitting(request, max(0, limit), drafting=drafting)
 
     def _allocate(self, batch: ScheduledBatch, view: StepView, lengths: IntArray, drafting: BoolArray) -> IntArray:
         """Allocate KV blocks for drafts, oldest request first, and shorten the drafts that find too few."""
@@ -184,9 +185,10 @@ class StepPlanner:
         self._blocks.observe_plan(view.draft_limits > 0, drafting & (lengths > 0))
         for row in np.flatnonzero(lengths):
             request, of_drafter = batch.requests[row], bool(drafting[row])
-            lengths[row] = self._fitting(request, int(lengths[row]), drafting=of_drafter)
-            if lengths[row]:
-                self._blocks.grow(request, request.num_tokens + int(lengths[row]), drafting=of_drafter)
+            if not self._blocks.grow(request, request.num_tokens + int(lengths[row]), drafting=of_drafter):
+                lengths[row] = self._fitting(request, int(lengths[row]), drafting=of_drafter)
+                if lengths[row]:
+                    self._blocks.grow(request, request.num_tokens + int(lengths[row]), drafting=of_drafter)
             if of_drafter:
                 request.drafted_at = request.decode_steps
                 self._blocks.drafts_lack_blocks |= not lengths[row] and not request.draft_block_ids
@@ -194,11 +196,13 @@ class StepPlanner:
 
     def _fitting(self, request: Request, limit: int, *, drafting: bool) -> int:
         """Most draft tokens, up to `limit`, that fit in the KV blocks; in the drafter's too where it is `drafting`."""
-        if limit and not self._blocks.fits(request, request.num_tokens + 1, drafting=drafting):
-            return 0
-        while limit and not self._blocks.fits(request, request.num_tokens + limit, drafting=drafting):
-            limit -= 1
-        return limit
+
+        def lacks_blocks(length: int) -> bool:
+            return not self._blocks.fits(request, request.num_tokens + length, drafting=drafting)
+
+        if not lacks_blocks(limit):
+            return limit
+        return bisect_left(range(1, limit + 1), True, key=lacks_blocks)
 
 
 def _checked_sources(plan: StepPlan, view: StepView) -> IntArray | None:

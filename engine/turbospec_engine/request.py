@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -146,9 +147,9 @@ class Request:
         self.decode_steps = 0
         self.drafted_at = 0
         """`decode_steps` at the last step that was planned to draft from the drafter; 0 before."""
-        self.block_ids: list[int] = []
+        self.block_ids = array("q")
         """The target's KV blocks."""
-        self.draft_block_ids: list[int] = []
+        self.draft_block_ids = array("q")
         """The drafter's, where it takes them from the same memory."""
         self.finish_reason: FinishReason | None = None
 

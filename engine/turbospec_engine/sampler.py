@@ -16,6 +16,7 @@ import torch
 from turbospec.interface import BoolArray, FloatArray, IntArray
 from turbospec_engine.draft import Draft
 from turbospec_engine.request import Request
+from turbospec_engine.transfer import on_device
 
 CANDIDATES = 512
 """Most likely tokens among which the top-p cut-off is searched first: sorting the whole vocabulary takes far longer."""
@@ -83,7 +84,7 @@ def draw(probabilities: torch.Tensor, uniforms: FloatArray) -> torch.Tensor:
     """
     cumulative = probabilities.double().cumsum(-1)
     total = cumulative[:, -1:]
-    thresholds = torch.from_numpy(uniforms).to(probabilities.device)[:, None] * total
+    thresholds = on_device(uniforms, probabilities.device)[:, None] * total
     # Rounding may raise the threshold to the total; the first token that reaches the total is the last possible one.
     return torch.minimum((cumulative <= thresholds).sum(-1), (cumulative < total).sum(-1))
 
@@ -138,9 +139,7 @@ def verify(
 
     drawn = np.flatnonzero(~greedy)
     offsets = np.concatenate([np.arange(starts[row], starts[row] + lengths[row]) for row in drawn])
-    target = sampling.probabilities(
-        logits[torch.from_numpy(offsets).to(logits.device)], np.repeat(drawn, lengths[drawn])
-    )
+    target = sampling.probabilities(logits[on_device(offsets, logits.device)], np.repeat(drawn, lengths[drawn]))
     target_starts = np.zeros(len(requests), np.int64)
     target_starts[drawn] = np.cumsum(lengths[drawn]) - lengths[drawn]
     rows, depths = np.nonzero(drafted_mask & ~greedy[:, None])
@@ -151,10 +150,10 @@ def verify(
         accepts[rows, depths] = accept_draws[rows, depths] * q < p
     accepted = _run_length(accepts)
 
-    after = target[torch.from_numpy(target_starts[drawn] + accepted[drawn]).to(target.device)]
+    after = target[on_device(target_starts[drawn] + accepted[drawn], target.device)]
     rejected = np.flatnonzero(accepted[drawn] < draft.drafted[drawn])
     if len(rejected):
-        at = torch.from_numpy(rejected).to(after.device)
+        at = on_device(rejected, after.device)
         residual = draft.residual(after[at], drawn[rejected], accepted[drawn[rejected]])
         # Where p equals q up to rounding, the residual is empty and the rejection was a rounding error.
         empty = residual.sum(-1, keepdim=True) <= 0
@@ -182,21 +181,21 @@ def _truncated(logits: torch.Tensor, top_k: IntArray, top_p: FloatArray) -> torc
     rows = np.flatnonzero((top_k < vocab) | (top_p < 1))
     cutoffs = torch.full((len(logits), 1), -torch.inf, device=logits.device)
     for candidates in (min(CANDIDATES, vocab), vocab):
-        at = torch.from_numpy(rows).to(logits.device)
+        at = on_device(rows, logits.device)
         theirs = logits[at]
         ordered = theirs.topk(candidates).values
         ranked_out = torch.arange(candidates, device=logits.device) >= _column(top_k[rows].astype(np.float64), ordered)
         ordered.masked_fill_(ranked_out, -torch.inf)
-        within = torch.from_numpy(top_k[rows] <= candidates).to(logits.device)
+        within = on_device(top_k[rows] <= candidates, logits.device)
         total = torch.where(within, ordered.logsumexp(-1), theirs.logsumexp(-1))
         probabilities = (ordered - total[:, None]).exp()
         mass = probabilities.cumsum(-1)
         # The first token is always kept, also where top-p rounds to 0.
         last = ((mass - probabilities < _column(limit[rows], ordered)).sum(-1) - 1).clamp_min(0)
-        last = torch.minimum(last, torch.from_numpy(top_k[rows] - 1).to(logits.device))
+        last = torch.minimum(last, on_device(top_k[rows] - 1, logits.device))
         cutoffs[at] = ordered.gather(1, last[:, None])
         # Where top-k exceeds the candidates, neither its cut-off nor that of top-p is known yet.
-        beyond = torch.from_numpy((top_k[rows] > candidates) & (top_k[rows] < vocab)).to(logits.device)
+        beyond = on_device((top_k[rows] > candidates) & (top_k[rows] < vocab), logits.device)
         unsettled = beyond | (~within & (mass[:, -1] < _column(limit[rows], ordered)[:, 0]))
         rows = rows[unsettled.cpu().numpy()]
         if candidates == vocab or not len(rows):
@@ -205,9 +204,9 @@ def _truncated(logits: torch.Tensor, top_k: IntArray, top_p: FloatArray) -> torc
 
 
 def _pick(matrix: torch.Tensor, rows: IntArray, columns: IntArray) -> FloatArray:
-    index = (torch.from_numpy(rows).to(matrix.device), torch.from_numpy(columns).to(matrix.device))
+    index = (on_device(rows, matrix.device), on_device(columns, matrix.device))
     return matrix[index].double().cpu().numpy()
 
 
 def _column(values: FloatArray, like: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(values).to(device=like.device, dtype=like.dtype)[:, None]
+    return on_device(values, like.device).to(like.dtype)[:, None]

@@ -14,6 +14,7 @@ from turbospec_engine.attention import RaggedBatch
 from turbospec_engine.planned_step import PlannedStep
 from turbospec_engine.runner import ModelRunner, block_table
 from turbospec_engine.sampler import verify
+from turbospec_engine.transfer import on_device
 
 
 @dataclass(slots=True, frozen=True)
@@ -50,7 +51,7 @@ def verify_step(target: ModelRunner, planned: PlannedStep) -> Verification:
     # Of each request, the last 1 + drafted logits: after its newest token and after each draft token.
     wanted = draft.drafted[rows] + 1
     logits_at = np.repeat(np.cumsum(query_lens)[rows] - np.cumsum(wanted), wanted) + np.arange(wanted.sum())
-    logits = target.forward(_input_ids(planned).to(target.device), ragged, logits_at)
+    logits = target.forward(on_device(_input_ids(planned), target.device), ragged, logits_at)
     accepted, final = np.zeros((2, len(requests)), np.int64)
     if len(rows):
         accepted[rows], final[rows] = verify(
@@ -73,10 +74,10 @@ def verify_step(target: ModelRunner, planned: PlannedStep) -> Verification:
     )
 
 
-def _input_ids(planned: PlannedStep) -> torch.Tensor:
+def _input_ids(planned: PlannedStep) -> IntArray:
     """(tokens,) each request's scheduled tokens and its drafts, end to end."""
     draft, pieces = planned.draft, list[IntArray]()
     for row, (request, count) in enumerate(zip(planned.batch.requests, planned.batch.num_tokens, strict=True)):
         pieces.append(request.tokens[request.computed : request.computed + count])
         pieces.append(draft.tokens[row, : draft.drafted[row]])
-    return torch.from_numpy(np.concatenate(pieces))
+    return np.concatenate(pieces)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from turbospec_engine.attention import GatheredRows, KernelRows, LongRow, PagedAttention, RaggedBatch
 from turbospec_engine.kv_store import KVShape, KVStore
@@ -75,8 +78,8 @@ def test_long_and_short_rows_in_one_pass(causal: bool) -> None:
     out = PagedAttention(batch, store, torch.device("cpu")).forward(0, query, key, value, 0.25)
     for row in range(3):
         start, length, context = (int(x[row]) for x in (batch.query_starts, batch.query_lens, batch.context_lens))
-        blocks, places = batch.context_slots(np.array([row]), 16)
-        slots = torch.from_numpy(blocks[0] * 16 + places)
+        positions = np.arange(context)
+        slots = torch.from_numpy(batch.block_tables[row, positions // 16] * 16 + positions % 16)
         past = context - length
         assert torch.equal(store.keys[0].flatten(0, 1)[slots[past:]], key[start : start + length])
         scores = torch.einsum(
@@ -86,3 +89,29 @@ def test_long_and_short_rows_in_one_pass(causal: bool) -> None:
         weights = (scores * 0.25).masked_fill(hidden, -torch.inf).softmax(-1)
         expected = torch.einsum("hqk,khd->qhd", weights, store.values[0].flatten(0, 1)[slots].repeat_interleave(2, 1))
         torch.testing.assert_close(out[start : start + length], expected, atol=TOLERANCE, rtol=0)
+
+
+class CopiedNumbers(TorchDispatchMode):
+    """Counts the numbers that are copied to another device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default:
+            self.total += result.numel()
+        return result
+
+
+def test_what_is_copied_to_a_device_grows_with_the_blocks() -> None:
+    """Not with the tokens: of 256 requests with 4,096 tokens each they would be megabytes in every pass."""
+    rows, context = 8, 4096
+    store = random_store(1, 16, KVShape(1, 2, 16))
+    blocks = np.zeros((rows, context // 16), np.int64)
+    lens = np.full(rows, 4)
+    lens[0] = 40  # a long row beside short ones
+    with CopiedNumbers() as copied:
+        PagedAttention(RaggedBatch(lens, np.full(rows, context), blocks), store, torch.device("meta"))
+    assert 0 < copied.total < 2 * blocks.size

@@ -7,6 +7,7 @@ import torch
 
 from turbospec.interface import FloatArray, IntArray
 from turbospec_engine.sampler import SamplingBatch, draw
+from turbospec_engine.transfer import on_device
 
 
 def choose(
@@ -36,6 +37,6 @@ def choose(
     tokens, confidence = np.zeros(len(rows), np.int64), np.zeros(len(rows))
     probabilities = None
     for part in (greedy, ~greedy):
-        at = torch.from_numpy(np.flatnonzero(part)).to(logits.device)
+        at = on_device(np.flatnonzero(part), logits.device)
         tokens[part], confidence[part], probabilities = choose(logits[at], sampling, rows[part], draws[part])
     return tokens, confidence, probabilities

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 
 from turbospec.interface import IntArray
-from turbospec_engine.attention import PagedAttention, RaggedBatch, on_device
+from turbospec_engine.attention import PagedAttention, RaggedBatch
 from turbospec_engine.dflash_head import DFlashHead
 from turbospec_engine.drafter.one_pass import OnePassDrafter, places_in_rows
 from turbospec_engine.request import Request
 from turbospec_engine.runner import block_table
+from turbospec_engine.transfer import on_device
 
 
 class DFlashDrafter(OnePassDrafter[DFlashHead]):
@@ -41,9 +42,9 @@ class DFlashDrafter(OnePassDrafter[DFlashHead]):
             target_tables: (rows, blocks) ids of the rows' blocks in the target's KV cache.
         """
         device, dtype = self.head.device, self.store.dtype
-        slots = on_device(batch.slots(self.store.block_size), device)
+        slots = batch.slots(self.store.block_size, device)
         states = self.hidden_states.read(batch, target_tables)
-        context = self.head.context(states, torch.from_numpy(batch.positions).to(device))
+        context = self.head.context(states, on_device(batch.positions, device))
         for layer, (key, value) in enumerate(context):
             self.store.write(layer, slots, key.to(dtype), value.to(dtype))
 
@@ -61,9 +62,9 @@ class DFlashDrafter(OnePassDrafter[DFlashHead]):
         masked = places_in_rows(batch.query_lens) > 0
         tokens = np.full(len(masked), self.head.mask_token)
         tokens[~masked] = newest
-        embedded = self.embed(torch.from_numpy(tokens).to(device))
+        embedded = self.embed(on_device(tokens, device))
         paged = PagedAttention(batch, self.store, device)
-        hidden = self.head(embedded, torch.from_numpy(batch.positions).to(device), paged)
+        hidden = self.head(embedded, on_device(batch.positions, device), paged)
         return self._logits_of(hidden, np.flatnonzero(masked))
 
     def _trials(self, token: int) -> Iterator[torch.Tensor]:

@@ -11,6 +11,7 @@ from turbospec_engine.attention import RaggedBatch
 from turbospec_engine.drafter.sequential import SequentialDrafter
 from turbospec_engine.kv_store import KVStore
 from turbospec_engine.runner import ModelRunner
+from turbospec_engine.transfer import on_device
 
 ORDINARY_TOKENS = 2
 """The target's own token, and the last draft token if it was accepted."""
@@ -31,7 +32,7 @@ class DraftModel(SequentialDrafter):
         self, tokens: IntArray, batch: RaggedBatch, target_tables: IntArray, continued: IntArray | None
     ) -> torch.Tensor:
         # The target's embedding may be padded to more tokens.
-        input_ids = torch.from_numpy(np.minimum(tokens, self.vocab_size - 1)).to(self.runner.device)
+        input_ids = on_device(np.minimum(tokens, self.vocab_size - 1), self.runner.device)
         return self._fit(self.runner.forward(input_ids, batch, np.cumsum(batch.query_lens) - 1))
 
     def _fit(self, logits: torch.Tensor) -> torch.Tensor:

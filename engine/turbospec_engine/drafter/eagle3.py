@@ -12,6 +12,7 @@ from turbospec_engine.attention import PagedAttention, RaggedBatch
 from turbospec_engine.drafter.sequential import SequentialDrafter
 from turbospec_engine.eagle3_head import Eagle3Head
 from turbospec_engine.kv_store import KVStore
+from turbospec_engine.transfer import on_device
 
 
 class Eagle3Drafter(SequentialDrafter):
@@ -62,10 +63,10 @@ class Eagle3Drafter(SequentialDrafter):
         if continued is None:
             hidden = self.head.fc(self._target_states.read(batch, target_tables))
         else:
-            hidden = self._last[torch.from_numpy(continued).to(device)]
-        embedded = self.embed(torch.from_numpy(tokens).to(device))
-        hidden = self.head(embedded, hidden, torch.from_numpy(batch.positions).to(device), paged)
-        self._last = hidden[torch.from_numpy(np.cumsum(batch.query_lens) - 1).to(device)]
+            hidden = self._last[on_device(continued, device)]
+        embedded = self.embed(on_device(tokens, device))
+        hidden = self.head(embedded, hidden, on_device(batch.positions, device), paged)
+        self._last = hidden[on_device(np.cumsum(batch.query_lens) - 1, device)]
         return self.head.logits(self._last)
 
     @torch.inference_mode()

@@ -19,6 +19,7 @@ from turbospec_engine.head import Head
 from turbospec_engine.kv_store import KVStore
 from turbospec_engine.request import Request
 from turbospec_engine.sampler import SamplingBatch
+from turbospec_engine.transfer import on_device
 
 HeadT = TypeVar("HeadT", bound=Head)
 
@@ -123,7 +124,7 @@ class OnePassDrafter(ABC, Generic[HeadT]):
 
     def _logits_of(self, hidden: torch.Tensor, at: IntArray) -> torch.Tensor:
         """(m, vocabulary) logits in float32 of the head's hidden states, (tokens, width), at some of the tokens."""
-        return self._output(self._norm(hidden[torch.from_numpy(at).to(hidden.device)])).float()
+        return self._output(self._norm(hidden[on_device(at, hidden.device)])).float()
 
 
 def places_in_rows(lengths: IntArray) -> IntArray:

@@ -13,6 +13,7 @@ from turbospec_engine.drafter.one_pass import OnePassDrafter, places_in_rows
 from turbospec_engine.parallel_head import ParallelHead
 from turbospec_engine.request import Request
 from turbospec_engine.runner import block_table
+from turbospec_engine.transfer import on_device
 
 
 class ParallelDrafter(OnePassDrafter[ParallelHead]):
@@ -59,9 +60,9 @@ class ParallelDrafter(OnePassDrafter[ParallelHead]):
         head, device = self.head, self.head.device
         paged = PagedAttention(batch, self.store, device)
         states = self.hidden_states.read(batch, target_tables)
-        states[torch.from_numpy(masked).to(device)] = head.mask_hidden
-        embedded = self.embed(torch.from_numpy(tokens).to(device))
-        hidden = head(embedded, head.fc(states), torch.from_numpy(batch.positions).to(device), paged)
+        states[on_device(masked, device)] = head.mask_hidden
+        embedded = self.embed(on_device(tokens, device))
+        hidden = head(embedded, head.fc(states), on_device(batch.positions, device), paged)
         return self._logits_of(hidden, logits_at)
 
     def _trials(self, token: int) -> Iterator[torch.Tensor]:
