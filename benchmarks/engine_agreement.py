@@ -16,6 +16,7 @@ from pathlib import Path
 
 from turbospec.errors import exit_on_user_error
 from turbospec.files.results_file import save
+from turbospec.files.writing import check_outputs
 from turbospec_bench.agreement import (
     BY_OTHERS,
     BY_PROFILE,
@@ -41,11 +42,12 @@ def main() -> None:
     arguments.add_argument("--json", type=Path, help="file for the figures of every run")
     options = arguments.parse_args()
     with exit_on_user_error():
+        check_outputs(options.json, inputs=[options.results])
         found = list(agreements(read_rows(options.results), TraceFolder(options.traces)))
-    _show(found)
-    if options.json is not None:
-        meta = {"results": str(options.results), "traces": str(options.traces)}
-        save(options.json, meta, [agreement.document() for agreement in found])
+        _show(found)
+        if options.json is not None:
+            meta = {"results": str(options.results), "traces": str(options.traces)}
+            save(options.json, meta, [agreement.document() for agreement in found])
 
 
 def _show(found: list[Agreement]) -> None:

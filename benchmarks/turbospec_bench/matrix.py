@@ -73,8 +73,10 @@ def select_configurations(
     A pair of `named` is selected only by its workload or drafter that the other pairings lack.
 
     Raises:
-        UserError: a name is unknown, or a load is out of range.
+        UserError: a name is unknown, a load is out of range, or both kinds of load are given.
     """
+    if concurrencies and rates:
+        raise UserError("--concurrency and --request-rate are two kinds of load; leave one out")
     for name, loads, limits in (
         ("concurrency", concurrencies, (1, MAX_CONCURRENCY)),
         ("request rate", rates, REQUEST_RATES),
@@ -95,9 +97,11 @@ def select_configurations(
         usual = {name for pair in pairings for name in pair}
         pairs += tuple(pair for pair in named if not usual.issuperset({*workloads, *drafters} & {*pair}))
     if rates:
-        rounded = dict.fromkeys(float(f"{rate:g}") for rate in rates)  # as names and results files have them
-        return tuple(Configuration(*pair, request_rate=rate) for pair, rate in product(pairs, rounded))
-    return tuple(Configuration(*pair, load) for pair, load in product(pairs, concurrencies or CONCURRENCIES))
+        rounded = [float(f"{rate:g}") for rate in rates]  # as names and results files have them
+        found = [Configuration(*pair, request_rate=rate) for pair, rate in product(pairs, rounded)]
+    else:
+        found = [Configuration(*pair, load) for pair, load in product(pairs, concurrencies or CONCURRENCIES)]
+    return tuple(dict.fromkeys(found))
 
 
 def variants_of(configuration: Configuration, policies: Sequence[str], *, quick: bool) -> tuple[Variant, ...]:
@@ -107,8 +111,12 @@ def variants_of(configuration: Configuration, policies: Sequence[str], *, quick:
     are compared at concurrency 1 alone, with a drafter that is a model.
 
     Raises:
-        UserError: two different variants would share a name in the results.
+        UserError: two different variants would share a name in the results, or a schedule of transformers is unknown.
     """
+    for name in policies:
+        if name.startswith(TRANSFORMERS_PREFIX) and name not in TRANSFORMERS_POLICIES:
+            known = ", ".join(TRANSFORMERS_POLICIES)
+            raise UserError(f"no schedule of transformers is called {name!r}; there are {known}")
     if policies:
         names = [OFF, *policies]
     elif quick:
@@ -123,6 +131,25 @@ def variants_of(configuration: Configuration, policies: Sequence[str], *, quick:
     plain = configuration.workload not in (*ANSWERED_KINDS, "mixed")
     lone = configuration.concurrency == 1 and configuration.drafter not in NOT_IN_TRANSFORMERS and plain
     return tuple(variant for variant in variants if lone or not variant.is_transformers)
+
+
+def check_takes_part(policies: Sequence[str], variants: Sequence[Variant]) -> None:
+    """Refuse a schedule of transformers that none of the configurations compares.
+
+    Args:
+        policies: as asked for.
+        variants: of all configurations.
+
+    Raises:
+        UserError: there is one.
+    """
+    compared = {variant.policy for variant in variants}
+    for name in policies:
+        if name.startswith(TRANSFORMERS_PREFIX) and name not in compared:
+            raise UserError(
+                f"{name} takes part in no configuration; it needs --concurrency 1, a drafter that is a model of its "
+                "own, and code, prose or shift as workload"
+            )
 
 
 def runs_of(variants: Sequence[Variant], rounds: int) -> int:

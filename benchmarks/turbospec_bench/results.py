@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from turbospec_bench.configuration import Configuration, Row
 from turbospec_bench.contender import Run
 from turbospec_bench.policy_names import OFF
 from turbospec_bench.results_format import RATIOS, ResultFile
-from turbospec_bench.stats import paired_ratio
+from turbospec_bench.stats import Ratio, paired_ratio
 from turbospec_bench.variant import Variant
 
 WRITER = "`turbospec bench --json`"
@@ -183,7 +183,7 @@ def _row(
             for name, values in known.items()
         },
         "ratio_to_off": {
-            name: asdict(paired_ratio(figures[name].tolist(), [round_figures[name] for round_figures in off]))
+            name: _ratio_fields(paired_ratio(figures[name].tolist(), [round_figures[name] for round_figures in off]))
             for name in RATIOS
         },
         "round_figures": {name: values.tolist() for name, values in figures.items()},
@@ -191,3 +191,7 @@ def _row(
         "disturbed_rounds": disturbed,
         **runs[-1].record,
     }
+
+
+def _ratio_fields(ratio: Ratio) -> dict[str, float]:
+    return {"value": ratio.value, "low": ratio.low, "high": ratio.high}

@@ -23,7 +23,7 @@ OnRun = Callable[[Configuration, Variant], None]
 ORDER = 1
 """Ends the seed of a round's order. Without it, the order would draw the numbers of the round's requests."""
 MAX_REPEATS = 2
-"""Most rounds of a configuration that are repeated because other processes disturbed them."""
+"""Times that rounds of a configuration are repeated at most, because other processes disturbed them."""
 
 
 def _say_nothing(message: str) -> None:
@@ -37,7 +37,7 @@ class DisturbanceCheck:
     spare_cores: float = 0.0
     """Cores that the benchmark leaves to others; what they use beyond these disturbs a run."""
     repeats: int = MAX_REPEATS
-    """Most rounds of each configuration that are repeated."""
+    """Times that rounds of each configuration are repeated at most."""
     say: Callable[[str], None] = _say_nothing
     """Called with one line for every disturbed round."""
     watch: CpuWatch = field(default_factory=CpuWatch)
@@ -56,11 +56,11 @@ def play_rounds(
 ) -> Iterator[list[Run]]:
     """Yield the runs of each round, in the contenders' order.
 
-    A round that other processes disturbed is repeated with the same load; the less disturbed one counts.
+    A round that other processes disturbed is repeated with the same load; the least disturbed one counts.
 
     Args:
         draw: the load of a round.
-        numbers: of the rounds; 0 is the warm-up round.
+        numbers: of the rounds.
         seeds: of the benchmark and of its configuration; with the round's number they draw the order in which the
             contenders run.
         on_run: called before every run.

@@ -26,6 +26,13 @@ class Ratio:
     value: float
     low: float
     high: float
+    rounds: int = HONEST_ROUNDS
+    """The fewest of a sample."""
+
+    @property
+    def has_honest_interval(self) -> bool:
+        """Whether there are enough rounds for the interval to have its coverage."""
+        return self.rounds >= HONEST_ROUNDS
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
@@ -89,10 +96,10 @@ def _mean_of_medians(*samples: FloatArray, axis: int = -1) -> FloatArray:
 
 def _with_interval(samples: Sequence[FloatArray], statistic: Callable[..., Any]) -> Ratio:
     """A statistic of the samples with its interval; a sample of one round cannot be resampled and is taken as exact."""
-    value = float(statistic(*samples))
+    value, rounds = float(statistic(*samples)), min(map(len, samples))
     several = [sample for sample in samples if len(sample) > 1]
     if not several:
-        return Ratio(value, value, value)
+        return Ratio(value, value, value, rounds)
     # Takes most of a second, which `turbospec bench --help` does not need.
     from scipy.stats import bootstrap
 
@@ -106,4 +113,4 @@ def _with_interval(samples: Sequence[FloatArray], statistic: Callable[..., Any])
         vectorized=True,
         rng=np.random.default_rng(SEED),
     )
-    return Ratio(value, float(found.confidence_interval.low), float(found.confidence_interval.high))
+    return Ratio(value, float(found.confidence_interval.low), float(found.confidence_interval.high), rounds)

@@ -31,7 +31,7 @@ def table_line(row: Row) -> list[str]:
     return [
         policy_name(row),
         f"{row['output_throughput']:.0f}",
-        f"{ratio['value']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]",
+        f"{ratio['value']:.2f}" + (f" [{ratio['low']:.2f}, {ratio['high']:.2f}]" if row["rounds"] > 1 else ""),
         f"{row['mean_tpot_ms']:.2f}",
         f"{row['mean_ttft_ms']:.1f}",
         f"{row['p99_ttft_ms']:.1f}",

@@ -52,9 +52,13 @@ class Verdict:
 
     @classmethod
     def of(cls, target: str, tests: Sequence[Test], figures: str) -> Verdict:
-        """Met if every ratio passes; within noise unless all intervals pass at both ends or one fails at both."""
-        surely_met = all(passes(ratio.low) and passes(ratio.high) for ratio, passes in tests)
-        surely_missed = any(not passes(ratio.low) and not passes(ratio.high) for ratio, passes in tests)
+        """Met if every ratio passes; within noise unless all intervals pass at both ends or one fails at both.
+
+        Intervals over few rounds settle nothing.
+        """
+        honest = [(ratio, passes) for ratio, passes in tests if ratio.has_honest_interval]
+        surely_met = all(passes(ratio.low) and passes(ratio.high) for ratio, passes in honest) and honest == [*tests]
+        surely_missed = any(not passes(ratio.low) and not passes(ratio.high) for ratio, passes in honest)
         met = all(passes(ratio.value) for ratio, passes in tests)
         return cls(target, met, figures, within_noise=not surely_met and not surely_missed)
 
@@ -123,15 +127,17 @@ def _mismatched(configurations: Rows) -> Verdict:
 
 
 def _varying(configurations: Rows) -> Verdict:
-    target = f"tokens/s of adaptive over every other policy, in each configuration of {' and '.join(VARYING)}: above 1"
-    found: dict[str, Ratio] = {}
-    for configuration, rows in configurations.items():
-        own = row_of(rows, ADAPTIVE)
-        rivals = [row for row in rows if row["policy"] in PEERS or fixed_length(row["policy"]) is not None]
-        if own is not None and rivals and configuration.workload in VARYING:
-            best = max(rivals, key=lambda row: float(row["output_throughput"]))
-            found[f"{configuration.name} ({best['policy']})"] = paired_ratio(rounds_of(own), rounds_of(best))
-    return above_1(target, found, f"needs adaptive on {' or '.join(VARYING)}", "over the best of them: ")
+    where = " and ".join(VARYING)
+    target = f"tokens/s of adaptive over the best fixed K and its peers, in each configuration of {where}: above 1"
+    found = {
+        f"{configuration.name} ({' or '.join(dict.fromkeys(best.rivals))})": median_ratio(best.ratios)
+        for configuration, rows in configurations.items()
+        if configuration.workload in VARYING
+        and (best := best_rival_of(rows, lambda policy: policy in PEERS or is_fixed(policy))) is not None
+    }
+    return above_1(
+        target, found, f"needs adaptive on {' or '.join(VARYING)}, and two rounds", "over the best of them: "
+    )
 
 
 def _transformers(configurations: Rows) -> Verdict:
@@ -174,7 +180,8 @@ def _order_of_emission(rows: Sequence[Row]) -> Verdict:
     if not found:
         return Verdict(target, None, f"needs {ORDER_POLICY}:after_draft in {LONE_REQUEST.name}")
     names = ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms")
-    mean, p99, per_token = (Ratio(**found[0]["ratio_to_off"][name]) for name in names)
+    row = found[0]
+    mean, p99, per_token = (Ratio(**row["ratio_to_off"][name], rounds=row["rounds"]) for name in names)
     tests = [*_all_above_1((mean, p99)), (per_token, lambda value: value < 1)]
     return Verdict.of(target, tests, f"mean TTFT × {mean}, P99 TTFT × {p99}, mean TPOT × {per_token}")
 

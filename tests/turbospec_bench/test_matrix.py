@@ -69,6 +69,12 @@ def test_transformers_is_not_compared_where_answers_are_forced() -> None:
     assert variants == (Variant("off"), Variant("static-3"))
 
 
+def test_what_is_named_twice_is_selected_once() -> None:
+    """Its rounds would be played twice with the same loads, and count as twice as many."""
+    chosen = select_configurations(["code", "code"], ["good"], [8, 8])
+    assert [configuration.name for configuration in chosen] == ["code/good/c8"]
+
+
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UserError, match="no workload 'poetry'; there are code, prose, mixed, shift"):
         select_configurations(["poetry"], [], [], [])

@@ -62,10 +62,11 @@ def test_one_bad_configuration_misses_and_is_named() -> None:
 @pytest.mark.parametrize(
     ("rounds", "met", "within_noise"),
     [
-        ((0.99, 1.01, 1.0, 1.02), True, False),
-        ((0.95, 0.98, 0.94, 1.02), False, True),
-        ((0.95, 0.98, 0.99, 1.02), True, True),
-        ((0.95, 0.96, 0.94, 0.95), False, False),
+        ((0.99, 1.01, 1.0, 1.02, 1.0, 1.01), True, False),
+        ((0.95, 0.98, 0.94, 1.02, 0.95, 1.0), False, True),
+        ((0.95, 0.98, 0.99, 1.02, 0.96, 1.0), True, True),
+        ((0.95, 0.96, 0.94, 0.95, 0.96, 0.95), False, False),
+        ((0.95, 0.96, 0.94, 0.95), False, True),  # the median of four rounds has no 95 % interval
     ],
 )
 def test_an_interval_across_the_target_is_said_and_changes_no_verdict(

@@ -14,10 +14,8 @@ import typer
 from turbospec.cli.bench_options import CheckTargets, Json, Models, Pictures, Report, Resume, Seed, Workloads
 from turbospec.cli.bench_output import (
     Outputs,
-    conclude,
-    say_unfinished,
+    conclude_or_stop,
     show_configuration,
-    surroundings,
 )
 from turbospec.cli.bench_progress import BenchProgress
 from turbospec.cli.bench_targets import bench_targets, judge_file
@@ -29,7 +27,8 @@ from turbospec.interface import MAX_DRAFT_LENGTH
 from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, load_controller, read_policy
 from turbospec_bench.configuration import Configuration
-from turbospec_bench.matrix import MAX_ROUNDS, runs_of
+from turbospec_bench.inputs import weights
+from turbospec_bench.matrix import MAX_ROUNDS, TARGET, runs_of
 from turbospec_bench.other_processes import (
     MAX_THREADS,
     choose_threads,
@@ -122,10 +121,14 @@ def bench(
     --policy and --rounds select from it.
     """
     if context.invoked_subcommand is not None:
+        sources = {name: context.get_parameter_source(name) for name in context.params}
+        if given := [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]:
+            option = f"--{given[0].replace('_', '-')}"
+            raise UserError(f"{option} before {context.invoked_subcommand} does nothing; give options after it")
         return
     # Imports what the report needs: a missing package is reported before minutes of measuring.
     import turbospec_bench.reports.benchmark  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    from turbospec_bench.matrix import NAMED_PAIRS, QUICK_MATRIX, select_configurations, variants_of
+    from turbospec_bench.matrix import NAMED_PAIRS, QUICK_MATRIX, check_takes_part, select_configurations, variants_of
     from turbospec_bench.results import Results
     from turbospec_bench.rounds import MAX_REPEATS, DisturbanceCheck
 
@@ -139,6 +142,7 @@ def bench(
         )
     )
     plan = [(configuration, variants_of(configuration, policy or (), quick=quick)) for configuration in configurations]
+    check_takes_part(policy or (), [variant for _, variants in plan for variant in variants])
     policies = {
         find_policy(variant.policy) for _, variants in plan for variant in variants if not variant.is_transformers
     }
@@ -148,6 +152,8 @@ def bench(
     rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
     given = None if profile is None else Profile.load(profile)
     resumed = None if resume is None else Results.load(resume)
+    if resumed is not None and resumed.meta.get("omp_wait_policy"):
+        os.environ.setdefault("OMP_WAIT_POLICY", resumed.meta["omp_wait_policy"])
     answered = answered_kinds(configurations)
     texts = [workloads / f"{kind}.jsonl" for kind in (*TEXT_KINDS, *answered)]
     outputs = Outputs.check(json, report, pictures, traces, resumed, (profile, *policies, *texts))
@@ -156,28 +162,34 @@ def bench(
     if threads is None:
         threads = threads_from_environment() if resumed is None else resumed.meta.get("threads")
     if device == "cpu":
-        threads = _threads_beside_others(threads)
+        threads = _threads_beside_others(threads, resumed=resumed is not None)
     with progress() as bar:
         shown = BenchProgress(bar, "loading the models")
         # Loads torch, whose OpenMP reads the environment at that moment and never again.
-        from turbospec_bench.embedded.pairs import Pairs
+        from turbospec_bench.embedded.pairs import DRAFTERS, Pairs
         from turbospec_bench.embedded.profiles import CACHE, MeasuredProfiles
         from turbospec_bench.embedded.session import Session
         from turbospec_bench.embedded.workloads import USUAL_SAMPLING
+        from turbospec_engine.config import SUFFIX
 
         pairs = Pairs(models, device, dtype, threads, lookup)
         source = pairs.source(workloads, seed, answered)
         meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": pairs.threads_in_use}
         meta["omp_wait_policy"] = os.environ.get("OMP_WAIT_POLICY", "")
         meta["lookup"] = lookup or ""
-        compared = ("seed", "device", "dtype", "threads", "omp_wait_policy", "lookup")
-        results = outputs.open_results(resumed, meta | surroundings(), compared, policies)
+        meta["profile"] = "measured" if profile is None else "given"
+        compared = ("seed", "device", "dtype", "threads", "omp_wait_policy", "lookup", "profile")
+        named = {path.stem: path for path in policies} | {path.name: path for path in texts}
+        named |= {} if profile is None else {"profile": profile}
+        folders = {DRAFTERS.get(configuration.drafter) for configuration in configurations}
+        results = outputs.open_results(resumed, meta, compared, named | weights(models, {TARGET, *folders}))
         conditions = {"dtype": dtype, "temperature": USUAL_SAMPLING.temperature, "top_p": USUAL_SAMPLING.top_p}
         if given is not None and (differences := given.differences(conditions)):
             stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off")
         # Runs are simulated from step times measured with them, not on another day.
         cache = CACHE if folder is None else None
-        measured = MeasuredProfiles(pairs, shown.announce, source.text(), cache)
+        earlier = None if resumed is None else folder
+        measured = MeasuredProfiles(pairs, shown.announce, source.text(), cache, earlier)
         session = Session(
             pairs=pairs,
             source=source,
@@ -185,21 +197,20 @@ def bench(
             seed=seed,
             traces=folder,
             check=DisturbanceCheck(
-                spare_cores=cores() - (pairs.threads_in_use if device == "cpu" else 1),
-                repeats=QUICK_REPEATS if quick else MAX_REPEATS,
+                spare_cores=max(0, cores() - (pairs.threads_in_use if device == "cpu" else 1)),
+                # A look-up that keeps answers would find those of the first try.
+                repeats=0 if lookup == SUFFIX else QUICK_REPEATS if quick else MAX_REPEATS,
                 say=shown.remark,
             ),
         )
-        interrupted = False
+        stopped: BaseException | None = None
         try:
             _play(session, plan, rounds, results, enough_seconds, shown)
-        except KeyboardInterrupt:
-            interrupted = True
-    conclude(results, outputs)
-    if interrupted:
-        finished = sum(results.has(configuration, variants, rounds) for configuration, variants in plan)
-        say_unfinished(results, finished, len(plan))
-        raise KeyboardInterrupt
+        except (KeyboardInterrupt, UserError) as error:
+            stopped = error
+    enough = rounds if math.isinf(enough_seconds) else QUICK_LEAST_ROUNDS
+    finished = sum(results.has(configuration, variants, enough) for configuration, variants in plan)
+    conclude_or_stop(results, outputs, stopped, finished, len(plan))
     if check_targets:
         raise typer.Exit(judge_file(results.path))
 
@@ -251,13 +262,17 @@ def _say_cost(plan: Plan, rounds: int, resumed: Results | None) -> None:
     stderr.print(cost.line(), soft_wrap=True)
 
 
-def _threads_beside_others(asked: int | None) -> int | None:
-    """Threads of the models; None for as many as torch takes. Says so where other processes use the machine."""
+def _threads_beside_others(asked: int | None, *, resumed: bool) -> int | None:
+    """Threads of the models; None for as many as torch takes. Says so where other processes use the machine.
+
+    A run that is resumed keeps its way to wait for threads, whatever else runs now.
+    """
     threads, remark = choose_threads(asked, other_cores_now(), cores())
     if remark is not None:
         stderr.print(remark, soft_wrap=True)
-        # Threads that sleep at the end of a parallel region are slower, and do not hold one another up.
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        if not resumed:
+            # Threads that sleep at the end of a parallel region are slower, and do not hold one another up.
+            os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     return threads
 
 

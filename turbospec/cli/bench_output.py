@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -25,8 +24,12 @@ if TYPE_CHECKING:
     from turbospec_bench.targets import Verdict
 
 VERDICTS = {True: ("met", "green"), False: ("missed", "red"), None: ("not judged", "yellow")}
-ADDED_LATER = {"scale": 1, "gpu": None}
+ADDED_LATER = {"scale": 1, "gpu": None, "lookup": "", "omp_wait_policy": ""}
 """Fields that older results lack, and what they were then."""
+NOT_KEPT_BEFORE = ("max_num_seqs", "profile")
+"""Those of which they do not tell what they were."""
+ON_THE_SAME = ("machine", "turbospec", "torch", "transformers")
+"""Of the `surroundings`, those that a run that is resumed shares."""
 TARGET_MISSED = 1
 """Exit status where a target is missed beyond noise; a user's mistake is 2."""
 
@@ -74,38 +77,36 @@ class Outputs:
         return cls(results, report, pictures)
 
     def open_results(
-        self, resumed: Results | None, meta: dict[str, Any], compared: Sequence[str], policies: Iterable[Path]
+        self, resumed: Results | None, meta: dict[str, Any], compared: Sequence[str], inputs: Mapping[str, Path]
     ) -> Results:
         """New results, or those of an interrupted run.
 
         Args:
             resumed: results of the interrupted run.
-            meta: of this run.
-            compared: fields of `meta` in which a run that is resumed must be the same.
-            policies: files of the policies, whose content must be the same too.
+            meta: of this run, `surroundings` not included.
+            compared: fields of `meta` in which a run that is resumed must be the same, as in `ON_THE_SAME`.
+            inputs: files by name, whose contents must be the same too.
 
         Raises:
             UserError: the results to resume were measured in another way.
         """
+        from turbospec_bench.inputs import digests
         from turbospec_bench.results import Results
 
-        contents = {_short(path): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in policies}
+        meta, contents = meta | surroundings(), digests(inputs)
         if resumed is None:
-            return Results(self.results, meta | {"policies": contents})
-        if differing := [name for name in compared if resumed.meta.get(name, ADDED_LATER.get(name, "")) != meta[name]]:
+            return Results(self.results, meta | {"inputs": contents})
+        earlier = ADDED_LATER | resumed.meta
+        known = [name for name in (*compared, *ON_THE_SAME) if name in earlier or name not in NOT_KEPT_BEFORE]
+        if differing := [name for name in known if earlier.get(name) != meta[name]]:
             raise UserError(
                 f"{resumed.path}: was measured with another {' and another '.join(differing)}; start a new one"
             )
-        before: dict[str, str] = resumed.meta.get("policies", {})
-        if changed := [path for path, content in contents.items() if before.get(path, content) != content]:
+        before: dict[str, str] = resumed.meta.get("inputs", {})
+        if changed := [name for name, content in contents.items() if before.get(name, content) != content]:
             raise UserError(f"{resumed.path}: {changed[0]} has changed since; start a new one")
-        known = {"rounds": meta["rounds"], "policies": before | contents}
-        return Results(self.results, resumed.meta | known, resumed.rows)
-
-
-def _short(path: Path) -> str:
-    """A file's name with that of its folder."""
-    return "/".join(path.resolve().parts[-2:])
+        rounds = max(meta["rounds"], resumed.meta["rounds"])
+        return Results(self.results, resumed.meta | {"rounds": rounds, "inputs": before | contents}, resumed.rows)
 
 
 def show_configuration(
@@ -145,8 +146,28 @@ def conclude(results: Results, outputs: Outputs) -> None:
     stdout.print(f"results: {results.path}\nreport:  {outputs.report}", soft_wrap=True)
 
 
-def say_unfinished(results: Results, finished: int, planned: int) -> None:
-    """Say how far an interrupted run came, and how to go on where there are results."""
+def conclude_or_stop(
+    results: Results, outputs: Outputs, stopped: BaseException | None, finished: int, planned: int
+) -> None:
+    """`conclude`; of a run that was stopped, say how far it came and how to go on, and raise what stopped it.
+
+    Args:
+        results, outputs: as for `conclude`.
+        stopped: by what; None for a complete run.
+        finished: configurations that are complete.
+        planned: configurations in all.
+
+    Raises:
+        UserError: as `conclude`, of a complete run.
+    """
+    try:
+        conclude(results, outputs)
+    except UserError as error:
+        if stopped is None:
+            raise
+        stderr.print(str(error), soft_wrap=True)
+    if stopped is None:
+        return
     if results.rows:
         stderr.print(
             f"{finished} of {planned} configurations are finished; --resume {results.path} completes the run",
@@ -154,6 +175,7 @@ def say_unfinished(results: Results, finished: int, planned: int) -> None:
         )
     else:
         stderr.print("no round is finished; there are no results to resume from")
+    raise stopped
 
 
 def show_targets(verdicts: Sequence[Verdict]) -> int:

@@ -19,10 +19,8 @@ import typer
 from turbospec.cli.bench_options import CheckTargets, Json, Models, Pictures, Report, Resume, Seed, Workloads
 from turbospec.cli.bench_output import (
     Outputs,
-    conclude,
-    say_unfinished,
+    conclude_or_stop,
     show_configuration,
-    surroundings,
 )
 from turbospec.cli.bench_progress import BenchProgress
 from turbospec.cli.bench_targets import judge_file
@@ -33,7 +31,8 @@ from turbospec.errors import UserError
 from turbospec.files.writing import check_folder
 from turbospec.policy import find_policy
 from turbospec_bench.configuration import Configuration
-from turbospec_bench.matrix import MAX_ROUNDS
+from turbospec_bench.inputs import weights
+from turbospec_bench.matrix import MAX_ROUNDS, TARGET
 from turbospec_bench.texts import TEXT_KINDS, answered_kinds
 
 if TYPE_CHECKING:
@@ -99,6 +98,7 @@ def bench_vllm(
     from turbospec_bench.vllm.loads import LoadSource, load_tokenizer, shape_of
     from turbospec_bench.vllm.matrix import NAMED_PAIRS, PAIRS, check_lookups, is_turbospec, variants_of
     from turbospec_bench.vllm.session import VllmSession, runs_of
+    from turbospec_bench.vllm.speculation import DRAFTERS
 
     configurations = select_configurations(
         workload or (), drafter or (), concurrency or (), pairings=PAIRS, named=NAMED_PAIRS
@@ -110,7 +110,7 @@ def bench_vllm(
     most = max(configuration.concurrency or 1 for configuration in configurations)
     launches = Launches(models, dtype, most, on_gpu=gpu is not None)
     meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": vllm_version, "scale": scale, "gpu": gpu}
-    meta |= surroundings()
+    meta["max_num_seqs"] = most
     resumed = None if resume is None else Results.load(resume)
     answered = answered_kinds(configurations)
     texts = [workloads / f"{kind}.jsonl" for kind in (*TEXT_KINDS, *answered)]
@@ -118,7 +118,10 @@ def bench_vllm(
     outputs = Outputs.check(json, report, pictures, None, resumed, (*policies, *texts))
     logs = outputs.results.parent / f"{outputs.results.stem}-logs"
     check_folder(logs)
-    results = outputs.open_results(resumed, meta, ("seed", "dtype", "vllm", "scale", "gpu"), policies)
+    folders = {DRAFTERS[configuration.drafter][1] for configuration in configurations}
+    named = {path.stem: path for path in policies} | {path.name: path for path in texts}
+    compared = ("seed", "dtype", "vllm", "scale", "gpu", "max_num_seqs")
+    results = outputs.open_results(resumed, meta, compared, named | weights(models, {TARGET, *folders}))
     cost = Cost.of(
         [(each, variants) for each in configurations], rounds, resumed, runs_of, partial(shape_of, scale=scale)
     )
@@ -142,16 +145,8 @@ def bench_vllm(
         except (KeyboardInterrupt, UserError) as error:
             stopped = error
         shown.phase("stopping the servers")
-    try:
-        conclude(results, outputs)
-    except UserError as error:
-        if stopped is None:
-            raise
-        stderr.print(str(error), soft_wrap=True)
-    if stopped is not None:
-        finished = sum(results.has(configuration, variants, rounds) for configuration in configurations)
-        say_unfinished(results, finished, len(configurations))
-        raise stopped
+    finished = sum(results.has(configuration, variants, rounds) for configuration in configurations)
+    conclude_or_stop(results, outputs, stopped, finished, len(configurations))
     if check_targets:
         raise typer.Exit(judge_file(results.path))
 

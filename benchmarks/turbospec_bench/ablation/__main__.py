@@ -47,22 +47,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_outputs(options.json, options.markdown, inputs=options.trace)
     cases = _cases(options)
     mechanisms = _mechanisms(options.mechanism)
-    checkpoint = Checkpoint(options.json, {"sources": sources_digest(), "shorter": options.shorter})
+    checkpoint = Checkpoint(options.json, {"sources": sources_digest(options.trace), "shorter": options.shorter})
     wanted: list[Part] = []
     for seed in range(options.seeds):
         for name in (NOTHING.name, *mechanisms):
             wanted += [(case, name, seed) for case in cases]
         if options.fixed:
             wanted += [(case, name, seed) for case in cases for name in fixed_lengths(case)]
+    confirmed: set[tuple[str, str]] = set()
     try:
         _run_all(wanted, checkpoint, options.jobs)
         if options.confirm:
-            _run_all(_unclear(cases, mechanisms, checkpoint.rows, options), checkpoint, options.jobs)
+            parts = _unclear(cases, mechanisms, checkpoint.rows, options)
+            confirmed = {(case.name, mechanism) for case, mechanism, _ in parts}
+            _run_all(parts, checkpoint, options.jobs)
     finally:
         checkpoint.save()
     names = {case.name for case in cases}
     seeds = options.seeds + options.confirm
     rows = [row for row in checkpoint.rows if row["case"] in names and row["seed"] < seeds]
+    # The first seeds chose these cases by the effect that they showed.
+    chose = [(row["case"], row["mechanism"]) in confirmed and row["seed"] < options.seeds for row in rows]
+    rows = [row for row, left_out in zip(rows, chose, strict=True) if not left_out or row["mechanism"] == NOTHING.name]
     lines, fixed = table(rows, cases), best_fixed(rows)
     print(plain_text(lines))
     if len(fixed) > 1:
@@ -108,7 +114,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=positive, default=2, help="seeds of each run (default 2)")
     parser.add_argument(
-        "--confirm", type=positive, default=0, help="further seeds where a mechanism earns or costs 0.5 %% (default 0)"
+        "--confirm",
+        type=positive,
+        default=0,
+        help="further seeds where a mechanism earns or costs 0.5 %%; they replace the first ones there (default 0)",
     )
     parser.add_argument("--jobs", type=positive, default=1, help="processes (default 1)")
     parser.add_argument("--shorter", type=float, default=1.0, help="factor by which runs are shorter (default 1)")

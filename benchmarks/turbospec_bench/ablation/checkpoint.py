@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import turbospec
 import turbospec_bench
 import turbospec_sim
 from turbospec.errors import UserError
-from turbospec.files.reading import read_json
+from turbospec.files.reading import MEBIBYTE, open_file, read_json
 from turbospec.files.results_file import save
 from turbospec.policy import find_policy
 from turbospec_sim.scenario_file import shipped_scenarios
 
-PARTS = ("policy", "planning", "models", "exploration", "runtime", "controller.py", "interface.py")
+PARTS = (
+    *("policy", "planning", "models", "exploration", "runtime", "controller.py", "interface.py"),
+    "observability/trace.py",
+)
 """Of `turbospec`, what simulated rows depend on."""
 OWN_PARTS = ("mechanisms", "cases.py", "profiles.py", "runs.py")
 """Of this package, the same."""
@@ -25,8 +29,12 @@ Key = tuple[str, str, int]
 Row = dict[str, Any]
 
 
-def sources_digest() -> str:
-    """A digest of the sources that a row depends on: code, shipped scenarios and the policy's file."""
+def sources_digest(traces: Iterable[Path] = ()) -> str:
+    """A digest of what a row depends on: code, shipped scenarios, the policy's file and recorded traces.
+
+    Raises:
+        UserError: a trace cannot be read.
+    """
     product, simulator, bench = (
         Path(str(package.__file__)).parent for package in (turbospec, turbospec_sim, turbospec_bench)
     )
@@ -36,6 +44,10 @@ def sources_digest() -> str:
     for place in (*(product / part for part in PARTS), simulator, *own, *settings):
         for source in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             digest.update(source.name.encode() + source.read_bytes())
+    for trace in traces:
+        with open_file(trace, "decision trace") as file:
+            while block := file.read(MEBIBYTE):
+                digest.update(block)
     return digest.hexdigest()[:16]
 
 

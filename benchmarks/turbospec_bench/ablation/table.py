@@ -83,14 +83,13 @@ def _log_ratio(value: float | None, base: float | None) -> float:
 
 
 def changed_share(rows: Iterable[Row], mechanism: str) -> float:
-    """Share of runs in which any draft length differs without the mechanism; NaN without runs."""
+    """Share of runs in which any draft length differs without the mechanism, mean over cases; NaN without runs."""
     by_key = {(row["case"], row["mechanism"], row["seed"]): row for row in rows}
-    differs = [
-        row["decisions"] != by_key[case, NOTHING.name, seed]["decisions"]
-        for (case, name, seed), row in by_key.items()
-        if name == mechanism and (case, NOTHING.name, seed) in by_key
-    ]
-    return float(np.mean(differs)) if differs else math.nan
+    differs: dict[str, list[bool]] = {}
+    for (case, name, seed), row in by_key.items():
+        if name == mechanism and (full := by_key.get((case, NOTHING.name, seed))) is not None:
+            differs.setdefault(case, []).append(row["decisions"] != full["decisions"])
+    return float(np.mean([np.mean(several) for several in differs.values()])) if differs else math.nan
 
 
 def groups_of(cases: Sequence[AnyCase]) -> dict[str, set[str]]:

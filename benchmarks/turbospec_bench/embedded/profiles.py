@@ -18,6 +18,7 @@ from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.pairs import DRAFTERS, Pairs
 from turbospec_bench.embedded.workloads import USUAL_SAMPLING
 from turbospec_bench.matrix import TARGET
+from turbospec_bench.trace_folder import TraceFolder
 from turbospec_engine import Engine
 from turbospec_engine.profiling import ScriptedController, measure
 
@@ -34,15 +35,22 @@ class MeasuredProfiles:
         announce: called before each measurement, with a line for the user.
         text: tokens of the served text.
         cache: folder of measured profiles; None to measure anew.
+        earlier: traces of the run that is resumed, with the profiles that go with them; None for a new run.
     """
 
     def __init__(
-        self, pairs: Pairs, announce: Callable[[str], None], text: Sequence[int], cache: Path | None = CACHE
+        self,
+        pairs: Pairs,
+        announce: Callable[[str], None],
+        text: Sequence[int],
+        cache: Path | None = CACHE,
+        earlier: TraceFolder | None = None,
     ) -> None:
         self._pairs = pairs
         self._announce = announce
         self._text = text
         self._cache = cache
+        self._earlier = earlier
         self._loaded: dict[str, Profile] = {}
 
     def __call__(self, configuration: Configuration) -> Profile:
@@ -54,9 +62,11 @@ class MeasuredProfiles:
         path = None
         if self._cache is not None:
             path = self._cache / f"profile-{configuration.drafter}-{self._fingerprint(configuration)}.json"
+        known = path if self._earlier is None else self._earlier.profile(configuration.drafter)
+        if known is not None:
             # Without a file there, or with a broken one, it is measured.
             with suppress(UserError):
-                return Profile.load(path)
+                return Profile.load(known)
         self._announce(f"measuring step times with the {configuration.drafter} drafter (at most {MAX_SECONDS:.0f} s)")
         config = self._pairs.engine_config(
             Configuration(configuration.workload, configuration.drafter, MAX_CONCURRENCY)
@@ -84,6 +94,8 @@ class MeasuredProfiles:
         weights = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         described = [weights, self._pairs.device, self._pairs.dtype, torch.get_num_threads(), torch.__version__]
         described += [USUAL_SAMPLING.temperature, USUAL_SAMPLING.top_p, self._text[:64]]
+        # A profile that was measured before on a CPU stays valid.
+        described += [torch.cuda.get_device_name(self._pairs.device)] if self._pairs.device.startswith("cuda") else []
         # A profile that was measured before there were look-ups stays valid without one.
         described += [self._pairs.lookup] if self._pairs.lookup else []
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:12]

@@ -10,7 +10,7 @@ from turbospec.files.writing import write_whole
 from turbospec_bench.configuration import Configuration, Row, by_configuration
 from turbospec_bench.reports import benchmark_plots as plots
 from turbospec_bench.reports.page import render_page
-from turbospec_bench.reports.plot_style import standalone
+from turbospec_bench.reports.plot_style import colours_of, standalone
 from turbospec_bench.summary import findings
 from turbospec_bench.table_rows import COLUMNS, disturbance, table_line
 
@@ -38,38 +38,42 @@ def write_pictures(folder: Path, rows: Sequence[Row]) -> list[Path]:
 
 def render(meta: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The report as one HTML document."""
-    configurations = by_configuration(rows)
+    configurations, colours = by_configuration(rows), _colours(rows)
     return render_page(
         "benchmark.html",
         setting=_setting(meta),
         findings=findings(rows),
-        throughput=plots.throughput(configurations),
-        step_time=plots.step_time(rows),
+        throughput=plots.throughput(configurations, colours),
+        step_time=plots.step_time(rows, colours),
         columns=COLUMNS,
         open_configurations=OPEN_CONFIGURATIONS,
-        configurations=[_details(configuration, own) for configuration, own in configurations.items()],
+        configurations=[_details(configuration, own, colours) for configuration, own in configurations.items()],
     )
 
 
-def _details(configuration: Configuration, rows: Sequence[Row]) -> dict[str, Any]:
+def _colours(rows: Sequence[Row]) -> Mapping[str, str]:
+    return colours_of(row["policy"] for row in rows)
+
+
+def _details(configuration: Configuration, rows: Sequence[Row], colours: Mapping[str, str]) -> dict[str, Any]:
     return {
         "name": configuration.name,
         "disturbance": disturbance(rows),
         "lines": [(row["policy"], table_line(row)) for row in rows],
-        "latency": plots.latency(rows),
-        "timeline": plots.timeline(rows),
+        "latency": plots.latency(rows, colours),
+        "timeline": plots.timeline(rows, colours),
     }
 
 
 def _pictures(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    configurations = by_configuration(rows)
-    yield "throughput", plots.throughput(configurations)
-    if step_time := plots.step_time(rows):
+    configurations, colours = by_configuration(rows), _colours(rows)
+    yield "throughput", plots.throughput(configurations, colours)
+    if step_time := plots.step_time(rows, colours):
         yield "step-time", step_time
     for configuration, own in configurations.items():
         stem = configuration.name.replace("/", "-")
-        yield f"latency-{stem}", plots.latency(own)
-        if timeline := plots.timeline(own):
+        yield f"latency-{stem}", plots.latency(own, colours)
+        if timeline := plots.timeline(own, colours):
             yield f"timeline-{stem}", timeline
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from turbospec.interface import FloatArray
 from turbospec_bench.configuration import Configuration, Row
 from turbospec_bench.policy_names import fixed_length
-from turbospec_bench.reports.plot_style import COLOURS, FIXED, INK, TITLE, new_figure, plain_numbers, styled, svg_of
+from turbospec_bench.reports.plot_style import INK, TITLE, new_figure, plain_numbers, styled, svg_of
 from turbospec_bench.table_rows import policy_name
 
 SPREAD = 0.5
@@ -22,8 +22,11 @@ SPREAD = 0.5
 
 
 @styled
-def throughput(configurations: Mapping[Configuration, Sequence[Row]]) -> str:
-    """Tokens/s of every policy as a ratio to off, one line per configuration; bars are 95 % intervals."""
+def throughput(configurations: Mapping[Configuration, Sequence[Row]], colours: Mapping[str, str]) -> str:
+    """Tokens/s of every policy as a ratio to off, one line per configuration; bars are 95 % intervals.
+
+    Here and below, `colours` has the colour of every policy.
+    """
     figure, (axes,) = new_figure(8.0, 1.3 + 0.42 * len(configurations), 1)
     labelled: set[str] = set()
     for place, rows in enumerate(configurations.values()):
@@ -36,7 +39,7 @@ def throughput(configurations: Mapping[Configuration, Sequence[Row]]) -> str:
         for row, height in zip([*fixed, *others], places, strict=True):
             ratio = row["ratio_to_off"]["output_throughput"]
             label = "fixed K" if row in fixed else row["policy"]
-            style: dict[str, Any] = {"color": COLOURS.get(row["policy"], FIXED), "zorder": 2 if row in fixed else 3}
+            style: dict[str, Any] = {"color": colours[row["policy"]], "zorder": 2 if row in fixed else 3}
             if row in others:
                 axes.plot([ratio["low"], ratio["high"]], [height, height], linewidth=1.5, **style)
             axes.plot(
@@ -61,13 +64,13 @@ def throughput(configurations: Mapping[Configuration, Sequence[Row]]) -> str:
 
 
 @styled
-def latency(rows: Sequence[Row]) -> str:
+def latency(rows: Sequence[Row], colours: Mapping[str, str]) -> str:
     """Mean TPOT, and mean and P99 TTFT, of every policy in one configuration."""
     figure, (left, right) = new_figure(8.0, 1.0 + 0.26 * len(rows), 2, sharey=True)
     places = np.arange(len(rows))
-    colours = [COLOURS.get(row["policy"], FIXED) for row in rows]
-    left.barh(places, [row["mean_tpot_ms"] for row in rows], color=colours, height=0.65)
-    right.barh(places, [row["mean_ttft_ms"] for row in rows], color=colours, height=0.65)
+    each = [colours[row["policy"]] for row in rows]
+    left.barh(places, [row["mean_tpot_ms"] for row in rows], color=each, height=0.65)
+    right.barh(places, [row["mean_ttft_ms"] for row in rows], color=each, height=0.65)
     right.plot([row["p99_ttft_ms"] for row in rows], places, linestyle="none", marker="|", markersize=10, color=INK)
     left.set_yticks(places, [policy_name(row) for row in rows])
     left.invert_yaxis()
@@ -78,16 +81,17 @@ def latency(rows: Sequence[Row]) -> str:
 
 
 @styled
-def timeline(rows: Sequence[Row]) -> str | None:
+def timeline(rows: Sequence[Row], colours: Mapping[str, str]) -> str | None:
     """Draft length and acceptance over one run, for the policies that choose K themselves; None without timelines."""
-    shown = [row for row in rows if row["policy"] in COLOURS and row["emit"] != "after_draft" and row.get("timeline")]
+    shown = [row for row in rows if fixed_length(row["policy"]) is None and row["emit"] != "after_draft"]
+    shown = [row for row in shown if row.get("timeline")]
     if not shown:
         return None
     figure, (left, right) = new_figure(8.0, 2.6, 2)
     for row in shown:
         series = {name: np.array([_number(value) for value in values]) for name, values in row["timeline"].items()}
         for axes, name in ((left, "draft_length"), (right, "acceptance")):
-            axes.plot(series["seconds"], series[name], color=COLOURS[row["policy"]], linewidth=1.4, label=row["policy"])
+            axes.plot(series["seconds"], series[name], color=colours[row["policy"]], linewidth=1.4, label=row["policy"])
     right.set_ylim(0, 1)
     for axes, title in ((left, "K: draft tokens per decoding request"), (right, "accepted share of draft tokens")):
         axes.set_title(title, **TITLE)
@@ -98,11 +102,11 @@ def timeline(rows: Sequence[Row]) -> str | None:
 
 
 @styled
-def step_time(rows: Sequence[Row]) -> str | None:
+def step_time(rows: Sequence[Row], colours: Mapping[str, str]) -> str | None:
     """Predicted against measured time of single steps; None where no policy predicts."""
     figure, (axes,) = new_figure(5.2, 3.8, 1)
     extent: list[float] = []
-    for policy, colour in COLOURS.items():
+    for policy, colour in colours.items():
         steps = [row["step_times"] for row in rows if row["policy"] == policy and row.get("step_times")]
         predicted = np.array([value for step in steps for value in step["predicted_ms"]])
         measured = np.array([value for step in steps for value in step["measured_ms"]])

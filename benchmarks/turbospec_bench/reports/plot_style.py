@@ -11,19 +11,23 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import cycle
 from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from turbospec_bench.policy_names import fixed_length
+from turbospec_bench.variant import TRANSFORMERS_PREFIX
+
 INK = "#0a0b0c"
 """Placeholder for the page's text colour, replaced when the SVG is written."""
 NEUTRAL_INK = "#7d8590"
 """Readable on white and on black, for a picture in a file of its own."""
 FIXED = "#9aa4b2"
-"""Colour of fixed Ks, and of a user's own policies."""
+"""Colour of fixed Ks."""
 COLOURS = {
     "adaptive": "#e4572e",
     "ema-tiers": "#3b82f6",
@@ -35,6 +39,8 @@ COLOURS = {
     "acceptance-gate": "#8b5cf6",
     "lookup-first": "#64748b",
 }
+OTHER_COLOURS = ("#0ea5e9", "#84cc16", "#f97316", "#d946ef")
+"""Of policies that are not in `COLOURS`, in turn."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "turbospec",
@@ -61,6 +67,16 @@ def new_figure(
     """A figure, its size in inches, and its axes row by row."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, [*figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel()]
+
+
+def colours_of(policies: Iterable[str]) -> dict[str, str]:
+    """The colour of each policy."""
+    others = cycle(OTHER_COLOURS)
+    found: dict[str, str] = {}
+    for policy in dict.fromkeys(policies):
+        fixed = fixed_length(policy) is not None or policy.startswith(TRANSFORMERS_PREFIX)
+        found[policy] = FIXED if fixed else COLOURS[policy] if policy in COLOURS else next(others)
+    return found
 
 
 def plain_numbers(axis: Any, low: float, high: float) -> None:

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from turbospec.interface import FloatArray
 from turbospec_bench.policy_names import fixed_length
-from turbospec_bench.reports.plot_style import COLOURS, FIXED, INK, TITLE, new_figure, plain_numbers, styled, svg_of
+from turbospec_bench.reports.plot_style import FIXED, INK, TITLE, colours_of, new_figure, plain_numbers, styled, svg_of
 from turbospec_sim.replications import Replications
 from turbospec_sim.run import BEST_STATIC, ORACLE
 
@@ -40,7 +40,6 @@ PARTS = (
 )
 """Parts of a step's time."""
 LINE_STYLES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
-OTHER_COLOURS = ("#0ea5e9", "#84cc16", "#f97316", "#d946ef")
 """For a user's own policies, which have no fixed colour."""
 LOG_FROM = 30.0
 """From this ratio of the largest to the smallest value an axis is logarithmic."""
@@ -184,9 +183,10 @@ def _spans_widely(points: Sequence[Replications], field: str) -> bool:
 
 def _looks(points: Sequence[Replications]) -> dict[str, dict[str, Any]]:
     """Colour and line of every policy: greys for fixed lengths, one line style each."""
-    lines, others = cycle(LINE_STYLES), cycle(OTHER_COLOURS)
-    looks: dict[str, dict[str, Any]] = {}
-    for policy in dict.fromkeys(point.policy for point in points):
+    lines, looks = cycle(LINE_STYLES), dict[str, dict[str, Any]]()
+    shown = [point.policy for point in points]
+    colours = colours_of(policy for policy in shown if policy not in (ORACLE, BEST_STATIC))
+    for policy in dict.fromkeys(shown):
         look: dict[str, Any] = {"linestyle": "-", "linewidth": 1.4, "zorder": 3 if policy == "adaptive" else 2}
         if policy == ORACLE:
             look |= {"color": "#0891b2", "linestyle": ":"}
@@ -197,7 +197,7 @@ def _looks(points: Sequence[Replications]) -> dict[str, dict[str, Any]]:
         elif fixed_length(policy) is not None:
             look |= {"color": FIXED, "linestyle": next(lines)}
         else:
-            look |= {"color": COLOURS[policy] if policy in COLOURS else next(others)}
+            look |= {"color": colours[policy]}
         looks[policy] = look
     return looks
 

@@ -26,8 +26,8 @@ def keep_off_bound_cores(group: int) -> set[int]:
     Parents of bound processes, which busy-wait for them, get a lower priority.
 
     Returns:
-        The cores without bound processes: all of ours where no process binds itself (GPUs) or where every core is
-        taken; none on systems that cannot bind processes.
+        The cores without bound processes: all of ours where no process binds itself (GPUs); none where every core is
+        taken, and on systems that cannot bind processes.
     """
     if not hasattr(os, "sched_getaffinity") or not PROCESSES.is_dir():
         return set()
@@ -41,9 +41,7 @@ def keep_off_bound_cores(group: int) -> set[int]:
                 waiting.add(_parent(process))
             else:
                 others.append(process)
-    if not free:
-        return ours
-    if free < ours:
+    if free and free < ours:
         for process in others:
             bind(process, free)
             if process in waiting:

@@ -21,7 +21,9 @@ from turbospec_bench.vllm.speculation import Lengths
 from turbospec_bench.vllm.tuning import tune
 
 UNCOUNTED_ROUNDS = 2
-"""Played first in every configuration: they warm the servers up, and vLLM's table is tuned on them."""
+"""Played first in every configuration: they warm the servers up."""
+COLD_ROUNDS = 1
+"""The first of them; vLLM's table is tuned on the others."""
 UNBOUND_PROCESSES = 3
 """That are busy on the cores without workers: API server, engine core and client."""
 
@@ -71,7 +73,9 @@ class VllmSession:
             self.check.spare_cores = max(0, len(self.fleet.free_cores) - UNBOUND_PROCESSES)
         speeds: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for configuration in configurations:
-            for runs in self._play(configuration, others, range(UNCOUNTED_ROUNDS), on_run):
+            for number, runs in enumerate(self._play(configuration, others, range(UNCOUNTED_ROUNDS), on_run)):
+                if number < COLD_ROUNDS:
+                    continue
                 for variant, run in zip(others, runs, strict=True):
                     if configuration.concurrency is not None and (length := fixed_length(variant.policy)) is not None:
                         speeds[configuration.concurrency][length].append(run.figures["output_throughput"])

@@ -10,7 +10,7 @@ MAX_DRAFT = 15
 """Longest draft under TurboSpec."""
 
 NGRAM = "n-gram"
-DRAFTERS = {
+DRAFTERS: dict[str, tuple[str, str | None]] = {
     "good": ("draft_model", "drafter"),
     "weak": ("draft_model", "drafter-weak"),
     "mismatched": ("draft_model", "drafter-mismatched"),

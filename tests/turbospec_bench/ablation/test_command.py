@@ -76,6 +76,10 @@ def test_effects_are_confirmed_by_further_seeds(tmp_path: Path, capsys: pytest.C
         assert ((name, 2) in rows) == differs
     assert ("drift", 2) not in rows
     assert ("first-token-price", 2) in rows
+    # The seed that chose the case does not count.
+    logs = [math.log(rows["first-token-price", seed] / rows["nothing", seed]) for seed in (1, 2)]
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("first-token-price"))
+    assert f" {math.exp(sum(logs) / 2):.4f} " in line
 
 
 def test_rows_of_other_settings_are_refused_and_kept(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from turbospec import UserError
 from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.pairs import Pairs
 from turbospec_bench.embedded.transformers_contender import DRAFT_TOKENS, HuggingFacePair, TransformersContender
@@ -39,10 +38,3 @@ def test_the_heuristic_schedule_goes_on_where_the_request_before_it_ended(pair: 
     contender.serve(Load((BenchRequest((5, 6, 7, 8), params),), max_in_flight=1))
 
     assert (contender._draft_tokens != DRAFT_TOKENS) == (schedule == "heuristic")
-
-
-def test_an_unknown_schedule_is_refused_with_the_known_ones(pair: HuggingFacePair) -> None:
-    with pytest.raises(
-        UserError, match="no schedule of transformers is called 'transformers-magic'; there are transformers-off"
-    ):
-        TransformersContender(Variant("transformers-magic"), pair)

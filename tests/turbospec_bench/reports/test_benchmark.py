@@ -106,6 +106,16 @@ def test_a_users_own_policy_is_called_by_its_name_and_not_a_fixed_length() -> No
     assert "fixed K" not in picture
 
 
+def test_users_policies_have_colours_of_their_own_and_all_pictures() -> None:
+    """Grey, they could not be told from a fixed K or from one another."""
+    html = render({}, [row("off"), row("mine"), row("mine+ngram"), row("static-3")])
+
+    first = html[html.index("<svg") : html.index("</svg>")]
+    assert len({*re.findall(r"stroke: (#[0-9a-f]{6})", first)}) >= 3
+    assert "mine: median error" in html  # predicted and measured step times
+    assert html.count("<svg") == 4
+
+
 def test_rows_without_adaptive_policies_make_a_report_too() -> None:
     html = render({}, [row("off", step_times={})])
 

@@ -56,7 +56,8 @@ def run(job: Job) -> dict[str, Any]:
     before, timed = _metrics(llm), list[tuple[float, int]]()
     outputs: list[Any] = []
     began, batch = time.perf_counter(), cycle(batches)
-    while len(timed) < len(batches) or time.perf_counter() - began < job.timed_seconds:
+    # Whole cycles: batches differ, and contenders are to be timed over the same ones.
+    while len(timed) % len(batches) or not timed or time.perf_counter() - began < job.timed_seconds:
         began_batch = time.perf_counter()
         done = llm.generate(next(batch), params, use_tqdm=False)
         timed.append((time.perf_counter() - began_batch, sum(len(each.outputs[0].token_ids) for each in done)))
