@@ -50,6 +50,8 @@ class GuardConfig(BaseModel):
     max_decision_seconds: float = Field(
         default=0.05,
         ge=1e-3,
+        le=3600.0,
+        allow_inf_nan=False,
         description="Longest time for one plan. A second slower plan within the next eight is a fault.",
     )
     cooldown_steps: int = Field(
@@ -75,7 +77,7 @@ class ControllerStats:
     steps: int = 0
     """Steps observed."""
     decision_seconds: float = 0.0
-    """Time spent in plan, gate, selection and observe."""
+    """Time spent in plan, gate, selection and observe; also in plans that the host replaced."""
     guard_trips: int = 0
     """Faults of the policy, of its gate or selection."""
     host_faults: int = 0
@@ -157,8 +159,9 @@ class Controller:
         # While the last plan may be reused, the policy would attribute a fallback step to that plan.
         taught = plan is not None or view.step >= self._reuse_ends
         if plan is None:
-            plan = self._fallback(limits)
+            plan = self._fallback(view, limits)
         seconds = time.perf_counter() - began
+        self.stats.decision_seconds += seconds
         if seconds > self.guard.max_decision_seconds:
             # A single slow plan may only mean that the operating system preempted this thread.
             if self._plans - self._slow_plan <= self.SLOW_PLAN_WINDOW:
@@ -190,16 +193,16 @@ class Controller:
                 self.policy.observe(outcome)
             except Exception as error:
                 self._trip("observe", error)
-        decision_seconds = planning + time.perf_counter() - began
+        since_plan = time.perf_counter() - began
         if plan.gate is not None and isinstance(plan.gate, GuardedGate):
-            decision_seconds += plan.gate.seconds
+            since_plan += plan.gate.seconds
         if plan.selection is not None and isinstance(plan.selection, GuardedSelection):
-            decision_seconds += plan.selection.seconds
+            since_plan += plan.selection.seconds
         self.stats.steps += 1
-        self.stats.decision_seconds += decision_seconds
+        self.stats.decision_seconds += since_plan
         for listener in self.listeners:
             try:
-                listener.on_step(view, plan, outcome, decision_seconds)
+                listener.on_step(view, plan, outcome, planning + since_plan)
             except Exception:
                 with suppress(Exception):
                     log.exception("listener %s failed and is removed", type(listener).__name__)
@@ -218,9 +221,10 @@ class Controller:
         self._reuse_ends = view.step + plan.valid_steps
         return plan
 
-    def _fallback(self, limits: IntArray) -> StepPlan:
+    def _fallback(self, view: StepView, limits: IntArray) -> StepPlan:
         lengths = np.minimum(self.guard.fallback_draft_length, limits)
-        return StepPlan(lengths, reason=f"guard: policy failed, fallback to K = {self.guard.fallback_draft_length}")
+        reason = f"guard: policy failed, fallback to K = {self.guard.fallback_draft_length}"
+        return StepPlan(lengths, reason=reason, sources=None if view.lookup is None else np.zeros_like(lengths))
 
     def _report(self, where: str, error: Exception) -> None:
         """Count a fault in a gate or a selection, which hosts call."""

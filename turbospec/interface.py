@@ -237,7 +237,7 @@ class StepPlan:
     a full CUDA graph; not below any draft length. 0 for no padding;
     ignored if nothing is drafted. Padding is verified, but nothing is learnt from it."""
     probe: bool = False
-    """True where some of these drafts are made to measure acceptance or costs, not because they pay."""
+    """True for an experiment: this plan, with or without drafts, runs in place of the best one, to measure."""
     selection: DraftSelection | None = None
     """Chooses what is verified, after all drafts are made. Engines that cannot and drafters that report no confidence
     ignore it and verify whole drafts. `StepOutcome.drafted` counts what is verified. A plan with a selection is never

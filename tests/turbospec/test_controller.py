@@ -118,6 +118,8 @@ def test_a_valid_plan_is_passed_through() -> None:
     assert controller.stats.guard_trips == 0
     assert recorder.steps[1][1] is plans[1]
     assert controller.stats.decision_seconds == pytest.approx(sum(step[3] for step in recorder.steps))
+    controller.plan(a_view(3))  # replaced by the next one
+    assert controller.stats.decision_seconds > sum(step[3] for step in recorder.steps)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,6 @@ EXPORTS = {
         "StepMetrics",
         "Summary",
         "TraceStep",
-        "check_writable",
         "read_trace",
     ],
     "turbospec.doctor": [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from typing import Any
 
 import numpy as np
@@ -78,7 +77,7 @@ def state_of(made: Scenario, seed: int = 0) -> EngineState:
 
 def serve(state: EngineState, policy: Policy, *listeners: Any) -> SimulatedEngine:
     """Serve a state's requests to the end."""
-    controller = Controller(policy, guard=GuardConfig(max_decision_seconds=math.inf), listeners=listeners)
+    controller = Controller(policy, guard=GuardConfig(max_decision_seconds=3600.0), listeners=listeners)
     engine = SimulatedEngine(state, controller)
     engine.run()
     assert controller.stats.guard_trips == 0

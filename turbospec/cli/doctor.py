@@ -55,6 +55,8 @@ def doctor(
         raise UserError("give either --url (a running server) or --bench (a result of `vllm bench serve`)")
     if baseline is not None and bench is None:
         raise UserError("--baseline needs --bench, the result that it is compared with")
+    if seconds and bench is not None:
+        raise UserError("--seconds needs --url, the server to watch")
     for option, value in (("--seconds", seconds), ("--draft-cost", draft_cost), ("--verify-cost", verify_cost)):
         if math.isnan(value):  # passes every bound
             raise UserError(f"{option}: nan is no number; give one")
@@ -96,14 +98,19 @@ def _document(diagnosis: Diagnosis, cost: StepCost) -> dict[str, object]:
 
 
 def _show(diagnosis: Diagnosis, cost: StepCost) -> None:
-    if not len(diagnosis.tokens_per_step):
-        positions = table("Drafts, of lengths that TurboSpec chooses", "position", "acceptance rate")
+    if len(diagnosis.conditional) and not len(diagnosis.tokens_per_step):
+        positions = table("Drafts, of lengths that TurboSpec chooses", "position", "conditional acceptance")
         for position, rate in enumerate(diagnosis.conditional.tolist(), start=1):
             positions.add_row(str(position), _percent(rate))
         stdout.print(positions)
     elif len(diagnosis.conditional):
         lengths = table(
-            "Draft lengths", "K", "acceptance rate", "tokens per step", "pays below", "speedup at the assumed cost"
+            "Draft lengths",
+            "K",
+            "conditional acceptance",
+            "tokens per step",
+            "pays below",
+            "speedup at the assumed cost",
         )
         for length, tokens in enumerate(diagnosis.tokens_per_step.tolist()):
             rate = _percent(diagnosis.conditional[length - 1]) if length else ""

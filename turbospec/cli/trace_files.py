@@ -42,9 +42,12 @@ def steps_of(files: Sequence[Path], broken: BrokenLines) -> Iterator[TraceStep]:
     """The steps of all files. Lines that are not a step are added to `broken` and reported on stderr at the end.
 
     Raises:
-        UserError: a file cannot be read, or no file contains a step.
+        UserError: a file cannot be read or is named twice, or no file contains a step.
     """
-    steps = 0
+    steps, places = 0, [file.resolve() for file in files]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise UserError(f"{files[number]}: named twice; its steps would count twice")
     for file in files:
         for step in read_trace(file, lambda line, why, file=file: broken.add(file, line, why)):
             steps += 1

@@ -81,14 +81,15 @@ class Diagnosis:
     conditional: FloatArray
     """(K,) acceptance rate of each position, given that all before it were accepted; NaN without observations."""
     tokens_per_step: FloatArray
-    """(K + 1,) expected tokens per request of a step with draft length 0 … K; empty where TurboSpec chooses K."""
+    """(K + 1,) expected tokens per request of a step with draft length 0 … K; empty where TurboSpec chooses K, and
+    without drafts."""
     speedup: FloatArray
     """(K + 1,) tokens per step time at the assumed cost, relative to a step without drafts; empty likewise."""
     findings: list[Finding] = field(default_factory=list[Finding])
 
     @property
     def best_length(self) -> int | None:
-        """The fixed K with the largest speedup at the assumed cost; 0: no draft; None where TurboSpec chooses K."""
+        """The fixed K with the largest speedup at the assumed cost; 0: no draft; None without `speedup`."""
         return int(np.argmax(self.speedup)) if len(self.speedup) else None
 
 
@@ -151,7 +152,7 @@ def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
 
 
 def _nothing(text: str) -> Diagnosis:
-    return Diagnosis(np.zeros(0), np.ones(1), np.ones(1), [warning(text)])
+    return Diagnosis(np.zeros(0), np.zeros(0), np.zeros(0), [warning(text)])
 
 
 def _of_drafter(first: float) -> Finding:

@@ -94,15 +94,18 @@ def read_text(path: Path, what: str, *, limit: int = MAX_BYTES, hint: str = "") 
 def read_lines(path: Path, what: str, *, hint: str = "") -> Iterator[str]:
     """The lines of a file of any size, in UTF-8; bytes that are not are replaced. Arguments as for `read_bytes`.
 
+    Of a line that is longer than `MAX_LINE_BYTES`, such as the zeros that a loss of power may leave, the rest is
+    skipped.
+
     Raises:
-        UserError: as for `open_file`, or a line is longer than `MAX_LINE_BYTES`.
+        UserError: as for `open_file`.
     """
     with open_file(path, what, hint) as file:
         try:
-            while line := file.readline(MAX_LINE_BYTES + 1):
-                if len(line) > MAX_LINE_BYTES:
-                    raise UserError(f"{path}: has a line of more than {_size(MAX_LINE_BYTES)}, which no {what} has")
+            while line := file.readline(MAX_LINE_BYTES):
                 yield line.decode("utf-8", errors="replace")
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(MAX_LINE_BYTES)
         except OSError as error:
             raise UserError(f"{path}: cannot read the {what} ({error.strerror})") from error
 

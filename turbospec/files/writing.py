@@ -79,6 +79,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
         place = _place(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         _replace(place, data)
+    except UserError as error:
+        raise UserError(f"{error}; {_kept_elsewhere(path, data)}") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({_reason(error)}); {_kept_elsewhere(path, data)}") from error
 

@@ -103,6 +103,8 @@ class YamlSource:
             raise self.error(line, "", f"not valid YAML ({error.problem})") from error
         except (YAMLError, ValueError, OverflowError) as error:  # the last two: a number of a character that is none
             raise self.error(0, "", f"not valid YAML ({' '.join(str(error).split())})") from error
+        if not isinstance(self.data, dict):  # a tag may make something else of a mapping
+            raise self.error(_line(self._root), "", f"not `field: value` lines (tag {self._root.tag}); remove the tag")
 
     def line(self, location: Sequence[int | str]) -> int:
         """Line of the value at `location`; where there is no such value, of the innermost one around it."""

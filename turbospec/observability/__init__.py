@@ -2,7 +2,7 @@
 
 from turbospec.observability.metrics import HostSeconds, StepMetrics
 from turbospec.observability.summary import Summary
-from turbospec.observability.trace import DecisionTrace, TraceStep, check_writable, read_trace
+from turbospec.observability.trace import DecisionTrace, TraceStep, read_trace
 
 __all__ = [
     "DecisionTrace",
@@ -10,6 +10,5 @@ __all__ = [
     "StepMetrics",
     "Summary",
     "TraceStep",
-    "check_writable",
     "read_trace",
 ]

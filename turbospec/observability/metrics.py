@@ -93,7 +93,10 @@ class StepMetrics(Collector):
         """All metrics, at their present values."""
         draft_length, longest = (0.0, 0.0) if self._last is None else _draft_lengths(*self._last)
         gauges = {
-            "turbospec_draft_length": ("Mean K over the last step's decoding requests.", draft_length),
+            "turbospec_draft_length": (
+                "Mean K over the last step's decoding requests.",
+                draft_length,
+            ),
             "turbospec_longest_draft": ("Longest draft verified in the last step.", longest),
         }
         stats = self._stats
@@ -102,9 +105,15 @@ class StepMetrics(Collector):
                 "Finished steps; those that reuse a plan are added with the next outcome.",
                 self._steps,
             ),
-            "turbospec_emitted_tokens": ("Tokens emitted.", self._emitted),
+            "turbospec_emitted_tokens": (
+                "Tokens emitted in planned steps by the requests that were planned; vLLM's own metrics count all.",
+                self._emitted,
+            ),
             "turbospec_step_seconds": ("Duration of the finished steps.", self._seconds),
-            "turbospec_draft_seconds": ("Time in drafter passes.", self._draft_seconds),
+            "turbospec_draft_seconds": (
+                "Time in drafter passes, where the engine measures it.",
+                self._draft_seconds,
+            ),
             "turbospec_predicted_tokens": ("Predicted tokens of all predicted steps.", self._predicted_tokens),
             "turbospec_predicted_seconds": ("Predicted duration of all predicted steps.", self._predicted_seconds),
             "turbospec_predicted_step_tokens": (
@@ -116,7 +125,7 @@ class StepMetrics(Collector):
                 "Experiments: steps that run another plan than the best one, to learn.",
                 self._probe_steps,
             ),
-            "turbospec_probe_seconds": ("Time in drafter passes of experiments.", self._probe_draft_seconds),
+            "turbospec_probe_seconds": ("Time in all drafter passes of experiments.", self._probe_draft_seconds),
             "turbospec_decision_seconds": ("Time spent planning and updating models.", stats.decision_seconds),
             "turbospec_guard_trips": ("Policy faults; each falls back to K = 0 or the guard's K.", stats.guard_trips),
             "turbospec_host_faults": (

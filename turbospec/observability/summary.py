@@ -48,7 +48,8 @@ class Summary:
         self.steps = 0
         """Steps that reuse a plan included, here and in all other figures."""
         self.reused_plan_steps = 0
-        self.requests: set[int] = set()
+        self.requests: set[tuple[int, int]] = set()
+        """Number of the run, and id there: every run of an engine counts its requests from 0."""
         self.emitted_tokens = 0
         self.drafted_tokens = 0
         self.accepted_tokens = 0
@@ -63,6 +64,7 @@ class Summary:
         self.probe_step_seconds = 0.0
         self.fallbacks = 0
         self.reasons: Counter[str] = Counter()
+        self._run, self._last_step = 0, -1
         self._tried: IntArray = np.zeros(0, np.int64)
         self._accepted: IntArray = np.zeros(0, np.int64)
         self._predictions: list[tuple[float, float]] = []
@@ -71,7 +73,10 @@ class Summary:
         """Count one step, and the steps before it that reused a plan."""
         self.steps += 1 + step.reused_plan_steps
         self.reused_plan_steps += step.reused_plan_steps
-        self.requests.update(step.request_ids)
+        # The steps of a run are in order. Others follow where a file is of another engine, or of an earlier start.
+        self._run += step.step <= self._last_step
+        self._last_step = step.step
+        self.requests.update((self._run, request) for request in step.request_ids)
         self.emitted_tokens += sum(step.emitted) + step.reused_plan_tokens
         self.drafted_tokens += sum(step.drafted)
         self.accepted_tokens += sum(step.accepted)

@@ -198,7 +198,7 @@ class DecisionTrace:
 
     def __init__(self, path: Path, *, max_bytes: int = 64 * 2**20, backups: int = 3) -> None:
         self.path = path
-        check_writable(path)
+        check_outputs(path)
         try:
             self._file: RotatingFile | None = RotatingFile(path, max_bytes=max_bytes, backups=backups)
         except OSError as error:
@@ -235,15 +235,6 @@ class DecisionTrace:
             error = error or of_closing
         if error is not None:
             log.warning("%s: cannot write the trace (%s); it ends here", self.path, error.strerror)
-
-
-def check_writable(path: Path) -> None:
-    """Check that a trace can be written to `path`, which is neither made nor changed. Its folder is made.
-
-    Raises:
-        UserError: it cannot.
-    """
-    check_outputs(path)
 
 
 def read_trace(path: Path, on_broken: Callable[[int, str], None] | None = None) -> Iterator[TraceStep]:

@@ -46,8 +46,8 @@ class GoodputPolicy:
     """Scans all draft lengths for the best ratio of predicted tokens to predicted seconds.
 
     The paper fits its latency model offline. Without a profile this policy fits it to its own first `warmup_steps`
-    steps, and again whenever the number of steps has doubled. It does not probe: at K = 0 no acceptance is observed,
-    and drafting resumes only if the load changes.
+    steps, and again whenever their number has doubled, up to 4,096. It does not probe: at K = 0 no acceptance is
+    observed, and drafting resumes only if the load changes.
     """
 
     def __init__(self, config: GoodputConfig, times: PassTimes | None) -> None:

@@ -6,6 +6,7 @@ import logging
 import math
 from pathlib import Path
 
+from turbospec.controller import GuardConfig
 from turbospec.errors import UserError
 from turbospec.interface import Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
@@ -41,6 +42,8 @@ class ReloadingPolicy:
         self._check_seconds = check_seconds
         self._checked_at = -math.inf
         self._stamp = _stamp(path)
+        self._guard: GuardConfig | None = None
+        """Of the file when it was read last."""
         self.policy = self._load()
 
     def plan(self, view: StepView) -> StepPlan:
@@ -54,7 +57,11 @@ class ReloadingPolicy:
         self.policy.observe(outcome)
 
     def _load(self) -> Policy:
-        return build_policy(read_policy(self.path), self._profile, self._seed)
+        config = read_policy(self.path)
+        guard, self._guard = self._guard, config.guard
+        if guard not in (None, config.guard):
+            log.warning("%s: `guard` has changed, which takes effect at the next start", self.path)
+        return build_policy(config, self._profile, self._seed)
 
     def _follow_file(self) -> None:
         stamp = _stamp(self.path)

@@ -63,9 +63,15 @@ def test_json_alone_is_on_stdout(written: Path, capsys: pytest.CaptureFixture[st
     assert "broken lines skipped: 2" in shown.err
 
 
-def test_several_files_count_together(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace([written, written], as_json=True)
-    assert json.loads(capsys.readouterr().out)["steps"] == 24
+def test_several_files_count_together(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each engine numbers its requests from 0."""
+    other = tmp_path / "trace-1.jsonl"
+    other.write_bytes(written.read_bytes())
+    trace([written, other], as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["steps"], document["requests"]) == (24, 2)
+    with pytest.raises(UserError, match="named twice; its steps would count twice"):
+        trace([written, tmp_path / "." / "trace.jsonl"])
 
 
 @pytest.mark.parametrize("content", [b"", b"not a trace\n", gzip.compress(b"{}", mtime=0), b"\xff\xfe\0"])

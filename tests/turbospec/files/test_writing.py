@@ -45,12 +45,26 @@ def test_on_a_full_disk_the_old_file_stays_and_the_content_is_kept_elsewhere(
     assert sorted(tmp_path.iterdir()) == [path, other]
 
 
+@pytest.mark.parametrize("parent", ["folder/results.json", "file/results.json"])
+def test_a_place_that_was_taken_meanwhile_loses_nothing(
+    parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder" / "results.json").mkdir(parents=True)
+    other = tmp_path / "temporary"
+    other.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(other))
+    with pytest.raises(UserError, match="the content is kept in"):
+        write_whole(tmp_path / parent, "new")
+    (kept,) = other.iterdir()
+    assert kept.read_text() == "new"
+
+
 def test_without_any_room_the_error_says_that_the_content_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
-    monkeypatch.setattr("turbospec.files.writing._place", lambda path: path)
     with pytest.raises(UserError, match="the content is lost"):
         write_whole(tmp_path / "file" / "results.json", "new")
 

@@ -93,6 +93,7 @@ def test_unquoted_scalars_mean_what_they_do_in_yaml_1_2(path: Path, scalar: str,
         ("1: a\n'1': b\n", "2: 1: given twice (first on line 1); keep one"),
         ("a: 1\n<<: {b: 1}\n", "2: the name of a field must be plain text"),
         ("", "1: the file is empty; start it with `version: 1`"),
+        ("!!set {policy}\n", "1: not `field: value` lines (tag tag:yaml.org,2002:set); remove the tag"),
         ("- 1\n", "1: this is a list; a scenario file holds `field: value` lines"),
     ],
 )

@@ -224,7 +224,7 @@ class Fuzz:
         self.engine = RandomEngine(self.rng)
         self.hostile = HostilePolicy(self.rng, HOSTILE_SHARE) if name == HOSTILE else None
         self.witness = Witness(self.hostile or build(name), self.report)
-        guard = GuardConfig(max_decision_seconds=math.inf, cooldown_steps=3)
+        guard = GuardConfig(max_decision_seconds=3600.0, cooldown_steps=3)
         self.controller = Controller(self.witness, guard=guard)
         self.controller.MAX_COOLDOWN_STEPS = 20  # type: ignore[misc]
         self.listeners = [StepMetrics(self.controller.stats), TracedSteps()]

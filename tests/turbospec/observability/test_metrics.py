@@ -127,7 +127,10 @@ def test_the_dashboard_queries_metrics_that_exist() -> None:
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     expressions.append(dashboard["templating"]["list"][1]["query"]["query"])
     asked = set(re.findall(r"turbospec_\w+", " ".join(expressions)))
-    offered = {sample.name for family in counted().collect() for sample in family.samples}
+    server = StepMetrics(ControllerStats(), HostSeconds())
+    offered = {
+        sample.name for metrics in (counted(), server) for family in metrics.collect() for sample in family.samples
+    }
     assert asked
     assert asked <= offered
 

@@ -19,7 +19,7 @@ from tests.turbospec.factories import make_outcome, make_view
 from turbospec.errors import UserError
 from turbospec.interface import Phase, StepOutcome, StepPlan, StepView
 from turbospec.observability.summary import OTHER_REASONS, Summary
-from turbospec.observability.trace import DecisionTrace, TraceStep, check_writable, read_trace
+from turbospec.observability.trace import DecisionTrace, TraceStep, read_trace
 
 Step = tuple[StepView, StepPlan, StepOutcome, float]
 
@@ -128,15 +128,9 @@ def test_a_path_that_cannot_be_written_is_the_users_mistake(tmp_path: Path, wher
     (tmp_path / "file").write_text("a file\n")
     os.mkfifo(tmp_path / "pipe")
     before = sorted(tmp_path.iterdir())
-    for use in (check_writable, DecisionTrace):
-        with pytest.raises(UserError):
-            use(tmp_path / where)
+    with pytest.raises(UserError):
+        DecisionTrace(tmp_path / where)
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_checking_changes_nothing(tmp_path: Path) -> None:
-    check_writable(tmp_path / "trace.jsonl")
-    assert [*tmp_path.iterdir()] == []
 
 
 def test_the_target_of_a_symbolic_link_is_written(tmp_path: Path) -> None:

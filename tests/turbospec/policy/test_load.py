@@ -85,6 +85,14 @@ def test_an_unknown_name_suggests_a_shipped_one():
         load_policy("adaptve")
 
 
+@pytest.mark.parametrize("seconds", [".nan", ".inf", "1e300", "0"])
+def test_a_guard_has_finite_limits(tmp_path, seconds):
+    path = tmp_path / "p.yaml"
+    path.write_text(f"version: 1\npolicy: adaptive\nguard: {{max_decision_seconds: {seconds}}}\n")
+    with pytest.raises(UserError, match=r"p\.yaml:3: guard\.max_decision_seconds: "):
+        read_policy(path)
+
+
 def test_controller_takes_the_guard_of_the_file(tmp_path):
     path = tmp_path / "guarded.yaml"
     path.write_text("version: 1\npolicy: off\nguard: {fallback_draft_length: 2}\n")

@@ -50,6 +50,16 @@ def test_a_change_of_equal_size_is_seen_by_its_time(file):
     assert planned(policy, 0.0) == 4
 
 
+def test_a_change_of_the_guard_waits_for_the_next_start(file, caplog):
+    policy = ReloadingPolicy(file, check_seconds=0.0)
+    write(file, 12)
+    assert planned(policy, 0.0) == 12
+    assert warnings(caplog) == []
+    file.write_text(file.read_text() + "guard: {cooldown_steps: 7}\n")
+    assert planned(policy, 0.1) == 12
+    assert warnings(caplog) == [f"{file}: `guard` has changed, which takes effect at the next start"]
+
+
 def test_a_replaced_file_is_seen(file, tmp_path):
     policy = ReloadingPolicy(file, check_seconds=0.0)
     new = tmp_path / "new.yaml"

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,7 @@ def test_nothing_is_known_of_what_was_never_drafted(tmp_path: Path) -> None:
 def test_the_synthetic_engines_trace_is_reproduced(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     with DecisionTrace(path) as trace:
-        guard = GuardConfig(max_decision_seconds=math.inf)
+        guard = GuardConfig(max_decision_seconds=3600.0)
         engine = SyntheticEngine(8, Times(verify_token=2e-4))
         engine.serve(Controller(StaticPolicy(3), guard=guard, listeners=[trace]), drafter(0.9), 40)
     replay = Replay(list(read_trace(path)), concurrency=8)

@@ -78,7 +78,7 @@ class VllmAdaptiveVerificationPolicy:
 
     Requests in prefill count as tokens of the target's pass, not as requests that emit: a view does not say which
     prompts end in the step. With a profile the costs never change, as in the source; without one they are fitted to the
-    first `warmup_steps` steps, and again whenever the number of steps has doubled.
+    first `warmup_steps` steps, and again whenever their number has doubled, up to 4,096.
     """
 
     def __init__(self, config: VllmAdaptiveVerificationConfig, costs: CostCurves | None) -> None:

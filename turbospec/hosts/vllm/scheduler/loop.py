@@ -396,8 +396,8 @@ class VllmLoop:
             verified = verify_result(closing.plan.names)
             if verified.valid.any():
                 self._close(closing, closing.plan, step, verified, queue)
-        elif step.target.prefill_tokens == 0 and not untimed:
-            # The step closes no plan: the step before it reused one.
+        elif closing is not None and closing.plan is None and step.target.prefill_tokens == 0 and not untimed:
+            # The step before it reused a plan.
             self._reused.add(step.target.tokens, step.seconds)
 
     def _take_times(self, step: OpenStep, times: StepTimes, closing: OpenStep | None) -> None:

@@ -35,8 +35,8 @@ def file_of_engine(path: Path, engine: int) -> Path:
 class MetricsFileWriter:
     """A controller's listener that writes a collector's metrics in a thread, so that steps do not wait for the file.
 
-    The process that reads the file removes its folder when it exits; then the thread ends silently. Where the folder is
-    still there, an error ends it with one warning.
+    The process that reads the file removes its folder when it exits; then the thread ends silently. Other errors, such
+    as a full disk, are one warning; the file is written again after the next step.
 
     Args:
         path: the file, replaced as a whole each time.
@@ -59,17 +59,18 @@ class MetricsFileWriter:
         self._changed.set()
 
     def _run(self) -> None:
+        complained = False
         while self._changed.wait():
             time.sleep(EVERY_SECONDS)
             self._changed.clear()
             try:
                 write_to_textfile(str(self._path), self._registry)  # beside the file, then moved there
             except Exception as error:
-                if self._path.parent.is_dir():
-                    log.warning(
-                        "%s: cannot write TurboSpec's metrics (%s); they are no longer updated", self._path, error
-                    )
-                return
+                if not self._path.parent.is_dir():
+                    return
+                if not complained:
+                    log.warning("%s: cannot write TurboSpec's metrics (%s); trying again", self._path, error)
+                complained = True
 
 
 class MetricsFileReader(Collector):

@@ -31,6 +31,13 @@ def a_step(*listeners: StepMetrics | MetricsFileWriter) -> None:
         listener.on_step(view, StepPlan(np.array([3])), make_outcome(view, 3, 2), 0.0)
 
 
+def eventually(is_so: Callable[[], bool]) -> None:
+    late_at = time.monotonic() + 10
+    while not is_so() and time.monotonic() < late_at:
+        time.sleep(0.01)
+    assert is_so()
+
+
 def metrics() -> StepMetrics:
     return StepMetrics(ControllerStats())
 
@@ -40,9 +47,7 @@ def test_another_process_shows_the_same(tmp_path: Path) -> None:
     there.register(MetricsFileReader(path))
     assert generate_latest(there) == b""
     a_step(counted, MetricsFileWriter(path, counted))
-    late_at = time.monotonic() + 10
-    while not path.exists() and time.monotonic() < late_at:
-        time.sleep(0.01)
+    eventually(path.exists)
     samples = [sample for family in counted.collect() for sample in family.samples]
     assert there.get_sample_value("turbospec_emitted_tokens_total") == 3
     for sample in samples:
@@ -117,18 +122,24 @@ def test_a_server_that_has_ended_is_no_failure(tmp_path: Path, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("No space for a metric")])
-def test_a_write_that_fails_is_said_once(
+def test_a_write_that_fails_is_said_once_and_tried_again(
     error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tries: list[str] = []
+    write = metrics_file.write_to_textfile
+
     def full(path: str, registry: CollectorRegistry) -> None:
-        raise error
+        tries.append(path)
+        if len(tries) < 3:
+            raise error
+        write(path, registry)
 
     monkeypatch.setattr(metrics_file, "write_to_textfile", full)
     writer = MetricsFileWriter(tmp_path / "metrics.prom", metrics())
     with caplog.at_level(logging.WARNING, logger="turbospec"):
-        for _ in range(2):
+        for number in range(1, 4):
             a_step(writer)
-            writer._thread.join(10)
-    assert not writer._thread.is_alive()
+            eventually(lambda number=number: len(tries) == number)
+    eventually((tmp_path / "metrics.prom").exists)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "No space" in caplog.text
