@@ -20,7 +20,7 @@ class Constants(NamedTuple):
     """Weight of the newest error in the running mean that shows a change of the machine's speed."""
     mean_weight: float = 1.0 / MEMORY_STEPS
     """Weight of the newest step in running means: prompts that join a step after its plan was made, steps in which the
-    drafter drafts, budget limit, steps that prefill limits, share of the tokens allowed that the look-up appends."""
+    drafter drafts, steps that prefill limits, share of the tokens allowed that the look-up appends."""
     pace_weight: float = NEWEST_WEIGHT
     """Weight of the newest step in a request's tokens per step."""
     catch_up_horizon: float = 256.0

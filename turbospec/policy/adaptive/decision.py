@@ -41,6 +41,7 @@ from turbospec.policy.adaptive.experiments import (
     Models,
     PlannedStep,
     Requests,
+    charged_loss,
     estimate,
     more_drafts,
     without_drafts,
@@ -100,6 +101,8 @@ class Choice(NamedTuple):
     """What it adds to the best plan's time, the price of the drafter's memory included; 0 for none."""
     experiment_gain: float
     """Tokens that the best plan would have gained; 0 for none."""
+    reserved: float
+    """Seconds of the budget that the experiment is expected to lose; 0 for none."""
     longest_seconds: float
     """Longest step that an objective allows; infinite without one, and where nothing can be drafted."""
 
@@ -118,7 +121,7 @@ def decide(
     slack: FloatArray,
     added_seconds: float,
     first_token_weight: float,
-) -> tuple[IntArray, int, int, int, float, float, float, int, int, bool, float, float, int, bool]:
+) -> tuple[IntArray, int, int, int, float, float, float, int, int, bool, float, float, float, int, bool]:
     """Choose a step's draft lengths.
 
     Args:
@@ -175,6 +178,7 @@ def decide(
         choice.experiment,
         choice.experiment_seconds,
         choice.experiment_gain,
+        choice.reserved,
         choice.append_limits.sum(),
         gated,
     )
@@ -225,6 +229,9 @@ def _choose(
     n, base = shape.requests, float(shape.decoding)
     costs = _with_joining_prompts(weights, server, shape, facts.prefill_tokens)
     plain_seconds = no_draft_seconds(costs)
+    if server.budget_limit > 0.0:
+        server.budget_limit = constants.budget_steps * plain_seconds
+        server.budget = min(server.budget, max(server.budget_limit, server.saving))
     offers = list_offers(requests.limits, requests.lookup_lengths, requests.lookup_buckets)
     size, depth = len(offers.limits), offers.limits.max()
     if depth == 0:
@@ -285,6 +292,11 @@ def _choose(
             server.refused_at, server.settled = facts.step, none_wanted and not any_drafts
             valid_steps = constants.pause_steps if server.settled else 1
 
+    extra, reserved = seconds - step.seconds, 0.0
+    if experiment:
+        # Its outcome may arrive after the next plans are made, which must not spend the same budget.
+        reserved = charged_loss(extra, accepted.sum() - best_gain, price)
+        server.budget -= reserved
     each, sources = by_request(offers, lengths)
     appended = np.zeros(n, np.int64)
     if facts.longest_appended > 0 and not experiment and not len(graph_lengths) and math.isinf(longest):
@@ -302,8 +314,9 @@ def _choose(
         decoding=shape.decoding,
         drafting=int(np.count_nonzero(lengths)),
         experiment=experiment,
-        experiment_seconds=seconds - step.seconds,
+        experiment_seconds=extra,
         experiment_gain=best_gain if experiment else 0.0,
+        reserved=reserved,
         longest_seconds=longest,
     )
 
@@ -326,6 +339,7 @@ def _nothing_to_draft(shape: StepShape, plain_seconds: float) -> Choice:
         experiment=False,
         experiment_seconds=0.0,
         experiment_gain=0.0,
+        reserved=0.0,
         longest_seconds=math.inf,
     )
 

@@ -84,6 +84,13 @@ class Experiment(NamedTuple):
 
 
 @inlined
+def charged_loss(extra_seconds: float, extra_tokens: float, price: float) -> float:
+    """Seconds that an experiment takes out of the budget: what it adds to the best plan's, less what its tokens are
+    worth, and a tenth of the former at least."""
+    return max(extra_seconds - extra_tokens / price, 0.1 * abs(extra_seconds))
+
+
+@inlined
 def estimate(
     models: Models, requests: Requests, offers: Offers, deviations: float, first: FloatArray, survival: FloatArray
 ) -> None:

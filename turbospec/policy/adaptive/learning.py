@@ -26,6 +26,7 @@ from turbospec.models.step_cost import (
 )
 from turbospec.policy.adaptive.appending import verified_appended
 from turbospec.policy.adaptive.constants import Constants
+from turbospec.policy.adaptive.experiments import charged_loss
 from turbospec.policy.adaptive.state import Server, Shared, appended_terms, drafter_terms, lookup_terms
 from turbospec.runtime.kernels import compiled, inlined
 
@@ -61,6 +62,7 @@ class Measured(NamedTuple):
     experiment: bool
     experiment_seconds: float
     experiment_gain: float
+    reserved: float
     appends: bool
     """Whether the engine can append what the look-up finds."""
     append_limit_tokens: int
@@ -158,17 +160,14 @@ def _running_mean(mean: float, value: float, weight: float, kept: float) -> floa
 def _learn_budget(
     server: Server, measured: Measured, accepted_tokens: int, probe_share: float, constants: Constants
 ) -> None:
-    """Add the step's share to the budget of experiments, and take out what an experiment lost."""
+    """Add the step's share to the budget of experiments, and take out what an experiment lost, as far as the plan has
+    not reserved it."""
     seconds = measured.step_seconds
-    if seconds > 0.0 and measured.prefill_tokens == 0:
-        limit = constants.budget_steps * seconds
-        if server.budget_limit == 0.0:
-            server.budget_limit = server.budget = limit
-        server.budget_limit += constants.mean_weight * (limit - server.budget_limit)
+    if seconds > 0.0 and measured.prefill_tokens == 0 and server.budget_limit == 0.0:
+        server.budget_limit = server.budget = constants.budget_steps * seconds
     if measured.experiment:
         gained = accepted_tokens - measured.experiment_gain
-        lost = measured.experiment_seconds - gained / measured.price
-        server.budget -= max(lost, 0.1 * abs(measured.experiment_seconds))
+        server.budget += measured.reserved - charged_loss(measured.experiment_seconds, gained, measured.price)
     server.budget += probe_share * (seconds + measured.reused_plan_seconds)
     # An experiment that turned out badly must not end experiments for good. For one that would lose more than the usual
     # limit, such as one that catches up a long prompt, the budget is saved.

@@ -31,10 +31,10 @@ SCRATCH_COLUMNS = 3
 """Columns of the scratch space beside those of the K positions."""
 
 
-_Record = tuple[StepView, IntArray, int, float, bool, float, float, int]
+_Record = tuple[StepView, IntArray, int, float, bool, float, float, float, int]
 """A planned step until its outcome arrives: its view; (n,) rows of the requests' state; the last step that may reuse
-the plan; λ; whether it runs an experiment, the seconds that this adds to the best plan, and the tokens that the best
-plan would gain; tokens that the look-up may append."""
+the plan; λ; whether it runs an experiment, the seconds that this adds to the best plan, the tokens that the best plan
+would gain, and the seconds reserved for it; tokens that the look-up may append."""
 
 
 class AdaptivePolicy:
@@ -123,10 +123,10 @@ class AdaptivePolicy:
         )
         (
             planned, padded, passes, valid_steps, tokens, seconds,
-            price, decoding, drafting, experiment, extra, gain, allowed, gated,
+            price, decoding, drafting, experiment, extra, gain, reserved, allowed, gated,
         ) = decided  # fmt: skip
         last_step = view.step + valid_steps - 1
-        self._records.put(view.step, (view, rows, last_step, price, experiment, extra, gain, allowed))
+        self._records.put(view.step, (view, rows, last_step, price, experiment, extra, gain, reserved, allowed))
         lengths, gate = planned[LENGTHS], None
         if gated:
             copied = 0 if view.lookup is None else int(lengths[planned[SOURCES] == LOOKUP].sum())
@@ -146,7 +146,7 @@ class AdaptivePolicy:
         record = self._records.last(outcome.step)
         if record is None:
             return
-        view, rows, last_step, price, experiment, extra_seconds, best_gain, allowed = record
+        view, rows, last_step, price, experiment, extra_seconds, best_gain, reserved, allowed = record
         if outcome.step > last_step or len(outcome.drafted) != len(rows):
             return  # the step was planned again for another batch
         if self.ttft_slo is not None:
@@ -177,6 +177,7 @@ class AdaptivePolicy:
             experiment,
             extra_seconds,
             best_gain,
+            reserved,
             view.lookup is not None and view.lookup.appends,
             0 if outcome.appended is None else allowed,
         )

@@ -19,7 +19,7 @@ class AdaptiveSettings(PolicyConfig, ABC):
         default=0.01,
         ge=0,
         le=0.2,
-        description="Share of step time that experiments may lose at most; 0: three steps at the start alone.",
+        description="Share of step time that experiments may lose, as predicted; 0: three steps at the start alone.",
     )
     first_token_weight: float = Field(
         default=8.0,

@@ -42,7 +42,7 @@ class Server(Protocol):
     budget: float
     """Seconds that experiments may lose."""
     budget_limit: float
-    """Largest budget; 0 before the first measured step without prompts."""
+    """Largest budget, a few steps without drafts; 0 before the first measured step without prompts."""
     saving: float
     """Seconds that an experiment would lose that is worth them, where the budget does not cover them; 0 for none."""
     refused_at: int

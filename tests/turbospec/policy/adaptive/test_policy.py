@@ -129,6 +129,48 @@ def test_a_hopeless_drafter_costs_no_more_than_its_probes() -> None:
     assert all(step.plan.probe for step in served.steps if step.outcome.drafted.any())
 
 
+def lagging_step(policy: AdaptivePolicy, step: int, *, seconds: float = 0.01) -> tuple[StepPlan, StepOutcome]:
+    """A plan for two requests with a long drafter KV lag, and its outcome: no draft is ever accepted.
+
+    Args:
+        policy: makes the plan; the outcome is not reported to it.
+        step: number.
+        seconds: duration without drafts.
+    """
+    view = make_view(2, step=step, max_draft=4, drafter_lag_tokens=np.full(2, 400), calls_gate=False)
+    plan = policy.plan(view)
+    drafting = int(np.count_nonzero(plan.draft_lengths))
+    draft_seconds = 0.002 * int(plan.draft_lengths.max()) + 4e-5 * 400 * drafting
+    times = {"draft_seconds": draft_seconds, "verify_seconds": seconds, "step_seconds": seconds + draft_seconds}
+    return plan, make_outcome(view, plan.draft_lengths, 0, catch_up_tokens=400 * drafting, **times)
+
+
+@pytest.mark.parametrize("first_seconds", [0.01, 20.0])
+def test_a_slow_first_step_allows_no_more_experiments(first_seconds: float) -> None:
+    """Such as one that compiles kernels: the budget is three steps of their present duration."""
+    policy, lost = adaptive(), 0.0
+    for step in range(600):
+        plan, outcome = lagging_step(policy, step, seconds=first_seconds if step == 0 else 0.01)
+        policy.observe(outcome)
+        lost += outcome.draft_seconds if plan.probe else 0.0
+    assert 0.0 < lost < 0.15  # three steps at the start and 1 % of 600 steps are 0.09 s
+
+
+def test_experiments_whose_outcomes_are_out_share_one_budget() -> None:
+    """Engines plan one or two steps ahead of the outcome."""
+    policy = adaptive()
+    _, outcome = lagging_step(policy, 0)
+    policy.observe(outcome)
+    policy.state.shared["server"]["refused_at"] = -100
+    ahead = [lagging_step(policy, step) for step in range(1, 12)]
+    expected = [plan.predicted_seconds - 0.01 for plan, _ in ahead if plan.probe]
+    assert expected
+    assert sum(expected) < 4 * 0.01
+    for _, outcome in ahead:
+        policy.observe(outcome)
+    assert policy.state.shared["server"]["budget"][0] > -3 * 0.01
+
+
 def test_without_a_probe_share_drafting_ends_for_good() -> None:
     served = serve(adaptive(probe_share=0.0), never_accepted, 8)
     assert served.draft_seconds == 0.0
