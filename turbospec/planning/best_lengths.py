@@ -144,11 +144,9 @@ def best_rate(gains: Gains, costs: LinearCosts, base_tokens: float, fixed_second
         return _best_rate(gains, costs, base_tokens)
     _count_lookups(gains)
     rate, least = _best_rate(gains, costs, base_tokens)
-    for _ in range(2):
-        consider(gains, costs, rate, least, fixed_seconds)
-        both, least = _best_rate(gains, costs, base_tokens)
-        rate = max(rate, both)
-    return rate, least
+    consider(gains, costs, rate, least, fixed_seconds)
+    both, least = _best_rate(gains, costs, base_tokens)
+    return max(rate, both), least
 
 
 @compiled
