@@ -25,6 +25,7 @@ from turbospec_bench import targets
 from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded import profiles
 from turbospec_bench.embedded.contender import EngineContender
+from turbospec_bench.other_processes import CpuWatch
 from turbospec_bench.recorder import StepTotals
 from turbospec_bench.results import Results
 from turbospec_bench.targets import Verdict
@@ -410,6 +411,17 @@ def test_a_cache_that_cannot_be_used_costs_a_measurement_and_no_result(arguments
     assert done.exit_code == 0
     assert "the profile is not cached: " in done.stderr
     assert len(Results.load(tmp_path / "out.json").rows) == 2
+
+
+def test_step_times_beside_other_processes_are_not_cached(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Policies would predict with them in every later benchmark."""
+    monkeypatch.setattr(CpuWatch, "other_cores", lambda self: 9.0)
+    done = invoke(*arguments, *ONE, "--rounds", "1", "--policy", "adaptive", "--json", "out.json")
+    assert done.exit_code == 0
+    assert "the step times are not cached: other processes used 9.0 cores" in done.stderr
+    assert not list((tmp_path / ".cache").rglob("profile-*.json"))
 
 
 def test_the_controllers_own_cost() -> None:

@@ -189,19 +189,20 @@ def bench(
         # Runs are simulated from step times measured with them, not on another day.
         cache = CACHE if folder is None else None
         earlier = None if resumed is None else folder
-        measured = MeasuredProfiles(pairs, shown.announce, source.text(), cache, earlier)
+        check = DisturbanceCheck(
+            spare_cores=max(0, cores() - (pairs.threads_in_use if device == "cpu" else 1)),
+            # A look-up that keeps answers would find those of the first try.
+            repeats=0 if lookup == SUFFIX else QUICK_REPEATS if quick else MAX_REPEATS,
+            say=shown.remark,
+        )
+        measured = MeasuredProfiles(pairs, shown.announce, source.text(), cache, earlier, check)
         session = Session(
             pairs=pairs,
             source=source,
             profile_of=measured if given is None else lambda _: given,
             seed=seed,
             traces=folder,
-            check=DisturbanceCheck(
-                spare_cores=max(0, cores() - (pairs.threads_in_use if device == "cpu" else 1)),
-                # A look-up that keeps answers would find those of the first try.
-                repeats=0 if lookup == SUFFIX else QUICK_REPEATS if quick else MAX_REPEATS,
-                say=shown.remark,
-            ),
+            check=check,
         )
         stopped: BaseException | None = None
         try:

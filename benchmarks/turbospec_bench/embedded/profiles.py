@@ -18,6 +18,7 @@ from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.pairs import DRAFTERS, Pairs
 from turbospec_bench.embedded.workloads import USUAL_SAMPLING
 from turbospec_bench.matrix import TARGET
+from turbospec_bench.rounds import DisturbanceCheck
 from turbospec_bench.trace_folder import TraceFolder
 from turbospec_engine import Engine
 from turbospec_engine.profiling import ScriptedController, measure
@@ -36,6 +37,7 @@ class MeasuredProfiles:
         text: tokens of the served text.
         cache: folder of measured profiles; None to measure anew.
         earlier: traces of the run that is resumed, with the profiles that go with them; None for a new run.
+        check: notices other processes, beside which a measurement is not cached; None: it is cached.
     """
 
     def __init__(
@@ -45,12 +47,14 @@ class MeasuredProfiles:
         text: Sequence[int],
         cache: Path | None = CACHE,
         earlier: TraceFolder | None = None,
+        check: DisturbanceCheck | None = None,
     ) -> None:
         self._pairs = pairs
         self._announce = announce
         self._text = text
         self._cache = cache
         self._earlier = earlier
+        self._check = check
         self._loaded: dict[str, Profile] = {}
 
     def __call__(self, configuration: Configuration) -> Profile:
@@ -73,10 +77,21 @@ class MeasuredProfiles:
         )
         controller = ScriptedController(rng=np.random.default_rng(0))
         engine = Engine(config, controller, models=self._pairs.models(configuration))
+        if self._check is not None:
+            self._check.watch.restart()
         profile = measure(engine, max_seconds=MAX_SECONDS, sampling=USUAL_SAMPLING, text=self._text)
-        if path is not None and self._can_be_written(path):
+        if path is not None and not self._was_disturbed() and self._can_be_written(path):
             profile.save(path)
         return profile
+
+    def _was_disturbed(self) -> bool:
+        """Whether other processes disturbed the measurement that has just ended; says so."""
+        if self._check is None or not self._check.disturbs(others := self._check.watch.other_cores()):
+            return False
+        self._announce(
+            f"the step times are not cached: other processes used {others:.1f} cores while they were measured"
+        )
+        return True
 
     def _can_be_written(self, path: Path) -> bool:
         """Whether the cache can hold a file; says so where it cannot."""
