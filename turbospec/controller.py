@@ -31,6 +31,8 @@ from turbospec.runtime.view_check import checked_view
 log = logging.getLogger("turbospec")
 
 MAX_COOLDOWN_STEPS = 10_000
+MAX_DECISION_SECONDS = 3600.0
+"""Largest setting of that name: as good as no limit."""
 MAX_FAULT_CHARACTERS = 400
 MAX_ROWS = 2**24
 """Most rows of the plan for an invalid view."""
@@ -50,7 +52,7 @@ class GuardConfig(BaseModel):
     max_decision_seconds: float = Field(
         default=0.05,
         ge=1e-3,
-        le=3600.0,
+        le=MAX_DECISION_SECONDS,
         allow_inf_nan=False,
         description="Longest time for one plan. A second slower plan within the next eight is a fault.",
     )

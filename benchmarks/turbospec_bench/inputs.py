@@ -1,4 +1,4 @@
-"""The files that a benchmark reads, by content: an interrupted run is completed with the same ones."""
+"""Digests of the files that a benchmark reads: an interrupted run is completed with the same ones."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 READ_BYTES = 2**20
-"""Of each end of a file: weights may have hundreds of gigabytes."""
+"""Of each end of a file. A change between them is not noticed, but weights may have hundreds of gigabytes."""
 
 
-def weights(models: Path, folders: Iterable[str | None]) -> dict[str, Path]:
-    """The weights in some of the folders of `models`, by their path there; None and missing folders have none."""
-    named = sorted({folder for folder in folders if folder is not None})
-    return {
-        f"{folder}/{file.name}": file for folder in named for file in sorted((models / folder).glob("*.safetensors"))
-    }
+def checkpoints(models: Path, folders: Iterable[str | None]) -> dict[str, Path]:
+    """Weights, configurations and tokenizers in some of the folders of `models`, by their path there; None and missing
+    folders have none."""
+    named = [models / folder for folder in folders if folder is not None]
+    files = [file for folder in named for ending in ("*.safetensors", "*.json") for file in folder.glob(ending)]
+    return {f"{file.parent.name}/{file.name}": file for file in sorted(files)}
 
 
 def digests(files: Mapping[str, Path]) -> dict[str, str]:

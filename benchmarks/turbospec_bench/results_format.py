@@ -118,7 +118,9 @@ class ResultRow(Strict, extra="allow"):
 class ResultMeta(Strict, extra="allow"):
     """The entries of `meta` that are read; the others document the measurement."""
 
+    rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS)] = 1
     threads: Annotated[int, Field(ge=1)] | None = None
+    omp_wait_policy: str = ""
     vllm_tables: dict[str, list[Annotated[list[int], Field(min_length=3, max_length=3)]]] = {}
 
 

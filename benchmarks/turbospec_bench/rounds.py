@@ -23,7 +23,7 @@ OnRun = Callable[[Configuration, Variant], None]
 ORDER = 1
 """Ends the seed of a round's order. Without it, the order would draw the numbers of the round's requests."""
 MAX_REPEATS = 2
-"""Times that rounds of a configuration are repeated at most, because other processes disturbed them."""
+"""Most repeats of disturbed rounds in a configuration."""
 
 
 def _say_nothing(message: str) -> None:
@@ -37,7 +37,7 @@ class DisturbanceCheck:
     spare_cores: float = 0.0
     """Cores that the benchmark leaves to others; what they use beyond these disturbs a run."""
     repeats: int = MAX_REPEATS
-    """Times that rounds of each configuration are repeated at most."""
+    """Most repeats of disturbed rounds in each configuration."""
     say: Callable[[str], None] = _say_nothing
     """Called with one line for every disturbed round."""
     watch: CpuWatch = field(default_factory=CpuWatch)

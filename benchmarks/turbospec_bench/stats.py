@@ -26,7 +26,7 @@ class Ratio:
     value: float
     low: float
     high: float
-    rounds: int = HONEST_ROUNDS
+    rounds: int
     """The fewest of a sample."""
 
     @property

@@ -49,23 +49,22 @@ class Verdict:
     figures: str
     within_noise: bool = False
     """Whether the 95 % intervals leave it open: some include the target and none lies wholly on the missed side."""
+    too_few_rounds: bool = False
+    """Whether there are too few rounds for such an interval. The target is then not missed beyond noise either."""
 
     @classmethod
     def of(cls, target: str, tests: Sequence[Test], figures: str) -> Verdict:
-        """Met if every ratio passes; within noise unless all intervals pass at both ends or one fails at both.
-
-        Intervals over few rounds settle nothing.
-        """
-        honest = [(ratio, passes) for ratio, passes in tests if ratio.has_honest_interval]
-        surely_met = all(passes(ratio.low) and passes(ratio.high) for ratio, passes in honest) and honest == [*tests]
-        surely_missed = any(not passes(ratio.low) and not passes(ratio.high) for ratio, passes in honest)
+        """Met if every ratio passes; within noise unless all intervals pass at both ends or one fails at both."""
+        surely_met = all(passes(ratio.low) and passes(ratio.high) for ratio, passes in tests)
+        surely_missed = any(not passes(ratio.low) and not passes(ratio.high) for ratio, passes in tests)
         met = all(passes(ratio.value) for ratio, passes in tests)
-        return cls(target, met, figures, within_noise=not surely_met and not surely_missed)
+        too_few = any(not ratio.has_honest_interval for ratio, _ in tests)
+        return cls(target, met, figures, not surely_met and not surely_missed, too_few)
 
     @property
     def surely_missed(self) -> bool:
         """Missed beyond noise."""
-        return self.met is False and not self.within_noise
+        return self.met is False and not self.within_noise and not self.too_few_rounds
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
@@ -128,7 +127,9 @@ def _mismatched(configurations: Rows) -> Verdict:
 
 def _varying(configurations: Rows) -> Verdict:
     where = " and ".join(VARYING)
-    target = f"tokens/s of adaptive over the best fixed K and its peers, in each configuration of {where}: above 1"
+    target = (
+        f"tokens/s of adaptive over the best of the fixed Ks and its peers, in each configuration of {where}: above 1"
+    )
     found = {
         f"{configuration.name} ({' or '.join(dict.fromkeys(best.rivals))})": median_ratio(best.ratios)
         for configuration, rows in configurations.items()

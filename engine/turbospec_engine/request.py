@@ -147,6 +147,7 @@ class Request:
         self.decode_steps = 0
         self.drafted_at = 0
         """`decode_steps` at the last step that was planned to draft from the drafter; 0 before."""
+        # Arrays, because numpy copies them much faster than lists.
         self.block_ids = array("q")
         """The target's KV blocks."""
         self.draft_block_ids = array("q")

@@ -50,7 +50,7 @@ def kv_dtype(model: PreTrainedModel) -> torch.dtype:
 
 
 def block_table(block_lists: Sequence[array[int]]) -> IntArray:
-    """(n, most blocks) ids of n requests' KV blocks, padded with 0. Numpy copies an array much faster than a list."""
+    """(n, most blocks) ids of n requests' KV blocks, padded with 0."""
     table = np.zeros((len(block_lists), max(map(len, block_lists))), np.int64)
     for row, block_ids in enumerate(block_lists):
         table[row, : len(block_ids)] = block_ids

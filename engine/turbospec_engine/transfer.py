@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 
 def on_device(values: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """An array as a tensor on `device`; on the CPU the two share their memory.
+    """An array as a tensor on `device`; on the CPU the two may share their memory.
 
     A copy to a GPU does not wait for the work before it. From pageable memory it would, and the launches of the next
     pass could not overlap the pass that runs.
     """
-    # A copy of a strided array would not be pinned as one piece.
     tensor = torch.from_numpy(np.ascontiguousarray(values))
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from turbospec.controller import Controller, GuardConfig, StepListener
+from turbospec.controller import MAX_DECISION_SECONDS, Controller, GuardConfig, StepListener
 from turbospec.errors import UserError
 from turbospec.files.results_file import ALL_AT_ONCE
 from turbospec.interface import Policy
@@ -134,7 +133,7 @@ def serve(
         The figures of `metrics.summarise`, and the number of fallbacks by the guard.
     """
     # Decision time is not part of simulated time, and a result must not depend on the speed of this machine.
-    guard = guard.model_copy(update={"max_decision_seconds": math.inf})
+    guard = guard.model_copy(update={"max_decision_seconds": MAX_DECISION_SECONDS})
     controller = Controller(policy, guard=guard, listeners=listeners)
     engine = SimulatedEngine(state, controller)
     engine.run()

@@ -171,11 +171,13 @@ def test_a_policy_that_has_changed_is_not_resumed(arguments: list[str], tmp_path
     assert invoke(*command, "--json", "out.json").exit_code == 0
     assert invoke(*command, "--resume", "out.json").exit_code == 0
     (tmp_path / "own.yaml").write_text("version: 1\npolicy: static\ndraft_length: 2\n")
-    with pytest.raises(UserError, match=r"out\.json: own has changed since; start a new one"):
+    with pytest.raises(UserError, match=r"out\.json: own\.yaml has changed since; start a new one"):
         invoke(*command, "--resume", "out.json")
 
 
-@pytest.mark.parametrize("changed", ["models/drafter/model.safetensors", "workloads/code.jsonl"])
+@pytest.mark.parametrize(
+    "changed", ["models/drafter/model.safetensors", "models/target/config.json", "workloads/code.jsonl"]
+)
 def test_other_files_are_not_resumed(changed: str, arguments: list[str], tiny: Path, tmp_path: Path) -> None:
     """Rounds of other weights, texts or step times cannot be paired with those before."""
     for folder in ("models", "workloads"):
@@ -251,8 +253,10 @@ def test_only_the_rounds_that_are_missing_are_played(
     for row, old in zip(rows, before, strict=True):
         assert row["round_figures"]["output_throughput"][:2] == old["round_figures"]["output_throughput"]
     assert (tmp_path / "out.json").read_bytes() == kept
+    whole = (tmp_path / "whole.json").read_bytes()
     with pytest.raises(UserError, match="another selection of policies"):
         invoke(*command, "--rounds", "4", "--policy", "adaptive", "--resume", "whole.json")
+    assert (tmp_path / "whole.json").read_bytes() == whole
 
 
 def test_an_interruption_before_the_first_round_promises_no_resume(
@@ -375,7 +379,7 @@ def test_torch_is_not_loaded_before_its_threads_are_chosen() -> None:
         (["--concurrency", "8", "--request-rate", "2"], "two kinds of load; leave one out"),
         (["--policy", "transformers-magic"], "no schedule of transformers is called 'transformers-magic'"),
         (["--concurrency", "8", "--policy", "transformers-heuristic"], "takes part in no configuration"),
-        (["--rounds", "8", "controller"], "before controller does nothing; give options after it"),
+        (["--rounds", "8", "controller"], "before controller does nothing; leave it out"),
         (["--dtype", "int3"], "dtype='int3' is unknown"),
     ],
 )

@@ -27,7 +27,7 @@ from turbospec.interface import MAX_DRAFT_LENGTH
 from turbospec.models.profile import Profile
 from turbospec.policy import find_policy, load_controller, read_policy
 from turbospec_bench.configuration import Configuration
-from turbospec_bench.inputs import weights
+from turbospec_bench.inputs import checkpoints
 from turbospec_bench.matrix import MAX_ROUNDS, TARGET, runs_of
 from turbospec_bench.other_processes import (
     MAX_THREADS,
@@ -124,7 +124,7 @@ def bench(
         sources = {name: context.get_parameter_source(name) for name in context.params}
         if given := [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]:
             option = f"--{given[0].replace('_', '-')}"
-            raise UserError(f"{option} before {context.invoked_subcommand} does nothing; give options after it")
+            raise UserError(f"{option} before {context.invoked_subcommand} does nothing; leave it out")
         return
     # Imports what the report needs: a missing package is reported before minutes of measuring.
     import turbospec_bench.reports.benchmark  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -178,17 +178,19 @@ def bench(
         meta["omp_wait_policy"] = os.environ.get("OMP_WAIT_POLICY", "")
         meta["lookup"] = lookup or ""
         meta["profile"] = "measured" if profile is None else "given"
+        meta["traces"] = "" if traces is None else str(traces.resolve())
         compared = ("seed", "device", "dtype", "threads", "omp_wait_policy", "lookup", "profile")
-        named = {path.stem: path for path in policies} | {path.name: path for path in texts}
-        named |= {} if profile is None else {"profile": profile}
+        named = {path.name: path for path in (*policies, *texts)} | ({} if profile is None else {"--profile": profile})
         folders = {DRAFTERS.get(configuration.drafter) for configuration in configurations}
-        results = outputs.open_results(resumed, meta, compared, named | weights(models, {TARGET, *folders}))
+        results = outputs.open_results(resumed, meta, compared, named | checkpoints(models, {TARGET, *folders}))
+        for configuration, variants in plan:  # an error after this is of the run, whose rounds are kept
+            results.missing_rounds(configuration, variants, rounds)
         conditions = {"dtype": dtype, "temperature": USUAL_SAMPLING.temperature, "top_p": USUAL_SAMPLING.top_p}
         if given is not None and (differences := given.differences(conditions)):
             stderr.print(f"{profile} was measured with {', '.join(differences)}; predictions will be off")
         # Runs are simulated from step times measured with them, not on another day.
         cache = CACHE if folder is None else None
-        earlier = None if resumed is None else folder
+        earlier = folder if resumed is not None and resumed.meta.get("traces") == meta["traces"] else None
         check = DisturbanceCheck(
             spare_cores=max(0, cores() - (pairs.threads_in_use if device == "cpu" else 1)),
             # A look-up that keeps answers would find those of the first try.
@@ -209,8 +211,7 @@ def bench(
             _play(session, plan, rounds, results, enough_seconds, shown)
         except (KeyboardInterrupt, UserError) as error:
             stopped = error
-    enough = rounds if math.isinf(enough_seconds) else QUICK_LEAST_ROUNDS
-    finished = sum(results.has(configuration, variants, enough) for configuration, variants in plan)
+    finished = sum(results.has(configuration, variants, rounds) for configuration, variants in plan)
     conclude_or_stop(results, outputs, stopped, finished, len(plan))
     if check_targets:
         raise typer.Exit(judge_file(results.path))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 VERDICTS = {True: ("met", "green"), False: ("missed", "red"), None: ("not judged", "yellow")}
 ADDED_LATER = {"scale": 1, "gpu": None, "lookup": "", "omp_wait_policy": ""}
 """Fields that older results lack, and what they were then."""
-NOT_KEPT_BEFORE = ("max_num_seqs", "profile")
+NOT_KEPT_BEFORE = ("highest_concurrency", "profile")
 """Those of which they do not tell what they were."""
 ON_THE_SAME = ("machine", "turbospec", "torch", "transformers")
 """Of the `surroundings`, those that a run that is resumed shares."""
@@ -99,13 +99,12 @@ class Outputs:
         earlier = ADDED_LATER | resumed.meta
         known = [name for name in (*compared, *ON_THE_SAME) if name in earlier or name not in NOT_KEPT_BEFORE]
         if differing := [name for name in known if earlier.get(name) != meta[name]]:
-            raise UserError(
-                f"{resumed.path}: was measured with another {' and another '.join(differing)}; start a new one"
-            )
+            others = " and another ".join(name.replace("_", " ") for name in differing)
+            raise UserError(f"{resumed.path}: was measured with another {others}; start a new one")
         before: dict[str, str] = resumed.meta.get("inputs", {})
         if changed := [name for name, content in contents.items() if before.get(name, content) != content]:
             raise UserError(f"{resumed.path}: {changed[0]} has changed since; start a new one")
-        rounds = max(meta["rounds"], resumed.meta["rounds"])
+        rounds = max(meta["rounds"], resumed.meta.get("rounds", 0))
         return Results(self.results, resumed.meta | {"rounds": rounds, "inputs": before | contents}, resumed.rows)
 
 
@@ -182,7 +181,7 @@ def show_targets(verdicts: Sequence[Verdict]) -> int:
     """Print whether each target is met, and return the exit status that says so."""
     for verdict in verdicts:
         word, style = VERDICTS[verdict.met]
-        noise = "within noise" if verdict.within_noise else ""
+        noise = "few rounds" if verdict.too_few_rounds else "within noise" if verdict.within_noise else ""
         stdout.print(Text.assemble((f"{word:<12}", style), f"{noise:<14}{verdict.target}: ", (verdict.figures, "bold")))
     return TARGET_MISSED if any(verdict.surely_missed for verdict in verdicts) else 0
 

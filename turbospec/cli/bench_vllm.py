@@ -31,7 +31,7 @@ from turbospec.errors import UserError
 from turbospec.files.writing import check_folder
 from turbospec.policy import find_policy
 from turbospec_bench.configuration import Configuration
-from turbospec_bench.inputs import weights
+from turbospec_bench.inputs import checkpoints
 from turbospec_bench.matrix import MAX_ROUNDS, TARGET
 from turbospec_bench.texts import TEXT_KINDS, answered_kinds
 
@@ -110,7 +110,7 @@ def bench_vllm(
     most = max(configuration.concurrency or 1 for configuration in configurations)
     launches = Launches(models, dtype, most, on_gpu=gpu is not None)
     meta = {"seed": seed, "rounds": rounds, "dtype": dtype, "vllm": vllm_version, "scale": scale, "gpu": gpu}
-    meta["max_num_seqs"] = most
+    meta["highest_concurrency"] = most
     resumed = None if resume is None else Results.load(resume)
     answered = answered_kinds(configurations)
     texts = [workloads / f"{kind}.jsonl" for kind in (*TEXT_KINDS, *answered)]
@@ -119,9 +119,11 @@ def bench_vllm(
     logs = outputs.results.parent / f"{outputs.results.stem}-logs"
     check_folder(logs)
     folders = {DRAFTERS[configuration.drafter][1] for configuration in configurations}
-    named = {path.stem: path for path in policies} | {path.name: path for path in texts}
-    compared = ("seed", "dtype", "vllm", "scale", "gpu", "max_num_seqs")
-    results = outputs.open_results(resumed, meta, compared, named | weights(models, {TARGET, *folders}))
+    named = {path.name: path for path in (*policies, *texts)}
+    compared = ("seed", "dtype", "vllm", "scale", "gpu", "highest_concurrency")
+    results = outputs.open_results(resumed, meta, compared, named | checkpoints(models, {TARGET, *folders}))
+    for configuration in configurations:  # an error after this is of the run, whose rounds are kept
+        results.missing_rounds(configuration, variants, rounds)
     cost = Cost.of(
         [(each, variants) for each in configurations], rounds, resumed, runs_of, partial(shape_of, scale=scale)
     )

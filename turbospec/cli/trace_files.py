@@ -39,7 +39,8 @@ class BrokenLines:
 
 
 def steps_of(files: Sequence[Path], broken: BrokenLines) -> Iterator[TraceStep]:
-    """The steps of all files. Lines that are not a step are added to `broken` and reported on stderr at the end.
+    """The steps of all files, backups before the file that they are of. Lines that are not a step are added to `broken`
+    and reported on stderr at the end.
 
     Raises:
         UserError: a file cannot be read or is named twice, or no file contains a step.
@@ -48,7 +49,7 @@ def steps_of(files: Sequence[Path], broken: BrokenLines) -> Iterator[TraceStep]:
     for number, place in enumerate(places):
         if place in places[:number]:
             raise UserError(f"{files[number]}: named twice; its steps would count twice")
-    for file in files:
+    for file in _oldest_first(files):
         for step in read_trace(file, lambda line, why, file=file: broken.add(file, line, why)):
             steps += 1
             yield step
@@ -59,3 +60,15 @@ def steps_of(files: Sequence[Path], broken: BrokenLines) -> Iterator[TraceStep]:
         stderr.print(printable(f"skipped: {line}"), soft_wrap=True)
     if broken.count:
         stderr.print(f"broken lines skipped: {broken.count}")
+
+
+def _oldest_first(files: Sequence[Path]) -> list[Path]:
+    """The files, each trace's backups (`trace.jsonl.2`, `trace.jsonl.1`) before it."""
+    traces: dict[Path, list[tuple[int, Path]]] = {}
+    for file in files:
+        number = file.suffix.removeprefix(".")
+        is_backup = number.isdecimal()
+        traces.setdefault(file.with_suffix("") if is_backup else file, []).append(
+            (int(number) if is_backup else 0, file)
+        )
+    return [file for parts in traces.values() for _, file in sorted(parts, reverse=True)]

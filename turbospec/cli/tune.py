@@ -31,7 +31,9 @@ def tune(
     policy: Annotated[str, typer.Option(help="Name or file of the policy to tune.")] = "adaptive",
     search: Annotated[
         list[str] | None,
-        typer.Option(help="field=low:high or field=low:high:log; repeatable. Default: all settings with a range of their own."),
+        typer.Option(
+            help="field=low:high or field=low:high:log; repeatable. Default: all settings with a range of their own."
+        ),
     ] = None,
     objective: Annotated[
         str, typer.Option(help="What to maximise: goodput or throughput; or a latency to minimise, as p99_ttft_ms.")

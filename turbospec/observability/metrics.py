@@ -106,7 +106,7 @@ class StepMetrics(Collector):
                 self._steps,
             ),
             "turbospec_emitted_tokens": (
-                "Tokens emitted in planned steps by the requests that were planned; vLLM's own metrics count all.",
+                "Tokens emitted by the requests of planned steps, and in steps that reuse a plan.",
                 self._emitted,
             ),
             "turbospec_step_seconds": ("Duration of the finished steps.", self._seconds),

@@ -43,7 +43,7 @@ class ReloadingPolicy:
         self._checked_at = -math.inf
         self._stamp = _stamp(path)
         self._guard: GuardConfig | None = None
-        """Of the file when it was read last."""
+        """Of the file at the start."""
         self.policy = self._load()
 
     def plan(self, view: StepView) -> StepPlan:
@@ -58,10 +58,11 @@ class ReloadingPolicy:
 
     def _load(self) -> Policy:
         config = read_policy(self.path)
-        guard, self._guard = self._guard, config.guard
-        if guard not in (None, config.guard):
+        policy = build_policy(config, self._profile, self._seed)
+        self._guard = self._guard or config.guard
+        if config.guard != self._guard:
             log.warning("%s: `guard` has changed, which takes effect at the next start", self.path)
-        return build_policy(config, self._profile, self._seed)
+        return policy
 
     def _follow_file(self) -> None:
         stamp = _stamp(self.path)

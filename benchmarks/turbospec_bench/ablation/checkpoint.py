@@ -18,8 +18,14 @@ from turbospec.policy import find_policy
 from turbospec_sim.scenario_file import shipped_scenarios
 
 PARTS = (
-    *("policy", "planning", "models", "exploration", "runtime", "controller.py", "interface.py"),
+    "policy",
+    "planning",
+    "models",
+    "exploration",
+    "runtime",
     "observability/trace.py",
+    "controller.py",
+    "interface.py",
 )
 """Of `turbospec`, what simulated rows depend on."""
 OWN_PARTS = ("mechanisms", "cases.py", "profiles.py", "runs.py")
@@ -101,7 +107,7 @@ class Checkpoint:
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path}: not rows of an ablation; name another file") from error
         if meta != self._meta:
-            raise UserError(f"{path}: has rows of other sources or of another --shorter; name another file with --json")
+            raise UserError(f"{path}: has rows of other sources, traces or --shorter; name another file with --json")
         self._rows = rows
 
 

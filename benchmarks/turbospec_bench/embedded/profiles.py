@@ -109,7 +109,7 @@ class MeasuredProfiles:
         weights = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         described = [weights, self._pairs.device, self._pairs.dtype, torch.get_num_threads(), torch.__version__]
         described += [USUAL_SAMPLING.temperature, USUAL_SAMPLING.top_p, self._text[:64]]
-        # A profile that was measured before on a CPU stays valid.
+        # On a CPU the key is unchanged, so that older profiles stay valid.
         described += [torch.cuda.get_device_name(self._pairs.device)] if self._pairs.device.startswith("cuda") else []
         # A profile that was measured before there were look-ups stays valid without one.
         described += [self._pairs.lookup] if self._pairs.lookup else []

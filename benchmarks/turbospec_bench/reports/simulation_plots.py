@@ -40,7 +40,7 @@ PARTS = (
 )
 """Parts of a step's time."""
 LINE_STYLES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
-"""For a user's own policies, which have no fixed colour."""
+"""Of fixed draft lengths, in turn."""
 LOG_FROM = 30.0
 """From this ratio of the largest to the smallest value an axis is logarithmic."""
 HOURS_FROM = 7200.0

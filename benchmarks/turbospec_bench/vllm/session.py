@@ -20,7 +20,7 @@ from turbospec_bench.vllm.matrix import BATCH_TABLE, with_tuning
 from turbospec_bench.vllm.speculation import Lengths
 from turbospec_bench.vllm.tuning import tune
 
-UNCOUNTED_ROUNDS = 2
+UNCOUNTED_ROUNDS = 3
 """Played first in every configuration: they warm the servers up."""
 COLD_ROUNDS = 1
 """The first of them; vLLM's table is tuned on the others."""

@@ -70,6 +70,13 @@ def test_several_files_count_together(written: Path, tmp_path: Path, capsys: pyt
     trace([written, other], as_json=True)
     document = json.loads(capsys.readouterr().out)
     assert (document["steps"], document["requests"]) == (24, 2)
+    backup = tmp_path / "trace.jsonl.1"
+    lines = written.read_text().splitlines(keepends=True)
+    backup.write_text("".join(lines[:4]))
+    written.write_text("".join(lines[4:]))
+    trace([written, backup], as_json=True)  # as a shell sorts them
+    document = json.loads(capsys.readouterr().out)
+    assert (document["steps"], document["requests"]) == (12, 1)
     with pytest.raises(UserError, match="named twice; its steps would count twice"):
         trace([written, tmp_path / "." / "trace.jsonl"])
 

@@ -89,7 +89,7 @@ def test_rows_of_other_settings_are_refused_and_kept(tmp_path: Path) -> None:
     checkpoint.save()
     assert ("c", "nothing", 0) in Checkpoint(path, {"sources": "a"})
     before = path.read_text()
-    with pytest.raises(UserError, match="has rows of other sources or of another --shorter; name another"):
+    with pytest.raises(UserError, match="has rows of other sources, traces or --shorter; name another"):
         Checkpoint(path, {"sources": "b"})
     assert path.read_text() == before
     path.write_text("[]")

@@ -229,13 +229,13 @@ def _choose(
     n, base = shape.requests, float(shape.decoding)
     costs = _with_joining_prompts(weights, server, shape, facts.prefill_tokens)
     plain_seconds = no_draft_seconds(costs)
-    if server.budget_limit > 0.0:
-        server.budget_limit = constants.budget_steps * plain_seconds
-        server.budget = min(server.budget, max(server.budget_limit, server.saving))
     offers = list_offers(requests.limits, requests.lookup_lengths, requests.lookup_buckets)
     size, depth = len(offers.limits), offers.limits.max()
     if depth == 0:
         return _nothing_to_draft(shape, plain_seconds)
+    if server.budget_limit > 0.0:
+        server.budget_limit = constants.budget_steps * plain_seconds
+        server.budget = min(server.budget, max(server.budget_limit, server.saving))
 
     # What each draft token gains, and what each draft is charged.
     models = Models(drafter_terms(shared, request_state), lookup_terms(shared, request_state))

@@ -85,8 +85,8 @@ class Experiment(NamedTuple):
 
 @inlined
 def charged_loss(extra_seconds: float, extra_tokens: float, price: float) -> float:
-    """Seconds that an experiment takes out of the budget: what it adds to the best plan's, less what its tokens are
-    worth, and a tenth of the former at least."""
+    """Seconds that an experiment takes out of the budget: the time that it adds to the best plan, less the worth of its
+    tokens; at least a tenth of that time."""
     return max(extra_seconds - extra_tokens / price, 0.1 * abs(extra_seconds))
 
 

@@ -7,7 +7,7 @@ What a plan is worth is in `turbospec.planning.objective`, what an experiment is
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,10 +31,25 @@ SCRATCH_COLUMNS = 3
 """Columns of the scratch space beside those of the K positions."""
 
 
-_Record = tuple[StepView, IntArray, int, float, bool, float, float, float, int]
-"""A planned step until its outcome arrives: its view; (n,) rows of the requests' state; the last step that may reuse
-the plan; λ; whether it runs an experiment, the seconds that this adds to the best plan, the tokens that the best plan
-would gain, and the seconds reserved for it; tokens that the look-up may append."""
+class _Record(NamedTuple):
+    """A planned step until its outcome arrives."""
+
+    view: StepView
+    rows: IntArray
+    """(n,) of the requests' state."""
+    last_step: int
+    """That may reuse the plan."""
+    price: float
+    """λ, tokens/s."""
+    experiment: bool
+    extra_seconds: float
+    """That the experiment adds to the best plan."""
+    best_gain: float
+    """Tokens that the best plan would gain."""
+    reserved: float
+    """Seconds of the budget reserved for the experiment."""
+    allowed: int
+    """Tokens that the look-up may append."""
 
 
 class AdaptivePolicy:
@@ -62,6 +77,9 @@ class AdaptivePolicy:
         if view.max_draft > self.state.max_draft:
             self.state.start(view.max_draft)
             self._make_scratch(view.max_draft)
+        replaced = self._records.pop(view.step)
+        if replaced is not None:  # its experiment does not run
+            self.state.shared["server"]["budget"] += replaced.reserved
         n = view.size
         if n == 0:
             return StepPlan(np.zeros(0, np.int64), 0.0, reason="no request")
@@ -126,7 +144,7 @@ class AdaptivePolicy:
             price, decoding, drafting, experiment, extra, gain, reserved, allowed, gated,
         ) = decided  # fmt: skip
         last_step = view.step + valid_steps - 1
-        self._records.put(view.step, (view, rows, last_step, price, experiment, extra, gain, reserved, allowed))
+        self._records.put(view.step, _Record(view, rows, last_step, price, experiment, extra, gain, reserved, allowed))
         lengths, gate = planned[LENGTHS], None
         if gated:
             copied = 0 if view.lookup is None else int(lengths[planned[SOURCES] == LOOKUP].sum())

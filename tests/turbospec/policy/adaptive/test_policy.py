@@ -171,6 +171,21 @@ def test_experiments_whose_outcomes_are_out_share_one_budget() -> None:
     assert policy.state.shared["server"]["budget"][0] > -3 * 0.01
 
 
+def test_a_plan_that_is_replaced_gives_back_what_it_reserved() -> None:
+    """Engines that plan ahead plan a step again where a request has joined it."""
+    policy = adaptive()
+    _, outcome = lagging_step(policy, 0)
+    policy.observe(outcome)
+    budget = policy.state.shared["server"]["budget"][0]
+    first, _ = lagging_step(policy, 1)
+    assert first.probe
+    reserved = budget - policy.state.shared["server"]["budget"][0]
+    assert reserved > 0
+    again, _ = lagging_step(policy, 1)
+    assert again.draft_lengths.tolist() == first.draft_lengths.tolist()
+    assert policy.state.shared["server"]["budget"][0] == pytest.approx(budget - reserved)
+
+
 def test_without_a_probe_share_drafting_ends_for_good() -> None:
     served = serve(adaptive(probe_share=0.0), never_accepted, 8)
     assert served.draft_seconds == 0.0

@@ -36,7 +36,7 @@ class MetricsFileWriter:
     """A controller's listener that writes a collector's metrics in a thread, so that steps do not wait for the file.
 
     The process that reads the file removes its folder when it exits; then the thread ends silently. Other errors, such
-    as a full disk, are one warning; the file is written again after the next step.
+    as a full disk, are logged once; the file is written again after the next step.
 
     Args:
         path: the file, replaced as a whole each time.
