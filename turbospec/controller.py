@@ -144,7 +144,8 @@ class Controller:
         except Exception as error:
             self._report_host("view", error)
             with suppress(Exception):  # the step's number may be what is invalid
-                self._in_flight.put(index(view.step), INVALID)
+                if (step := index(view.step)) >= 0:
+                    self._in_flight.put(step, INVALID)
             return StepPlan(np.zeros(_rows_of(view), np.int64), reason="guard: invalid view, no drafts")
         plan, limits = None, view.draft_limits
         if self.stats.steps >= self._cooldown_until:

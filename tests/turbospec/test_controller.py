@@ -293,6 +293,15 @@ def test_an_outcome_without_a_plan_is_dropped() -> None:
     assert (controller.stats.steps, controller.stats.host_faults) == (0, 1)
 
 
+def test_an_outcome_of_a_negative_step_is_a_fault_also_after_such_a_view() -> None:
+    controller = Controller(Scripted())
+    controller.plan(replace(a_view(), step=-5))
+    view = a_view()
+    outcome = an_outcome(view, controller.plan(view))
+    controller.observe(replace(outcome, step=-5))
+    assert (controller.stats.host_faults, controller.stats.steps) == (2, 0)
+
+
 def test_a_step_with_an_invalid_view_is_one_fault_of_the_host_and_a_step() -> None:
     controller, view = Controller(policy := Scripted()), a_view(9)
     controller.plan(replace(view, phase=view.phase[:1]))

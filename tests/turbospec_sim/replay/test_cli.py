@@ -135,7 +135,7 @@ def test_what_is_no_trace_is_one_line(
         (["nowhere.jsonl", "--policy", "off"], "nowhere.jsonl: no such trace"),
         (["TRACE", "--policy", "adaptiv"], "no policy is called `adaptiv`; did you mean `adaptive`?"),
         (["TRACE"], "--policy"),
-        (["TRACE", "TRACE", "--policy", "off"], "a step number comes twice"),
+        (["TRACE", "TRACE", "--policy", "off"], "named twice; its steps would count twice"),
         (["TRACE", "--policy", "off", "--profile", "none.json"], "none.json: no such profile"),
         (["TRACE", "--policy", "off", "--json", "."], ".: this is a folder; name a file in it"),
         (["TRACE", "--policy", "off", "--concurrency", "0"], "--concurrency"),
