@@ -144,7 +144,7 @@ class Controller:
         except Exception as error:
             self._report_host("view", error)
             with suppress(Exception):  # the step's number may be what is invalid
-                if (step := index(view.step)) >= 0:
+                if 0 <= (step := index(view.step)) < 2**63:
                     self._in_flight.put(step, INVALID)
             return StepPlan(np.zeros(_rows_of(view), np.int64), reason="guard: invalid view, no drafts")
         plan, limits = None, view.draft_limits

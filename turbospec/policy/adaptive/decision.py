@@ -277,7 +277,7 @@ def _choose(
     any_drafts, valid_steps, paused_steps = lengths.any(), 1, server.refused_at + constants.pause_steps - facts.step
     # Without a budget no experiment runs. Whether one would be wanted decides whether a plan without drafts is reused.
     in_debt = server.budget <= 0.0
-    if paused_steps > 0:
+    if 0 < paused_steps <= constants.pause_steps:  # more where an engine's step numbers have gone back
         if server.settled and not any_drafts and not waiting:
             valid_steps = paused_steps
     elif not waiting and not (in_debt and any_drafts):

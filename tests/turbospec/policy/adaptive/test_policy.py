@@ -360,6 +360,18 @@ def test_a_plan_made_again_is_kept_until_the_next_experiment_is_considered() -> 
     assert kept == [*range(pause, 0, -1), pause]
 
 
+def test_step_numbers_that_go_back_end_a_pause() -> None:
+    """As after a restart of an engine that keeps its controller: a pause ends eight steps later, not thousands."""
+    policy = adaptive()
+    for step in range(40):
+        _, outcome = lagging_step(policy, step)
+        policy.observe(outcome)
+    policy.state.shared["server"]["refused_at"], policy.state.shared["server"]["settled"] = 10_000, True
+    plan, _ = lagging_step(policy, 40)
+    assert not plan.draft_lengths.any() or plan.probe
+    assert plan.valid_steps <= policy.constants.pause_steps
+
+
 def test_a_drafter_stays_off_where_its_memory_would_serve_more_requests() -> None:
     def drafted(kv_share: float) -> list[int]:
         """Draft tokens in steps that lack KV blocks from step 200 on."""
