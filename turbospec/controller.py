@@ -136,7 +136,7 @@ class Controller:
         compile_checks()
 
     def plan(self, view: StepView) -> StepPlan:
-        """Choose the step's draft lengths; never raises."""
+        """Choose the step's draft lengths; never raises. The plan has sources wherever the view has a look-up."""
         began = time.perf_counter()
         self._plans += 1
         try:
@@ -162,7 +162,9 @@ class Controller:
         # While the last plan may be reused, the policy would attribute a fallback step to that plan.
         taught = plan is not None or view.step >= self._reuse_ends
         if plan is None:
-            plan = self._fallback(view, limits)
+            plan = self._fallback(limits)
+        if plan.sources is None and view.lookup is not None:
+            plan.sources = np.zeros(view.size, np.int64)  # of the drafter
         seconds = time.perf_counter() - began
         self.stats.decision_seconds += seconds
         if seconds > self.guard.max_decision_seconds:
@@ -224,10 +226,9 @@ class Controller:
         self._reuse_ends = view.step + plan.valid_steps
         return plan
 
-    def _fallback(self, view: StepView, limits: IntArray) -> StepPlan:
+    def _fallback(self, limits: IntArray) -> StepPlan:
         lengths = np.minimum(self.guard.fallback_draft_length, limits)
-        reason = f"guard: policy failed, fallback to K = {self.guard.fallback_draft_length}"
-        return StepPlan(lengths, reason=reason, sources=None if view.lookup is None else np.zeros_like(lengths))
+        return StepPlan(lengths, reason=f"guard: policy failed, fallback to K = {self.guard.fallback_draft_length}")
 
     def _report(self, where: str, error: Exception) -> None:
         """Count a fault in a gate or a selection, which hosts call."""

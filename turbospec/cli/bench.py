@@ -183,7 +183,8 @@ def bench(
         named = {path.name: path for path in (*policies, *texts)} | ({} if profile is None else {"--profile": profile})
         folders = {DRAFTERS.get(configuration.drafter) for configuration in configurations}
         results = outputs.open_results(resumed, meta, compared, named | checkpoints(models, {TARGET, *folders}))
-        for configuration, variants in plan:  # an error after this is of the run, whose rounds are kept
+        # Before the run: what stops the run itself saves its rounds.
+        for configuration, variants in plan:
             results.missing_rounds(configuration, variants, rounds)
         conditions = {"dtype": dtype, "temperature": USUAL_SAMPLING.temperature, "top_p": USUAL_SAMPLING.top_p}
         if given is not None and (differences := given.differences(conditions)):

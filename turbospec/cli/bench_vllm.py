@@ -122,7 +122,8 @@ def bench_vllm(
     named = {path.name: path for path in (*policies, *texts)}
     compared = ("seed", "dtype", "vllm", "scale", "gpu", "highest_concurrency")
     results = outputs.open_results(resumed, meta, compared, named | checkpoints(models, {TARGET, *folders}))
-    for configuration in configurations:  # an error after this is of the run, whose rounds are kept
+    # Before the run: what stops the run itself saves its rounds.
+    for configuration in configurations:
         results.missing_rounds(configuration, variants, rounds)
     cost = Cost.of(
         [(each, variants) for each in configurations], rounds, resumed, runs_of, partial(shape_of, scale=scale)

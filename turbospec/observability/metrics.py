@@ -93,10 +93,7 @@ class StepMetrics(Collector):
         """All metrics, at their present values."""
         draft_length, longest = (0.0, 0.0) if self._last is None else _draft_lengths(*self._last)
         gauges = {
-            "turbospec_draft_length": (
-                "Mean K over the last step's decoding requests.",
-                draft_length,
-            ),
+            "turbospec_draft_length": ("Mean K over the last step's decoding requests.", draft_length),
             "turbospec_longest_draft": ("Longest draft verified in the last step.", longest),
         }
         stats = self._stats
@@ -110,10 +107,7 @@ class StepMetrics(Collector):
                 self._emitted,
             ),
             "turbospec_step_seconds": ("Duration of the finished steps.", self._seconds),
-            "turbospec_draft_seconds": (
-                "Time in drafter passes, where the engine measures it.",
-                self._draft_seconds,
-            ),
+            "turbospec_draft_seconds": ("Time in drafter passes, where the engine measures it.", self._draft_seconds),
             "turbospec_predicted_tokens": ("Predicted tokens of all predicted steps.", self._predicted_tokens),
             "turbospec_predicted_seconds": ("Predicted duration of all predicted steps.", self._predicted_seconds),
             "turbospec_predicted_step_tokens": (

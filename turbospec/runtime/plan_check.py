@@ -35,7 +35,7 @@ class PlanFault(Exception):
 
 
 def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
-    """A copy of a plan, so that the policy cannot change it later. It has sources wherever the view has a look-up.
+    """A copy of a plan, so that the policy cannot change it later.
 
     Args:
         plan: what the policy returned.
@@ -77,8 +77,6 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
         if fault:
             raise PlanFault(FAULTS[fault])
         after = limits
-    elif view.lookup is not None:
-        sources = np.zeros_like(limits)
     appended = plan.append_limits
     if appended is not None:
         if view.lookup is None or not view.lookup.appends or padded:

@@ -60,7 +60,7 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
         draft_lengths=np.minimum(plan.draft_lengths, view.draft_limits),
         reason="plan reused",
         valid_steps=planned.step + plan.valid_steps - view.step,
-        sources=None if view.lookup is None else np.zeros(view.size, np.int64),
+        sources=None,
         append_limits=None,
     )
 

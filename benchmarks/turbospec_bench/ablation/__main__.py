@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _run_all(wanted, checkpoint, options.jobs)
         if options.confirm:
             parts = _unclear(cases, mechanisms, checkpoint.rows, options)
-            confirmed = {(case.name, mechanism) for case, mechanism, _ in parts}
+            confirmed = {(case.name, mechanism) for case, mechanism, _ in parts if mechanism != NOTHING.name}
             _run_all(parts, checkpoint, options.jobs)
     finally:
         checkpoint.save()
@@ -67,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = options.seeds + options.confirm
     rows = [row for row in checkpoint.rows if row["case"] in names and row["seed"] < seeds]
     # The first seeds chose these cases by the effect that they showed.
-    chose = [(row["case"], row["mechanism"]) in confirmed and row["seed"] < options.seeds for row in rows]
-    rows = [row for row, left_out in zip(rows, chose, strict=True) if not left_out or row["mechanism"] == NOTHING.name]
+    rows = [row for row in rows if row["seed"] >= options.seeds or (row["case"], row["mechanism"]) not in confirmed]
     lines, fixed = table(rows, cases), best_fixed(rows)
     print(plain_text(lines))
     if len(fixed) > 1:

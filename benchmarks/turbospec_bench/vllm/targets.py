@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from turbospec_bench.comparisons import NEVER_MATCHING, Rows, best_rival_line, never_matching, overall, ratios_to
 from turbospec_bench.configuration import Row, by_configuration
 from turbospec_bench.policy_names import ADAPTIVE, OFF
-from turbospec_bench.targets import (
-    Verdict,
-    above_1,
-    at_least,
-    at_least_best_rival,
-    at_most,
-    controller_share,
-)
+from turbospec_bench.targets import Verdict, above_1, at_least, at_least_best_rival, at_most, controller_share
 from turbospec_bench.variant import LOOKUP_SUFFIX
 
 OUR_OWN = (ADAPTIVE, ADAPTIVE + LOOKUP_SUFFIX)

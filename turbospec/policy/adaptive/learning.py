@@ -63,6 +63,7 @@ class Measured(NamedTuple):
     experiment_seconds: float
     experiment_gain: float
     reserved: float
+    """As in the plan's `Choice`."""
     appends: bool
     """Whether the engine can append what the look-up finds."""
     append_limit_tokens: int
