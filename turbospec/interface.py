@@ -317,9 +317,11 @@ class StepOutcome:
     """The whole step, planning and host work included: `MIN_STEP_SECONDS` to `MAX_STEP_SECONDS`; 0 if not measured."""
     reused_plan_steps: int = 0
     """Steps since the last outcome that reused an earlier plan without drafts. They have no outcome of their own. If 0,
-    so are the next two."""
+    so are the next three."""
     reused_plan_tokens: int = 0
     """Tokens that those steps emitted."""
+    reused_plan_prefill_tokens: int = 0
+    """Prompt tokens that they computed."""
     reused_plan_seconds: float = 0.0
     """Duration of those steps, summed."""
     waiting_requests: int = 0

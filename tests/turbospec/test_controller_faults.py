@@ -132,6 +132,7 @@ BROKEN_OUTCOMES: dict[str, dict[str, Any]] = {
     "more drafting than step": {"draft_seconds": 0.2, "step_seconds": 0.1},
     "a step too short to be measured": {"step_seconds": 5e-324},
     "seconds without steps": {"reused_plan_seconds": 1.0},
+    "prompts without steps": {"reused_plan_prefill_tokens": 100},
     "steps without seconds": {"reused_plan_steps": 3, "reused_plan_tokens": 12},
     "negative tokens": {"tokens_batched": -1},
     "a confidence above 1": {"confidence": np.full((4, 3), 1.5)},

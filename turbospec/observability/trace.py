@@ -99,8 +99,10 @@ class TraceStep:
     probe: bool
     reason: str
     reused_plan_steps: Annotated[Count, _renamed("reused_plan_steps", "unplanned_steps")] = 0
-    """No-draft steps since the previous line that reused its plan. The oldest traces lack these three fields."""
+    """No-draft steps since the previous line that reused its plan. The oldest traces lack these four fields. Those that
+    lack only the third do not count steps with prompts."""
     reused_plan_tokens: Annotated[Count, _renamed("reused_plan_tokens", "unplanned_tokens")] = 0
+    reused_plan_prefill_tokens: Count = 0
     reused_plan_seconds: Annotated[Seconds, _renamed("reused_plan_seconds", "unplanned_seconds")] = 0.0
     sources: (
         Annotated[list[Annotated[int, Field(ge=min(Source), le=max(Source))]], Field(max_length=MAX_REQUESTS)] | None
@@ -170,6 +172,7 @@ class TraceStep:
             reason=plan.reason[:MAX_REASON].encode("utf-8", errors="backslashreplace").decode(),
             reused_plan_steps=outcome.reused_plan_steps,
             reused_plan_tokens=outcome.reused_plan_tokens,
+            reused_plan_prefill_tokens=outcome.reused_plan_prefill_tokens,
             reused_plan_seconds=_rounded(outcome.reused_plan_seconds),
             sources=None if outcome.sources is None else outcome.sources.tolist(),
             lookup_lengths=None if view.lookup is None else view.lookup.lengths.tolist(),

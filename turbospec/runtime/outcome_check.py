@@ -31,7 +31,7 @@ FAULTS = (
     f"step_seconds is neither 0 nor between {MIN_STEP_SECONDS:g} and {MAX_STEP_SECONDS:g} s",
     f"draft_seconds or verify_seconds is not between 0 and {MAX_STEP_SECONDS:g} s, or drafting is longer than the step",
     f"reused_plan_seconds is not between {MIN_STEP_SECONDS:g} and {MAX_STEP_SECONDS:g} s for each reused step",
-    "there are reused_plan_tokens or reused_plan_seconds without reused_plan_steps",
+    "there are tokens or seconds of reused plans without reused_plan_steps",
     "0, accepted, drafted, proposed and the view's max_draft do not rise in this order",
     f"emitted is not between 0 and {MAX_DRAFT_LENGTH + 1}",
     f"draft_rows has more than {MAX_DRAFT_LENGTH + 1} passes, or one not between 0 and {MAX_ROWS} rows",
@@ -75,6 +75,7 @@ def checked_outcome(outcome: StepOutcome, view: StepView, *, is_converted: bool 
             | outcome.context_tokens
             | outcome.reused_plan_steps
             | outcome.reused_plan_tokens
+            | outcome.reused_plan_prefill_tokens
             | outcome.waiting_requests
             | outcome.failures
         )
@@ -103,7 +104,7 @@ def checked_outcome(outcome: StepOutcome, view: StepView, *, is_converted: bool 
                     view.max_draft,
                     counts,
                     outcome.reused_plan_steps,
-                    outcome.reused_plan_tokens,
+                    outcome.reused_plan_tokens | outcome.reused_plan_prefill_tokens,
                     outcome.draft_seconds,
                     outcome.verify_seconds,
                     outcome.step_seconds,

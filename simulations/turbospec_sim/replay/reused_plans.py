@@ -36,7 +36,7 @@ def with_reused_plan_steps(steps: Iterable[TraceStep]) -> list[TraceStep]:
 
     A request that is in the line after the gap ran in the gap's last steps, as many as its position advanced by. The
     remaining tokens are given to the requests that do not appear again, within their limits. Requests that arrived and
-    finished within a gap are lost. Steps with prompts on a reused plan are in no sum and are restored without prompts.
+    finished within a gap are lost. Prompt tokens are divided among the steps of the gap.
     """
     lines = sorted(steps, key=lambda step: step.now)
     last_line = {number: line for line, step in enumerate(lines) for number in step.request_ids}
@@ -71,12 +71,13 @@ def _between(before: TraceStep, after: TraceStep, emitted: Mapping[int, int], go
     tokens = round(after.reused_plan_tokens * size / after.reused_plan_steps) - sum(row.steps for row in rows)
     rows = sorted(rows + _finished(before, emitted, gone, tokens, size), key=lambda row: row.number)
     seconds = after.reused_plan_seconds / after.reused_plan_steps
+    prefill_tokens = after.reused_plan_prefill_tokens // after.reused_plan_steps
     began = before.now + before.step_seconds
     room = max(after.now - began, 0.0) / size
     # An engine that was idle in the gap was so after its last requests had finished.
     spacing = room if room <= LONGEST_STEP * seconds else seconds
     return [
-        _step(before, rows, place, now=began + place * spacing, seconds=seconds)
+        _step(before, rows, place, now=began + place * spacing, seconds=seconds, prefill_tokens=prefill_tokens)
         for place in range(size)
         if any(row.first <= place < row.first + row.steps for row in rows)
     ]
@@ -116,7 +117,9 @@ def _finished(before: TraceStep, emitted: Mapping[int, int], gone: set[int], tok
     return [replace(row, steps=row.steps * max(tokens, 0) // most) for row in rows]
 
 
-def _step(before: TraceStep, rows: Sequence[_Row], place: int, *, now: float, seconds: float) -> TraceStep:
+def _step(
+    before: TraceStep, rows: Sequence[_Row], place: int, *, now: float, seconds: float, prefill_tokens: int
+) -> TraceStep:
     """One step of a gap, with its requests."""
     inside = [(row, place - row.first) for row in rows if row.first <= place < row.first + row.steps]
     size = len(inside)
@@ -142,10 +145,10 @@ def _step(before: TraceStep, rows: Sequence[_Row], place: int, *, now: float, se
         draft_rows=[],
         draft_context_tokens=0,
         catch_up_tokens=0,
-        tokens_batched=size,
-        padded_tokens=size,
-        prefill_tokens=0,
-        attended_tokens=sum(context) + size,
+        tokens_batched=size + prefill_tokens,
+        padded_tokens=size + prefill_tokens,
+        prefill_tokens=prefill_tokens,
+        attended_tokens=sum(context) + size + prefill_tokens,
         failures=0,
         predicted_tokens=None,
         predicted_seconds=None,
@@ -157,5 +160,6 @@ def _step(before: TraceStep, rows: Sequence[_Row], place: int, *, now: float, se
         reason="",
         reused_plan_steps=0,
         reused_plan_tokens=0,
+        reused_plan_prefill_tokens=0,
         reused_plan_seconds=0.0,
     )

@@ -202,6 +202,7 @@ def _inconsistent(struct: Any, rng: np.random.Generator) -> Any:
         {"step_seconds": 1e308},
         {"reused_plan_steps": 0, "reused_plan_seconds": 1.0},
         {"reused_plan_steps": 0, "reused_plan_tokens": 1},
+        {"reused_plan_steps": 0, "reused_plan_prefill_tokens": 1},
         {"reused_plan_steps": 3, "reused_plan_seconds": 0.0},
         {"draft_rows": np.ones(1000, np.int64)},
         {"accepted": struct.drafted + 1},

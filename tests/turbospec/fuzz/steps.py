@@ -144,6 +144,7 @@ class RandomEngine:
             step_seconds=step_seconds,
             reused_plan_steps=reused,
             reused_plan_tokens=reused * int(rng.integers(0, 1 + n)),
+            reused_plan_prefill_tokens=min(reused, 1) * self._count(2_000),
             reused_plan_seconds=reused * float(rng.choice([MIN_STEP_SECONDS, 8e-3, 8e-3, 8e-3, MAX_STEP_SECONDS])),
             waiting_requests=self._count(20),
             failures=self._count(1),

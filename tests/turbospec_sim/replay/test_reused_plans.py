@@ -87,7 +87,7 @@ def a_line(step: TraceStep, number: int, rows: Sequence[tuple[int, int, int]], *
 
 
 def test_tokens_go_to_those_that_came_and_those_that_went(steps: list[TraceStep]) -> None:
-    """Of five steps all counted but one, which had the prompt of request 3: 1 went on, 2 ended, 3 came."""
+    """1 goes on, 2 ends, 3 comes. Older traces count four of the five steps: not the one with the prompt of 3."""
     before = a_line(steps[0], 10, [(1, 5, 90), (2, 5, 90)])
     after = a_line(
         steps[0], 16, [(1, 11, 84), (3, 3, 40)], reused_plan_steps=4, reused_plan_tokens=8, reused_plan_seconds=0.04
@@ -101,6 +101,16 @@ def test_tokens_go_to_those_that_came_and_those_that_went(steps: list[TraceStep]
     assert filled[3].context_tokens == [19, 11]
     assert [step.phase[1] for step in filled[3:]] == [1, 2]
     assert [step.step_seconds for step in filled] == pytest.approx([0.01] * 5)
+
+
+def test_prompts_are_divided_among_the_steps(steps: list[TraceStep]) -> None:
+    before = a_line(steps[0], 10, [(1, 5, 90)])
+    after = a_line(
+        steps[0], 14, [(1, 9, 86)],
+        reused_plan_steps=3, reused_plan_tokens=4, reused_plan_prefill_tokens=30, reused_plan_seconds=0.06,
+    )  # fmt: skip
+    filled = with_reused_plan_steps([before, after])[1:-1]
+    assert [(step.prefill_tokens, step.tokens_batched, step.step_seconds) for step in filled] == [(10, 11, 0.02)] * 3
 
 
 def test_nobody_gets_more_than_the_limit(steps: list[TraceStep]) -> None:

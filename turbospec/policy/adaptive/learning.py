@@ -57,6 +57,7 @@ class Measured(NamedTuple):
     step_seconds: float
     reused_plan_steps: int
     reused_plan_tokens: int
+    reused_plan_prefill_tokens: int
     reused_plan_seconds: float
     price: float
     experiment: bool
@@ -136,10 +137,11 @@ def learn(
     if measured.step_seconds > 0.0:
         _learn_cost(shared.cost, measured, draft_rows, constants)
     weight, server = constants.mean_weight, shared.server
-    kept = (1.0 - weight) ** measured.reused_plan_steps
-    server.drafting_share = _running_mean(server.drafting_share, len(draft_rows) > 0, weight, kept)
-    server.limited_share = _running_mean(server.limited_share, measured.prefill_limited, weight, kept)
-    server.drafter_kv_share = _running_mean(server.drafter_kv_share, measured.drafter_kv_share, weight, kept)
+    server.drafting_share *= (1.0 - weight) ** measured.reused_plan_steps
+    server.drafting_share += weight * ((len(draft_rows) > 0) - server.drafting_share)
+    # Of the steps that reused a plan nothing else is known; those that are planned stand for them.
+    server.limited_share += weight * (measured.prefill_limited - server.limited_share)
+    server.drafter_kv_share += weight * (measured.drafter_kv_share - server.drafter_kv_share)
     server.unforeseen_share += weight * ((prompts > 0) - server.unforeseen_share)
     server.unforeseen_tokens += weight * (prompts - server.unforeseen_tokens)
     server.prompt_share += weight * ((measured.prefill_tokens > 0) - server.prompt_share)
@@ -148,13 +150,6 @@ def learn(
     # Without experiments nothing would correct what is forgotten.
     forgets, passes = probe_share > 0.0, len(draft_rows)
     _learn_acceptance(shared, request_state, drafts, sources, appended, passes, measured, forgets)
-
-
-@inlined
-def _running_mean(mean: float, value: float, weight: float, kept: float) -> float:
-    """The mean with one more value, after steps with values of 0 that leave the share `kept` of it."""
-    mean *= kept
-    return mean + weight * (value - mean)
 
 
 @inlined
@@ -177,10 +172,10 @@ def _learn_budget(
 
 @inlined
 def _learn_cost(cost: StepCost, measured: Measured, draft_rows: IntArray, constants: Constants) -> None:
-    """Learn the step's time, and the mean time of steps that reused the plan before it."""
+    """Learn the step's time, and the mean time of steps that reused the plan before it if none had prompts."""
     x = np.zeros(SIZE)
     context, requests = float(measured.context_tokens), float(measured.requests)
-    if measured.reused_plan_steps:
+    if measured.reused_plan_steps and not measured.reused_plan_prefill_tokens:
         tokens = measured.reused_plan_tokens / measured.reused_plan_steps
         target_features(x, tokens, context, requests, 0.0)
         graph_features(x, measured.no_draft_piecewise, tokens, measured.largest_graph)

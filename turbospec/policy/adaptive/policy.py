@@ -190,6 +190,7 @@ class AdaptivePolicy:
             outcome.step_seconds,
             outcome.reused_plan_steps,
             outcome.reused_plan_tokens,
+            outcome.reused_plan_prefill_tokens,
             outcome.reused_plan_seconds,
             price,
             experiment,

@@ -290,6 +290,24 @@ def test_what_a_pass_too_large_for_graphs_takes_is_learnt_from_steps_that_reuse_
     assert policy.state.shared["cost"]["weights"][0][UNGRAPHED] > 10e-3
 
 
+def test_steps_with_prompts_that_reuse_a_plan_earn_budget_and_teach_no_step_time() -> None:
+    reused = {"reused_plan_steps": 9, "reused_plan_tokens": 36, "reused_plan_seconds": 0.9}
+    weights: list[list[float]] = []
+    budgets: list[float] = []
+    for fields in ({}, reused | {"reused_plan_prefill_tokens": 4000}, reused):
+        policy, view = adaptive(), make_view(4, prefill_limited=True)
+        server = policy.state.shared["server"]
+        server["limited_share"], server["budget_limit"] = 1.0, 1.0
+        policy.plan(view)
+        policy.observe(make_outcome(view, 0, 0, tokens_batched=4, **fields))
+        assert server["limited_share"] == 1.0
+        weights.append(policy.state.shared["cost"]["weights"][0].tolist())
+        budgets.append(float(server["budget"][0]))
+    assert weights[0] == weights[1] != weights[2]
+    assert budgets[1] - budgets[0] == pytest.approx(0.9 * policy.config.probe_share)
+    assert budgets[1] == budgets[2]
+
+
 def test_prompts_are_no_part_of_the_price() -> None:
     """They have to be computed whatever is drafted, so that their time is no price of drafting."""
     policy = adaptive(probe_share=0.0)

@@ -129,7 +129,8 @@ class VllmLoop:
         self._use.undrafted(tokens)
         self._context_tokens += tokens
         self._next_step += 1
-        target = TargetPass(tokens, self._context_tokens, piecewise=self._is_piecewise(num_scheduled, 0))
+        piecewise = self._is_piecewise(num_scheduled, 0)
+        target = TargetPass(tokens, self._context_tokens, sampling=tokens, piecewise=piecewise)
         self._steps[self.newest] = OpenStep(self.newest, began, None, False, target, NO_PASSES)
         return True, orders
 
@@ -170,7 +171,7 @@ class VllmLoop:
         else:
             self._use.undrafted(batch.sampling + batch.draft_tokens)
         piecewise = self._is_piecewise(num_scheduled, prefill_tokens)
-        target = TargetPass(batch.tokens, self._context_tokens, prefill_tokens, piecewise)
+        target = TargetPass(batch.tokens, self._context_tokens, batch.sampling, prefill_tokens, piecewise)
         planned = lengths if self.lookups is None else lengths + looked_up
         step = OpenStep(self.newest, began, plan, drafts, target, passes, planned)
         if self.limits.tokens_first:
@@ -396,9 +397,8 @@ class VllmLoop:
             verified = verify_result(closing.plan.names)
             if verified.valid.any():
                 self._close(closing, closing.plan, step, verified, queue)
-        elif closing is not None and closing.plan is None and step.target.prefill_tokens == 0 and not untimed:
-            # The step before it reused a plan.
-            self._reused.add(step.target.tokens, step.seconds)
+        elif closing is not None and closing.plan is None and not untimed:  # the step before it reused a plan
+            self._reused.add(step.target, step.seconds)
 
     def _take_times(self, step: OpenStep, times: StepTimes, closing: OpenStep | None) -> None:
         """Set the measured durations of a step's target pass and of the drafting before it."""
@@ -450,6 +450,7 @@ class VllmLoop:
                 step_seconds=draft_seconds + step.seconds,
                 reused_plan_steps=reused.steps,
                 reused_plan_tokens=reused.tokens,
+                reused_plan_prefill_tokens=reused.prefill_tokens,
                 reused_plan_seconds=reused.seconds,
                 waiting_requests=queue.requests,
                 sources=plan.sources,

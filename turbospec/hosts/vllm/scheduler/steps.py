@@ -66,6 +66,8 @@ class TargetPass(NamedTuple):
     tokens: int
     context_tokens: int
     """KV tokens that it attends to."""
+    sampling: int
+    """Requests that it samples for."""
     prefill_tokens: int = 0
     piecewise: bool = False
     """As in a `StepOutcome`."""
@@ -139,16 +141,19 @@ class ReusedSteps:
     steps: int = 0
     tokens: int = 0
     """Tokens that they emitted."""
+    prefill_tokens: int = 0
+    """Prompt tokens that they computed."""
     seconds: float = 0.0
 
-    def add(self, tokens: int, seconds: float) -> None:
-        """Count one more step."""
+    def add(self, target: TargetPass, seconds: float) -> None:
+        """Count one more step, which verified no drafts."""
         self.steps += 1
-        self.tokens += tokens
+        self.tokens += target.sampling
+        self.prefill_tokens += target.prefill_tokens
         self.seconds += seconds
 
     def take(self) -> ReusedSteps:
         """The sums since the last call, which start again from 0."""
-        taken = ReusedSteps(self.steps, self.tokens, self.seconds)
-        self.steps, self.tokens, self.seconds = 0, 0, 0.0
+        taken = ReusedSteps(self.steps, self.tokens, self.prefill_tokens, self.seconds)
+        self.steps, self.tokens, self.prefill_tokens, self.seconds = 0, 0, 0, 0.0
         return taken

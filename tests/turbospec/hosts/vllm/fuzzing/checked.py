@@ -113,7 +113,8 @@ class Checked:
         seconds = (outcome.draft_seconds, outcome.verify_seconds, outcome.step_seconds, outcome.reused_plan_seconds)
         expect(all(np.isfinite(each) and each >= 0.0 for each in seconds), f"seconds {seconds}")
         expect(outcome.tokens_batched > 0 and outcome.context_tokens > 0, "tokens of the target's pass")
-        expect(outcome.reused_plan_steps >= 0 and outcome.reused_plan_tokens >= outcome.reused_plan_steps, "reuse")
+        reused_tokens = outcome.reused_plan_tokens + outcome.reused_plan_prefill_tokens
+        expect(0 <= outcome.reused_plan_steps <= reused_tokens, "reuse")
 
     def _check_truth(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """Compare with what the step after the plan's did."""

@@ -663,6 +663,19 @@ def test_a_few_newly_admitted_requests_join_a_reused_plan() -> None:
     assert len(controller.views) == 2
 
 
+def test_steps_with_prompts_on_a_reused_plan_are_counted() -> None:
+    controller = Recorder(idle_steps=6)
+    engine, batch = FakeEngine(controller, replace(ON_DEMAND, kept_tokens=100)), [Request(name) for name in "abcdef"]
+    for size in (4, 4, 5, 5, 6):
+        engine.step(batch[:size])
+    assert [view.step for view in controller.views] == [0, 4]
+    engine.step(batch)
+    engine.step(batch)
+    outcome = controller.outcomes[1]
+    assert (outcome.step, outcome.reused_plan_steps) == (4, 3)
+    assert (outcome.reused_plan_tokens, outcome.reused_plan_prefill_tokens) == (5 + 5 + 6, 4 + 4)
+
+
 def test_many_newly_admitted_requests_end_plan_reuse() -> None:
     controller = Recorder(lengths=[0, 2], idle_steps=9)
     engine = FakeEngine(controller, replace(ON_DEMAND, kept_tokens=100, late_drafts=True))
