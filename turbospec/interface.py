@@ -68,8 +68,8 @@ class LookupView:
     """What an engine's look-up found before the step is planned. Arrays have shape (n,), in the order of the view."""
 
     lengths: IntArray
-    """Tokens that it found for each request, 0 to `StepView.max_draft`, within all limits of `draft_limits` except
-    those of the drafter. 0 in prefill."""
+    """Tokens that it found for each request, 0 to `StepView.max_draft`, within the request's own cap, its tokens left
+    and the free KV blocks; the drafter's limits do not apply. 0 in prefill."""
     scores: FloatArray
     """How good the match is, 0 or more: tokens that match, or the accepted length that the look-up expects. Only its
     order of magnitude is used, and always of the same look-up."""
@@ -99,10 +99,12 @@ class StepView:
     """Drafter KV lag: tokens missing from the drafter's KV cache, not counting those that every drafter pass computes
     anyway. The drafter must catch them up before the request can draft."""
     class_ids: IntArray
-    """Service class, an integer from 0 to 15 chosen by the engine; 0 by default. The models have 16 classes."""
+    """Service class, a number chosen by the engine; 0 by default. The models keep 16 classes apart, and take other
+    numbers modulo 16."""
     draft_limits: IntArray
     """Longest draft possible for each request now: at most `max_draft`, 0 in prefill, at most tokens_left - 1 (the
-    verify pass itself emits one token), and within the request's own cap and the free KV blocks."""
+    verify pass itself emits one token), and within the request's own cap and the free KV blocks. Only the first two are
+    checked."""
     max_draft: int
     """The engine's maximum draft length K, up to `MAX_DRAFT_LENGTH`."""
     waiting_requests: int = 0

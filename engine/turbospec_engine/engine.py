@@ -83,6 +83,8 @@ class Engine:
         self._requests: dict[str, Request] = {}
         self._next_row_id = 0
         self._planned: PlannedStep | None = None
+        self._emitted: list[Emission] = []
+        """Not returned yet: those of this step, and of steps that failed after they had emitted."""
         self._error: Exception | None = None
         """Of planning the next step, after the last one's tokens were emitted."""
 
@@ -119,17 +121,19 @@ class Engine:
         return request_id
 
     def has_work(self) -> bool:
-        """Whether any request is unfinished."""
-        return self.scheduler.has_work()
+        """Whether any request is unfinished, or `step` has outputs to return that an error kept back."""
+        return self.scheduler.has_work() or bool(self._emitted)
 
     def abort(self, request_id: str) -> None:
-        """Abort a request; an unknown or finished one is ignored."""
+        """Abort a request; an unknown or finished one is ignored. Outputs that `step` has not returned are dropped."""
+        self._emitted = [emission for emission in self._emitted if emission.request.request_id != request_id]
         request = self._requests.get(request_id)
         if request is not None:
             self._finish(request, "abort")
 
     def abort_all(self) -> None:
-        """Abort every unfinished request."""
+        """Abort every unfinished request; outputs that `step` has not returned are dropped."""
+        self._emitted.clear()
         for request_id in list(self._requests):
             self.abort(request_id)
 
@@ -143,31 +147,44 @@ class Engine:
 
         With `emit="before_draft"` the tokens are returned before any drafting for the next step begins. With
         "after_draft" the next step is scheduled, planned and drafted first, so that this step begins with `verify`.
+
+        After an exception serving can go on: tokens that were emitted before it are returned by the next call.
         """
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        if not self.has_work():
-            return []
+        if self.scheduler.has_work():
+            self._run_step()
+        emitted_at = time.perf_counter()
+        emitted, self._emitted = self._emitted, []
+        return [emission.as_output(emitted_at) for emission in emitted]
+
+    def _run_step(self) -> None:
         began = time.perf_counter()
         planned, self._planned = self._planned, None
-        if planned is not None:
-            planned.update_batch(self.scheduler)
-        # An update may leave no request, where the running ones got no tokens of the planned step.
-        if planned is None or not planned.batch.requests:
-            planned = self._schedule_plan_draft()
-            began = time.perf_counter()  # what that took is in `planned.seconds`
-        verification = verify_step(self.target, planned)
+        try:
+            if planned is not None:
+                planned.update_batch(self.scheduler)
+            # An update may leave no request, where the running ones got no tokens of the planned step.
+            if planned is None or not planned.batch.requests:
+                planned = self._schedule_plan_draft()
+                began = time.perf_counter()  # what that took is in `planned.seconds`
+            verification = verify_step(self.target, planned)
+        except BaseException:
+            self._drop_drafts()
+            raise
         emissions = self._emit(planned, verification)
+        self._emitted += emissions.values()
         self._observe(planned, verification, emissions, planned.seconds + time.perf_counter() - began)
-        if self.config.emit == "after_draft" and self.has_work():
+        if self.config.emit == "after_draft" and self.scheduler.has_work():
             # The step's tokens are the requests' by now: an error in planning the next step must not lose them.
             try:
                 self._planned = self._schedule_plan_draft()
-            except Exception as error:
+            except BaseException as error:
+                self._drop_drafts()
+                if not isinstance(error, Exception):
+                    raise
                 self._error = error
-        emitted_at = time.perf_counter()
-        return [emission.as_output(emitted_at) for emission in emissions.values()]
 
     def generate(
         self, prompts: Sequence[str | Sequence[int]], params: SamplingParams | Sequence[SamplingParams] | None = None
@@ -224,7 +241,8 @@ class Engine:
 
     def _check_alone(self, caller: str, request_id: str | None = None) -> None:
         """Raise where a caller's steps would lose the outputs of requests other than its own."""
-        if self._requests.keys() - {request_id}:
+        emitted = {emission.request.request_id for emission in self._emitted}
+        if (self._requests.keys() | emitted) - {request_id}:
             raise UserError(
                 f"{caller} needs an idle engine; finish or abort the other requests, or use add_request and step"
             )
@@ -237,6 +255,11 @@ class Engine:
         view = self._planner.next_view(batch, found)
         plan = self.controller.plan(view)
         return self._planner.draft(batch, view, plan, found, began=began)
+
+    def _drop_drafts(self) -> None:
+        """Drop the drafts of a step that failed: the next one drafts after the same tokens again."""
+        for request in self.scheduler.running:
+            request.draft_computed = max(min(request.draft_computed, request.num_tokens - 2), 0)
 
     def _emit(self, planned: PlannedStep, verification: Verification) -> dict[int, Emission]:
         """Append accepted tokens and the target's own to their requests. Emissions by row of the batch."""

@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from functools import lru_cache
 
-import numpy as np
 import torch
 
 from turbospec import UserError
 from turbospec.models.logistic import MAX_CLASSES
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.detokenizer import Detokenizer
+from turbospec_engine.limits import are_token_ids
 from turbospec_engine.models import Models
 from turbospec_engine.request import Request, SamplingParams
 
@@ -77,7 +77,7 @@ class InputProcessor:
         )
 
     def _token_ids(self, prompt: Sequence[int]) -> list[int]:
-        if not all(isinstance(token, int | np.integer) and not isinstance(token, bool) for token in prompt):
+        if not are_token_ids(prompt):
             raise UserError("the prompt is neither a text nor token ids, which are integers; encode it first")
         return [int(token) for token in prompt]
 

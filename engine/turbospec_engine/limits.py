@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 
@@ -30,6 +31,13 @@ def check_integer(name: str, value: object, least: int, most: int = MAX_INTEGER,
         raise UserError(f"{name}={value} is too small; use at least {least}{hint}")
     if value > most:
         raise UserError(f"{name} is too large; use at most {most}{hint}")
+
+
+def are_token_ids(values: object) -> bool:
+    """Whether these are a collection of integers; whether the vocabulary has them is not checked."""
+    return isinstance(values, Collection) and all(
+        isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values
+    )
 
 
 def check_number(name: str, value: object) -> float:

@@ -85,9 +85,9 @@ def measure(
 
     served_by, engine.controller = engine.controller, controller
     try:
-        _run_point(engine, controller, add_request, requests=1, context=CONTEXTS[0])
-        controller.outcomes.clear()
         grid = _grid(engine, controller.rng)
+        _run_point(engine, controller, add_request, requests=1, context=min(context for _, context in grid))
+        controller.outcomes.clear()
         deadline = time.perf_counter() + max_seconds
         for done, (requests, context) in enumerate(grid):
             if time.perf_counter() > deadline:
@@ -131,6 +131,9 @@ def _grid(engine: Engine, rng: np.random.Generator) -> list[tuple[int, int]]:
     sizes = sorted({*(size for size in REQUESTS if size < slots), min(slots, max(REQUESTS))})
     cache = engine.scheduler.blocks.tokens_with_drafter
     points = [(size, context) for size in sizes for context in contexts if size * (context + longest) <= cache]
+    if not points:
+        least = CONTEXTS[0] + longest + 1
+        raise UserError(f"model and KV cache hold fewer than {least} tokens; raise max_model_len or num_blocks")
     return [points[index] for index in rng.permutation(len(points))]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,7 @@ import torch
 from turbospec import Phase, UserError
 from turbospec.interface import IntArray
 from turbospec_engine.detokenizer import Detokenizer
-from turbospec_engine.limits import check_integer, check_number
+from turbospec_engine.limits import are_token_ids, check_integer, check_number
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e6
 """Of requests that sample: logits stay finite when they are divided by it."""
@@ -65,16 +65,23 @@ class SamplingParams:
             check_integer("seed", self.seed, 0)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise UserError("allowed_token_ids is empty, so nothing could be emitted; name at least one token")
+        for name in ("allowed_token_ids", "forced_token_ids"):
+            value = getattr(self, name)
+            if value is not None and not are_token_ids(value):
+                raise UserError(f"{name} holds something that is no integer; give a tuple of token ids")
         if self.max_draft is not None:
             check_integer("max_draft", self.max_draft, 0, hint=" (0 never drafts)")
-        if isinstance(self.stop, str):
-            raise UserError("stop is one string; give a tuple of strings")
+        if isinstance(self.stop, str) or not isinstance(self.stop, Collection):
+            raise UserError("stop is no tuple of strings; give one, empty for none")
         if not all(isinstance(text, str) for text in self.stop):
             raise UserError("stop holds something that is no string; give a tuple of strings")
         if any(not text for text in self.stop):
             raise UserError("stop holds an empty string, which would end every output; remove it")
         if sum(map(len, self.stop)) > MAX_STOP_CHARACTERS:
             raise UserError(f"stop holds more than {MAX_STOP_CHARACTERS} characters; shorten its strings")
+
+        if not isinstance(self.service_class, str):
+            raise UserError(f"service_class is {self.service_class!r}, not a name; give a string")
 
     @property
     def greedy(self) -> bool:

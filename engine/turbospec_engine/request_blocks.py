@@ -96,7 +96,7 @@ class RequestBlocks:
         """Give a new request all of its prompt's blocks, so that a prefill that has begun never waits for any.
 
         While the drafter is not in use, its blocks stay free, for the next draft of any request. The only request may
-        take the drafter's memory.
+        take the drafter's memory. A request that never drafts gets none of it.
 
         Returns:
             False where too few blocks are free, or running requests are to draft first. The request then has no blocks;
@@ -104,7 +104,8 @@ class RequestBlocks:
         """
         if running and self.drafts_lack_blocks and isinstance(self.drafter, PartAllocator):
             return False
-        while not self.grow(request, request.num_tokens, drafting=True):
+        drafting = request.params.max_draft != 0 or not self.gives_back
+        while not self.grow(request, request.num_tokens, drafting=drafting):
             if not self.give_back_idle(running):
                 return not running and self.grow(request, request.num_tokens, drafting=False)
         if self.drafter is not None and not self.drafter_in_use:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from turbospec.interrupts import callers, is_in_compiler_callback
+
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 COMPILER = "numba."
 """Begin of the names of the compiler's modules."""
-CALLBACKS = "_raw_object_cache"
-"""Begin of the names of functions that LLVM calls, in which an exception would be printed and lost."""
 RETRY_SECONDS = 0.02
 
 
@@ -35,7 +35,7 @@ def deferred_interrupts() -> Iterator[list[int]]:
 
     def receive(number: int, frame: FrameType | None) -> None:
         arrived.append(number)
-        if _is_in_callback(frame):
+        if is_in_compiler_callback(frame):
             retries.append(threading.Timer(RETRY_SECONDS, signal.raise_signal, [number]))
             retries[-1].start()
         elif _is_compiling(frame):
@@ -56,14 +56,4 @@ def deferred_interrupts() -> Iterator[list[int]]:
 
 def _is_compiling(frame: FrameType | None) -> bool:
     """Whether the compiler is at work in a frame or in one that called it; compiled code has no frames."""
-    return any(str(one.f_globals.get("__name__")).startswith(COMPILER) for one in _stack(frame))
-
-
-def _is_in_callback(frame: FrameType | None) -> bool:
-    return any(one.f_code.co_name.startswith(CALLBACKS) for one in _stack(frame))
-
-
-def _stack(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+    return any(str(one.f_globals.get("__name__")).startswith(COMPILER) for one in callers(frame))

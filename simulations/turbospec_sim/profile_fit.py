@@ -66,6 +66,13 @@ def predicted_seconds(
     return seconds + _rows(host_features, samples) @ np.array([coefficients[name] for name in HOST])
 
 
+def first_pass_seconds(samples: Sequence[LatencySample], coefficients: dict[str, float]) -> FloatArray:
+    """(n,) predicted seconds of a drafter pass that is part of each step, of one row for each request."""
+    seconds = coefficients["draft_pass"] + coefficients["draft_row"] * column(samples, "requests")
+    seconds += coefficients["draft_kv_token"] * column(samples, "context_tokens")
+    return seconds + coefficients["catch_up_token"] * column(samples, "prefill_tokens")
+
+
 def _verify(samples: Sequence[LatencySample]) -> tuple[FloatArray, dict[str, float]]:
     tokens, seconds = column(samples, "tokens_batched"), column(samples, "verify_seconds")
     prompts = column(samples, "prefill_tokens")

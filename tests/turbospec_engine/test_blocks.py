@@ -24,6 +24,7 @@ class FakeRequest:
     """What the scheduler sees of a request."""
 
     def __init__(self, num_tokens: int, last: int) -> None:
+        self.params = SamplingParams()
         self.num_tokens = num_tokens
         self.last = last
         self.computed = self.draft_computed = self.decode_steps = self.drafted_at = 0

@@ -83,6 +83,23 @@ def test_greedy_output_is_the_targets_whatever_is_given_back(
     assert engine.allocator.num_free == engine.allocator.num_blocks
 
 
+@pytest.mark.parametrize(
+    ("drafter_memory", "max_draft", "holds"), [("shared", 0, False), ("shared", 3, True), ("reserved", 0, True)]
+)
+def test_a_request_that_never_drafts_leaves_the_drafters_memory_to_the_target(
+    drafter_memory: str, max_draft: int, holds: bool, llama: Pair
+) -> None:
+    engine = Engine(llama.config(drafter_memory=drafter_memory, **FULL), Phases(longest=2))
+    engine.add_request([5, 6, 7] * 9, SamplingParams(max_tokens=20, ignore_eos=True, max_draft=max_draft))
+    (request,) = engine._requests.values()
+    held: list[bool] = []
+    while engine.has_work():
+        engine.step()
+        if not request.finish_reason:
+            held.append(bool(request.draft_block_ids))
+    assert set(held) == {holds}
+
+
 @pytest.mark.usefixtures("short_idle")
 @torch.inference_mode()
 def test_drafts_after_giving_back_are_those_of_a_fresh_drafter(llama: Pair) -> None:
@@ -180,7 +197,8 @@ def test_a_drafter_without_blocks_of_the_target_gives_none_back_and_delays_no_on
 
     def request(num_tokens: int) -> Any:
         lists: dict[str, list[int]] = {"block_ids": [], "draft_block_ids": []}
-        return SimpleNamespace(num_tokens=num_tokens, decode_steps=IDLE_STEPS, drafted_at=0, draft_computed=0, **lists)
+        numbers = {"num_tokens": num_tokens, "decode_steps": IDLE_STEPS, "drafted_at": 0, "draft_computed": 0}
+        return SimpleNamespace(params=SamplingParams(), **numbers, **lists)
 
     running = request(16)
     assert blocks.admit(running, [])

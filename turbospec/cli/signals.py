@@ -1,4 +1,8 @@
-"""Signals that ask a command to end: SIGTERM and SIGHUP act as Ctrl-C does, so that finished results are kept."""
+"""Signals that ask a command to end: SIGTERM and SIGHUP act as Ctrl-C does, so that finished results are kept.
+
+While kernels are compiled, LLVM calls back into Python. An exception that a signal raises there is printed and lost,
+and compilation fails later. Such a signal is sent again a little later.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,13 @@ import threading
 from types import FrameType
 from typing import Any
 
+from turbospec.interrupts import is_in_compiler_callback
+
+RETRY_SECONDS = 0.02
+
 
 class SignalsInterrupt:
-    """While in use, SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread. Ignored signals stay ignored."""
+    """While in use, these signals raise KeyboardInterrupt in the main thread. Those that are ignored stay ignored."""
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
@@ -22,7 +30,7 @@ class SignalsInterrupt:
 
     def __enter__(self) -> SignalsInterrupt:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) != signal.SIG_IGN:  # nohup
                     self._before[number] = signal.signal(number, self._interrupt)
         return self
@@ -33,4 +41,8 @@ class SignalsInterrupt:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._received = number
-        raise KeyboardInterrupt
+        if not is_in_compiler_callback(frame):
+            raise KeyboardInterrupt
+        again = threading.Timer(RETRY_SECONDS, signal.raise_signal, [number])
+        again.daemon = True
+        again.start()

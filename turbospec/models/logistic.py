@@ -33,7 +33,7 @@ MAX_CLASSES = 16
 """Service classes that the models keep apart; class ids are taken modulo this."""
 PRIOR_VARIANCE = 1.0
 """Prior variance of every term, squared log-odds; for requests, before their own is learnt. Also the upper bound of the
-variance of the level and of the offsets."""
+variances of the level, the offsets and the slope."""
 LEAST_BETWEEN_VARIANCE = 0.05
 """Least between-request variance. With less, requests that begin to differ after a long time alike would all be taken
 for the average one, for thousands of steps."""
@@ -236,20 +236,20 @@ def learn(
     w = p * (1.0 - p)
     variance = level[1] + offsets[1, feature] + class_variance + request_variance + deviation * deviation * slope[1]
     shrink = 1.0 / (1.0 + w * variance)
-    step = (success - p) * shrink
+    innovation = (success - p) * shrink
 
     # The n-th observation of a request moves the shared terms with weight 1 / (1 + n·w·between_variance): the more is
     # known about the request, the less its next observation says about the others. Without this weight the estimate
     # for all requests would be that of the requests that draft most. (The exact weight is the square, which follows a
     # server of few long requests too slowly.)
     shared_term_weight = request_variance / between_variance
-    level[0] += shared_term_weight * level[1] * step
+    level[0] += shared_term_weight * level[1] * innovation
     level[1] = min(
         (level[1] - shared_term_weight * level[1] * level[1] * w * shrink) * (1.0 + shared_term_weight / memory),
         PRIOR_VARIANCE,
     )
     offset_variance = offsets[1, feature]
-    offsets[0, feature] += shared_term_weight * offset_variance * step
+    offsets[0, feature] += shared_term_weight * offset_variance * innovation
     offsets[1, feature] = min(
         (offset_variance - shared_term_weight * offset_variance * offset_variance * w * shrink)
         * (1.0 + shared_term_weight / memory),
@@ -257,11 +257,11 @@ def learn(
     )
     if deviation != 0.0:
         slope_variance = slope[1]
-        slope[0] += shared_term_weight * slope_variance * deviation * step
+        slope[0] += shared_term_weight * slope_variance * deviation * innovation
         gained = shared_term_weight * slope_variance * slope_variance * deviation * deviation * w * shrink
         slope[1] = min((slope_variance - gained) * (1.0 + shared_term_weight / memory), PRIOR_VARIANCE)
-    _learn_term(classes[class_id], class_mean, class_variance, w, variance, step, shared_term_weight, memory)
-    _learn_term(requests[row], request_mean, request_variance, w, variance, step, 1.0, request_memory)
+    _learn_term(classes[class_id], class_mean, class_variance, w, variance, innovation, shared_term_weight, memory)
+    _learn_term(requests[row], request_mean, request_variance, w, variance, innovation, 1.0, request_memory)
 
 
 @inlined
@@ -271,7 +271,7 @@ def _learn_term(
     own_variance: float,
     w: float,
     variance: float,
-    step: float,
+    innovation: float,
     weight: float,
     memory: float,
 ) -> None:
@@ -281,13 +281,13 @@ def _learn_term(
         natural: (2 or more,) the term's natural parameters, updated in place.
         mean, own_variance: of the term.
         w, variance: p · (1 − p) and V of the observation.
-        step: (success − p) / (1 + w · V).
+        innovation: (success − p) / (1 + w · V).
         weight: of the observation.
         memory: observations that the term remembers.
     """
     gained = weight * w / (1.0 + w * (variance - own_variance))
     kept = 1.0 - weight / memory
-    natural[0] = (mean + weight * own_variance * step) * (1.0 / own_variance + gained) * kept
+    natural[0] = (mean + weight * own_variance * innovation) * (1.0 / own_variance + gained) * kept
     natural[1] = (natural[1] + gained) * kept
 
 

@@ -25,7 +25,7 @@ from turbospec.planning.gain_histogram import (
     plan_seconds,
     spread_fixed_costs,
 )
-from turbospec.planning.objective import catch_up_seconds, expected_gain, slope_at
+from turbospec.planning.objective import expected_gain, slope_at, sum_of_drafts
 from turbospec.planning.offers import Offers, choose_sources, offer_lookups
 from turbospec.runtime.kernels import compiled, inlined
 
@@ -53,7 +53,7 @@ class Gains(NamedTuple):
 
 
 @inlined
-def empty_gains(
+def uncounted_gains(
     offers: Offers,
     survival: FloatArray,
     offered: FloatArray,
@@ -62,7 +62,7 @@ def empty_gains(
     sums: FloatArray,
     graph_lengths: IntArray,
 ) -> Gains:
-    """The gains of a step before `count`; the arguments are as in `Gains`."""
+    """The gains of a step; the arguments are as in `Gains`. `count` or `consider` fills the histogram."""
     kinds = survival.shape[1] if len(graph_lengths) else 0
     columns, drafting = np.zeros(kinds), np.zeros(kinds, np.int64)
     return Gains(offers, survival, offered, net, counts, sums, columns, drafting, graph_lengths)
@@ -134,10 +134,11 @@ def _best_rate(gains: Gains, costs: LinearCosts, base_tokens: float) -> tuple[fl
 
 @inlined
 def best_rate(gains: Gains, costs: LinearCosts, base_tokens: float, fixed_seconds: FloatArray) -> tuple[float, float]:
-    """Largest (base + gain) / seconds of a step, in tokens/s, and the smallest gain in the plan that reaches it.
+    """Largest (base + gain) / seconds of a step, in tokens/s, and the smallest gain in the best plan without padding.
 
     It counts the gains. With two sources it chooses those of the offers, first by the price that the look-up alone
-    leads to; at another price than this rate they are to be chosen again (`consider`).
+    leads to; at another price than this rate they are to be chosen again (`consider`). The smallest gain is then that
+    of the plan of both sources, also where the look-up alone has the larger rate.
     """
     if len(gains.survival) == gains.offers.requests:
         count(gains)
@@ -170,7 +171,7 @@ def best_lengths(
     if len(lengths) == n or not gains.offered[:n, 0].any():
         return padded
     # Without the drafter its passes are saved for all requests.
-    value = expected_gain(gains.survival, lengths) - price * catch_up_seconds(fixed_seconds, lengths)
+    value = expected_gain(gains.survival, lengths) - price * sum_of_drafts(fixed_seconds, lengths)
     value -= price * plan_seconds(costs, lengths, n, padded)
     alone = np.empty_like(lengths)
     _count_lookups(gains)
@@ -194,7 +195,7 @@ def _best_of_offered(
     net = offered
     if total_fixed > 0.0:
         net = gains.net
-        spread_fixed_costs(offered, depth, price * fixed_seconds, net)
+        spread_fixed_costs(offered, price * fixed_seconds, net)
         count_gains(net, n, gains.counts, gains.sums)
     value, plan = best_plan(gains.counts, gains.sums, depth, costs, price, 0.0, max_seconds)
     if len(gains.graph_lengths):
@@ -230,7 +231,7 @@ def _drop_losers(
         return
     with_drafts = plan_seconds(costs, lengths, requests, 0) - costs.draft_start - costs.piecewise
     with_drafts -= costs.draft_pass * passes_run(depth, costs.pass_graphs)
-    each = (with_drafts - no_draft_seconds(costs) + costs.no_draft) / total
+    each = (with_drafts - no_draft_seconds(costs) + costs.no_draft_piecewise) / total
     for i in range(requests):
         if lengths[i] and fixed_seconds[i] > 0.0:
             gain = 0.0

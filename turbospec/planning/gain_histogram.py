@@ -33,8 +33,8 @@ from turbospec.models.latency import VERIFY_KNOTS
 from turbospec.runtime.kernels import compiled, inlined
 
 BINS = LEVELS
-"""Bins of a gain between 0 and 1; the last one also has the larger gains that weights of tokens lead to. Tokens that
-gain less than one bin are not drafted."""
+"""Bins of a gain between 0 and 1. The last one also has the larger gains that weights of tokens lead to; a plan that
+takes a part of it takes any of its tokens. Tokens that gain less than one bin are not drafted."""
 NO_LIMIT = np.iinfo(np.int64).max
 """Where CUDA graphs have no largest size."""
 LONGEST_GRAPH = 62
@@ -50,7 +50,7 @@ class LinearCosts(NamedTuple):
     """Seconds without any token."""
     base_tokens: int
     """Tokens of the target's pass without drafts, at least 1."""
-    no_draft: float
+    no_draft_piecewise: float
     """Seconds in addition without drafts: where these steps replay no full graph."""
     piecewise: float
     """Seconds in addition with drafts that are not padded to a length that has a graph."""
@@ -110,7 +110,7 @@ def segment_of(tokens: int, segments: int) -> int:
 @compiled
 def no_draft_seconds(costs: LinearCosts) -> float:
     """Duration of the step without drafts."""
-    return max(costs.floor + costs.no_draft + verify_seconds(costs, costs.base_tokens), MIN_STEP_SECONDS)
+    return max(costs.floor + costs.no_draft_piecewise + verify_seconds(costs, costs.base_tokens), MIN_STEP_SECONDS)
 
 
 def graph_bits(lengths: tuple[int, ...]) -> int:
@@ -126,6 +126,15 @@ def passes_run(length: int, pass_graphs: int) -> int:
     while not pass_graphs >> length & 1:
         length += 1
     return length
+
+
+@inlined
+def graph_of_passes(depth: int, padded_length: int, pass_graphs: int) -> int:
+    """The length whose graph of passes the drafter is to replay, for a longest draft of `depth` tokens; 0 for none."""
+    if depth == 0:
+        return 0
+    passes = passes_run(max(depth, padded_length), pass_graphs)
+    return passes if passes <= LONGEST_GRAPH and pass_graphs >> passes & 1 else 0
 
 
 @compiled
@@ -316,15 +325,15 @@ def best_padded(
 
 
 @compiled
-def spread_fixed_costs(gains: FloatArray, depth: int, fixed_tokens: FloatArray, net: FloatArray) -> None:
+def spread_fixed_costs(gains: FloatArray, fixed_tokens: FloatArray, net: FloatArray) -> None:
     """Fill (offers, K) `net`: the gains less the drafts' fixed costs, which are spread over their first tokens.
 
     Args:
         gains: (offers, K) not increasing along a row.
-        depth: positions to fill.
         fixed_tokens: (offers,) λ · c_o.
         net: not increasing along a row.
     """
+    depth = gains.shape[1]
     for i in range(len(gains)):
         total, most, tokens = -fixed_tokens[i], 0.0, 0
         if fixed_tokens[i] > 0.0:

@@ -9,8 +9,8 @@ S[i,j] is the survival of a draft token of the source that drafts for request i,
   can reach in the long run, max (n + gain) / T, without the time in proportion to prompt tokens: prompts have to be
   computed whatever is drafted. What they take once in a step counts in part (`long_run_costs`). `waiting` requests get
   their first token only after this step; each counts as f requests that decode (`first_token_weight`). A step of T₀
-  seconds is the part ρ = T₀ / (T₀ + τ) of their wait, of which τ seconds have passed. Where prefill limits the
-  throughput, λ is higher (`prefill_factor`).
+  seconds is the part ρ = T₀ / (T₀ + τ) of their wait; τ is the queueing time of the oldest queued request, which stands
+  for theirs. Where prefill limits the throughput, λ is higher (`prefill_factor`).
 * **The price of catching up**, c_i = κ · lag_i · (1 + a[i,1]) / min(tokens left, H): κ seconds per token of drafter KV
   lag, of which a step is charged its share of the tokens that benefit. 0 for a draft of a look-up.
 * **The price of the drafter's memory**, D · (1 / r − t) for each step in which the drafter drafts. Where a server lacks
@@ -127,11 +127,9 @@ def sum_up(
     )
 
 
-@compiled
-def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> LinearCosts:
-    """The costs of a step with so many prompt tokens."""
-    floor = weights[0] + weights[CONTEXT] * shape.context_tokens + weights[REQUESTS] * shape.requests
-    floor += weights[PREFILL] * min(prefill_tokens, 1.0) + weights[PREFILL_TOKENS] * prefill_tokens
+@inlined
+def drafting_costs(weights: FloatArray, shape: StepShape) -> tuple[float, float, float]:
+    """The costs of drafting: `draft_start`, `draft_pass` and `draft_token` of a `LinearCosts`."""
     start, each = weights[DRAFT], weights[PASSES]
     row = weights[ROWS] + weights[DRAFT_CONTEXT] * shape.context_tokens / shape.requests
     # In a pass over the whole batch a row costs the same whether or not the request drafts.
@@ -149,6 +147,15 @@ def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> 
     elif shape.first_pass_every_step:
         # The pass is part of every step. Its rows are too, but a cost that is linear in the tokens charges them.
         start = -each
+    return start, each, row
+
+
+@compiled
+def step_costs(weights: FloatArray, shape: StepShape, prefill_tokens: float) -> LinearCosts:
+    """The costs of a step with so many prompt tokens."""
+    floor = weights[0] + weights[CONTEXT] * shape.context_tokens + weights[REQUESTS] * shape.requests
+    floor += weights[PREFILL] * min(prefill_tokens, 1.0) + weights[PREFILL_TOKENS] * prefill_tokens
+    start, each, row = drafting_costs(weights, shape)
     return LinearCosts(
         weights[TOKENS:PREFILL],
         floor,
@@ -178,7 +185,7 @@ def _changed(costs: LinearCosts, slopes: FloatArray, floor: float, share: float,
         slopes,
         floor,
         costs.base_tokens,
-        share * costs.no_draft,
+        share * costs.no_draft_piecewise,
         share * costs.piecewise,
         costs.draft_start + start,
         costs.draft_pass,
@@ -264,7 +271,7 @@ def waiting_factor(
         first_token_weight: f.
         no_draft_seconds: T₀.
         waiting: requests whose first token waits for this step.
-        waiting_seconds: τ.
+        waiting_seconds: τ, as in a view.
     """
     part = no_draft_seconds / (no_draft_seconds + waiting_seconds)
     return 1.0 + first_token_weight * part * waiting / shape.decoding
@@ -385,12 +392,12 @@ def plan_features(x: FloatArray, shape: StepShape, lag_tokens: IntArray, lengths
 
 
 @compiled
-def catch_up_seconds(seconds: FloatArray, lengths: IntArray) -> float:
-    """Σ over the requests that draft."""
+def sum_of_drafts(values: FloatArray, lengths: IntArray) -> float:
+    """Σ of (offers,) `values` over the offers that draft."""
     total = 0.0
     for i in range(len(lengths)):
         if lengths[i]:
-            total += seconds[i]
+            total += values[i]
     return total
 
 

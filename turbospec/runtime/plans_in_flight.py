@@ -34,11 +34,12 @@ class PlansInFlight(Generic[State]):
 
         It is kept, and those of earlier steps are dropped: outcomes arrive in the order of their steps.
         """
-        found = None
-        for planned in list(self._by_step):
-            if planned > step:
-                break
-            if found is not None:
-                del self._by_step[found]
-            found = planned
-        return None if found is None else self._by_step[found]
+        # Not in the order in which they were planned: an engine may plan a step again, or count from 0 again.
+        earlier = [planned for planned in self._by_step if planned <= step]
+        if not earlier:
+            return None
+        last = max(earlier)
+        for planned in earlier:
+            if planned < last:
+                del self._by_step[planned]
+        return self._by_step[last]

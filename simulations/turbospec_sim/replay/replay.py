@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,13 @@ import numpy as np
 from turbospec.controller import GuardConfig
 from turbospec.interface import IntArray, Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.logistic import MAX_CLASSES
-from turbospec.models.profile import Profile
+from turbospec.models.profile import LatencySample, Profile
 from turbospec.observability.trace import TraceStep
 from turbospec.policy import PolicyConfig
 from turbospec.policy.registered import build_policy
 from turbospec_sim.acceptance import AcceptanceTables
 from turbospec_sim.cost import RUN_SECONDS, STEP_SECONDS, Cost
-from turbospec_sim.profile_fit import fitted_coefficients, predicted_seconds
+from turbospec_sim.profile_fit import first_pass_seconds, fitted_coefficients, predicted_seconds
 from turbospec_sim.records import CLASS, OFFERED
 from turbospec_sim.replay.recording import Recording, record
 from turbospec_sim.replay.reused_plans import with_reused_plan_steps
@@ -186,7 +186,14 @@ def _step_times(recording: Recording, drafter: Drafter, profile: Profile | None)
     measured = np.array([sample.step_seconds for sample in recording.samples])
     samples = profile.samples if profile else recording.samples
     curve, coefficients = fitted_coefficients(samples)
-    predicted = predicted_seconds(recording.samples, curve, coefficients)
+    first_pass = np.zeros(len(recording.samples))
+    if drafter.first_pass_every_step:
+        # It is part of the measured step, and the simulation adds it to the target's pass.
+        seconds = first_pass_seconds(samples, coefficients).tolist()
+        alone = [_without(sample, each) for sample, each in zip(samples, seconds, strict=True)]
+        curve, coefficients = fitted_coefficients(alone)
+        first_pass = first_pass_seconds(recording.samples, coefficients)
+    predicted = predicted_seconds(recording.samples, curve, coefficients) + first_pass
     # The fit makes the mean relative error 0, but a run's duration depends on the sum.
     factor = 1.0 if profile or predicted.sum() <= 0.0 else float(measured.sum() / predicted.sum())
     curve[1] *= factor
@@ -204,6 +211,12 @@ def _step_times(recording: Recording, drafter: Drafter, profile: Profile | None)
     # The simulation has no time between steps: it counts as host time.
     scaled["host"] += recording.seconds_between
     return StepTimes(curve, **scaled), fit
+
+
+def _without(sample: LatencySample, seconds: float) -> LatencySample:
+    """The sample without so many seconds of its target's pass, of which a tenth at least is left."""
+    seconds = min(seconds, 0.9 * sample.verify_seconds)
+    return replace(sample, verify_seconds=sample.verify_seconds - seconds, step_seconds=sample.step_seconds - seconds)
 
 
 def _recorded(steps: Sequence[TraceStep], recording: Recording) -> Row:

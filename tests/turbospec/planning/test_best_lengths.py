@@ -12,7 +12,7 @@ from tests.turbospec.planning.steps import gain_of
 from tests.turbospec.planning.test_gain_histogram import exactly
 from turbospec.interface import FloatArray, IntArray
 from turbospec.models.latency import VERIFY_KNOTS
-from turbospec.planning.best_lengths import best_lengths, consider, empty_gains, shorten
+from turbospec.planning.best_lengths import best_lengths, consider, shorten, uncounted_gains
 from turbospec.planning.exact import plan_draft_lengths
 from turbospec.planning.gain_histogram import BINS, LinearCosts, no_draft_seconds, plan_seconds
 from turbospec.planning.offers import list_offers
@@ -36,7 +36,7 @@ def planned(
     counts, sums = np.zeros((depth + 1, BINS), np.int64), np.zeros((depth + 1, BINS))
     offers = list_offers(np.count_nonzero(gains, axis=1), NO_GRAPHS, NO_GRAPHS)
     survival = work[0, :n, :depth]
-    step = empty_gains(offers, survival, survival, work[1, :n, :depth], counts, sums, graph_lengths)
+    step = uncounted_gains(offers, survival, survival, work[1, :n, :depth], counts, sums, graph_lengths)
     consider(step, costs, price, 0.0, work[0, :n, -2])
     padded = best_lengths(step, costs, price, work[0, :n, -2], max_seconds, lengths)
     return lengths, padded

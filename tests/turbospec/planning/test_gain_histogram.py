@@ -56,7 +56,7 @@ def exactly(costs: LinearCosts, tokens: int, graph_lengths: tuple[int, ...] = ()
     """The costs of a step as the exact planner takes them, for up to so many draft tokens."""
     curve = [costs.floor + verify_seconds(costs, costs.base_tokens + m) for m in range(tokens + 1)]
     exact = StepCosts(np.array(curve), costs.draft_start, costs.draft_pass, costs.draft_token, costs.piecewise)
-    exact.verify[0] += costs.no_draft
+    exact.verify[0] += costs.no_draft_piecewise
     exact.graph_lengths, exact.pass_graphs = graph_lengths, costs.pass_graphs
     return exact
 
@@ -262,7 +262,7 @@ def test_fixed_costs_are_spread_over_the_first_tokens(problem: Problem, each: fl
     gains, depth = problem.gains, problem.gains.shape[1]
     fixed = np.random.default_rng(0).exponential(1.0, len(gains)) * problem.price * each
     net = np.full_like(gains, np.nan)
-    spread_fixed_costs(gains, depth, fixed, net)
+    spread_fixed_costs(gains, fixed, net)
     assert (np.diff(net, axis=1) <= 1e-12).all()
     assert (net <= gains.cumsum(axis=1) / np.arange(1, depth + 1) + 1e-12).all(), "never above the mean gain"
     covered = gains.sum(axis=1) > fixed

@@ -14,7 +14,6 @@ from turbospec.models.step_cost import CATCH_UP, DRAFT, PREFILL, PREFILL_TOKENS,
 from turbospec.planning.gain_histogram import no_draft_seconds, plan_seconds
 from turbospec.planning.objective import (
     StepShape,
-    catch_up_seconds,
     charge_catch_up,
     expected_costs,
     expected_gain,
@@ -22,6 +21,7 @@ from turbospec.planning.objective import (
     plan_features,
     prefill_factor,
     step_costs,
+    sum_of_drafts,
     sum_up,
     waiting_factor,
     with_start,
@@ -86,7 +86,7 @@ def cases(draw: st.DrawFn) -> Case:
 def test_what_is_planned_with_is_linear_in_the_weights_that_are_learnt(case: Case) -> None:
     costs = step_costs(case.weights, case.shape, float(case.shape.prefill_tokens))
     seconds = plan_seconds(costs, case.lengths, len(case.lengths), case.padded_length)
-    seconds += catch_up_seconds(case.lag * case.weights[CATCH_UP], case.lengths)
+    seconds += sum_of_drafts(case.lag * case.weights[CATCH_UP], case.lengths)
     x = np.full(SIZE, np.nan)
     plan_features(x, case.shape, case.lag, case.lengths, case.padded_length)
     assert (x >= 0.0).all()
@@ -164,7 +164,7 @@ def test_where_prompts_may_join_costs_are_the_mean_of_both_steps(
     mean, lengths = expected_costs(alone, joined, share), np.full(4, length)
     with_padding = length if padded and graphs else 0
     # A step with prompts is never padded, and has no graph to miss: `PREFILL` has what that takes.
-    second = plan_seconds(joined, lengths, 4, 0) - (joined.piecewise if length else joined.no_draft)
+    second = plan_seconds(joined, lengths, 4, 0) - (joined.piecewise if length else joined.no_draft_piecewise)
     expected = (1.0 - share) * plan_seconds(alone, lengths, 4, with_padding) + share * second
     assert plan_seconds(mean, lengths, 4, with_padding) == pytest.approx(expected, rel=1e-9)
 
@@ -235,7 +235,7 @@ def test_the_tokens_that_benefit_share_the_cost_of_catching_up() -> None:
     lag, left = np.array([100, 100, 100, 0, 100]), np.array([64, 1000, 4, 50, 0])
     charge_catch_up(lag, left, np.array([0.5, 0.5, 0.5, 0.5, 0.0]), 1e-3, 64.0, charged)
     assert charged == pytest.approx([0.1 * 1.5 / 64, 0.1 * 1.5 / 64, 0.1 * 1.5 / 4, 0.0, 0.1])
-    assert catch_up_seconds(charged, np.array([0, 2, 1, 4, 0])) == pytest.approx(charged[1] + charged[2])
+    assert sum_of_drafts(charged, np.array([0, 2, 1, 4, 0])) == pytest.approx(charged[1] + charged[2])
 
 
 def test_the_gain_is_the_survival_of_the_drafted_tokens() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from turbospec.interface import FloatArray, IntArray, Source
 from turbospec.models.latency import VERIFY_KNOTS
-from turbospec.planning.best_lengths import best_lengths, best_rate, consider, empty_gains
+from turbospec.planning.best_lengths import best_lengths, best_rate, consider, uncounted_gains
 from turbospec.planning.gain_histogram import BINS, LinearCosts, no_draft_seconds, plan_seconds
 from turbospec.planning.objective import expected_gain
 from turbospec.planning.offers import Offers, by_request, choose_sources, list_offers
@@ -54,7 +54,7 @@ def planned(
     counts, sums = np.zeros((depth + 1, BINS), np.int64), np.zeros((depth + 1, BINS))
     rows = work[0, :size, :depth]
     offered = rows if size == n else work[3, :size, :depth]
-    gains = empty_gains(offers, rows, offered, work[1, :size, :depth], counts, sums, graph_lengths)
+    gains = uncounted_gains(offers, rows, offered, work[1, :size, :depth], counts, sums, graph_lengths)
     charged = work[0, :size, -2]
     rate, least = best_rate(gains, problem.costs, float(n), charged)
     price = waiting_factor * rate

@@ -37,3 +37,12 @@ def test_a_step_that_reuses_a_plan_finds_the_plan_before_it() -> None:
     assert [plans.last(step) for step in (2, 3, 4, 5, 7, 8, 99)] == [None, "3", "3", "5", "5", "8", "8"]
     assert len(plans) == 1, "the last one stays for the steps that follow"
     assert plans.last(3) is None
+
+
+def test_step_numbers_may_go_back() -> None:
+    plans = PlansInFlight[str]()
+    for step in (1000, 0, 1, 0):
+        plans.put(step, str(step))
+        assert plans.last(step) == str(step)
+    plans.put(1, "1")
+    assert [plans.last(step) for step in (0, 1, 2)] == ["0", "1", "1"]

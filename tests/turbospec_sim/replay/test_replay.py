@@ -52,6 +52,22 @@ def test_a_fixed_length_that_was_recorded_needs_no_bounds(emit: str, tmp_path: P
         assert pessimistic[figure] == pytest.approx(replay.recorded[figure], rel=0.02)
 
 
+@pytest.mark.parametrize("kind", ["sequential", "parallel"])
+def test_a_drafter_pass_in_every_step_is_counted_once(kind: str, tmp_path: Path) -> None:
+    made = closed(
+        4, server__emit="before_draft", drafter__first_pass_every_step=True, drafter__kind=kind,
+        drafter__batch=True, chat__output_tokens=LONG,
+    )  # fmt: skip
+    replay = Replay(written(tmp_path / "trace.jsonl", made, "static-3"), concurrency=4)
+    assert replay.drafter.first_pass_every_step
+    again = replay.as_recorded()
+    for figure in COMPARED:
+        assert again[figure] == pytest.approx(replay.recorded[figure], rel=0.02)
+    off, _ = replay.rows("off", policy("off"))
+    truth = simulate(Run("s", made, "off", None, 0))
+    assert off["output_throughput"] == pytest.approx(truth["output_throughput"], rel=0.05)
+
+
 @pytest.mark.parametrize("acceptance", [BY_POSITION, {"process": "iid", "rate": 0.7}])
 def test_the_truth_lies_between_the_bounds(acceptance: dict[str, Any], tmp_path: Path) -> None:
     made = closed(4, server__emit="before_draft", chat__output_tokens=LONG, chat__acceptance=acceptance)

@@ -20,7 +20,8 @@ class Constants(NamedTuple):
     """Weight of the newest error in the running mean that shows a change of the machine's speed."""
     mean_weight: float = 1.0 / MEMORY_STEPS
     """Weight of the newest step in running means: prompts that join a step after its plan was made, steps in which the
-    drafter drafts, steps that prefill limits, share of the tokens allowed that the look-up appends."""
+    drafter drafts, steps that prefill limits or that lack KV blocks, share of the tokens allowed that the look-up
+    appends. Also the least share of time in which prefill is taken to be free (`prefill_factor`)."""
     pace_weight: float = NEWEST_WEIGHT
     """Weight of the newest step in a request's tokens per step."""
     catch_up_horizon: float = 256.0
@@ -30,8 +31,8 @@ class Constants(NamedTuple):
     budget_steps: float = 3.0
     """Steps whose duration is the budget of experiments at the start, and its limit later."""
     pause_steps: int = 8
-    """Steps to wait after no experiment was worth its loss; also `valid_steps` of a plan without drafts, if none would
-    pay with better estimates."""
+    """Steps to wait after an experiment was considered and none ran; also `valid_steps` of a plan without drafts, if
+    none would pay with better estimates."""
     outcome_variance: float = PRIOR * (1.0 - PRIOR)
     """p · (1 − p) of a typical draft token."""
     server_memory: float = 400.0
@@ -39,4 +40,4 @@ class Constants(NamedTuple):
     request_memory: float = 48.0
     """Observed draft positions that a request's acceptance remembers."""
     idle_steps: float = MEMORY_STEPS
-    """Steps without drafts in which what is known about the drafter's acceptance decays by a factor e."""
+    """Steps without drafts of a source in which what is known about its acceptance decays by a factor e."""

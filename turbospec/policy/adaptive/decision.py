@@ -11,12 +11,17 @@ import numpy as np
 from turbospec.interface import FloatArray, IntArray
 from turbospec.models.acceptance import score_buckets
 from turbospec.models.step_cost import CATCH_UP, PREFILL_TOKENS, StepCost
-from turbospec.planning.best_lengths import Gains, best_lengths, best_rate, consider, empty_gains, shorten
-from turbospec.planning.gain_histogram import LONGEST_GRAPH, LinearCosts, no_draft_seconds, passes_run, plan_seconds
+from turbospec.planning.best_lengths import Gains, best_lengths, best_rate, consider, shorten, uncounted_gains
+from turbospec.planning.gain_histogram import (
+    LinearCosts,
+    drafter_work,
+    graph_of_passes,
+    no_draft_seconds,
+    plan_seconds,
+)
 from turbospec.planning.objective import (
     DrafterMemory,
     StepShape,
-    catch_up_seconds,
     charge_catch_up,
     drafter_memory,
     expected_costs,
@@ -26,6 +31,7 @@ from turbospec.planning.objective import (
     prefill_factor,
     rate_without_drafter,
     step_costs,
+    sum_of_drafts,
     sum_up,
     waiting_factor,
     with_start,
@@ -41,9 +47,9 @@ from turbospec.policy.adaptive.experiments import (
     Models,
     PlannedStep,
     Requests,
-    charged_loss,
     estimate,
     more_drafts,
+    no_experiment,
     without_drafts,
 )
 from turbospec.policy.adaptive.state import TOKENS_PER_STEP, Server, Shared, appended_terms, drafter_terms, lookup_terms
@@ -84,6 +90,8 @@ class Choice(NamedTuple):
     append_limits: IntArray
     """(n,) most tokens that the look-up appends to each draft of the drafter."""
     padded_length: int
+    passes: int
+    """As in a `StepPlan`."""
     valid_steps: int
     """1; more where no draft would pay even if all estimates were better by a standard deviation."""
     tokens: float
@@ -98,9 +106,9 @@ class Choice(NamedTuple):
     experiment: bool
     """Whether an experiment runs in place of the best plan."""
     experiment_seconds: float
-    """What it adds to the best plan's time, the price of the drafter's memory included; 0 for none."""
+    """What it adds to the best plan's time, with the prices that are part of the costs; 0 for none."""
     experiment_gain: float
-    """Tokens that the best plan would have gained; 0 for none."""
+    """Draft tokens that the best plan is expected to have accepted."""
     reserved: float
     """Seconds of the budget that the experiment is expected to lose; 0 for none."""
     longest_seconds: float
@@ -137,9 +145,8 @@ def decide(
         first_token_weight: a setting.
 
     Returns:
-        (4, n) draft lengths, sources, append limits and, with a gate, longest drafts; the padded length; the passes as
-        in a `StepPlan`; the steps that may run on the plan; the other scalars of the `Choice` but for the last; tokens
-        that may be appended in all; whether the plan has a gate.
+        (4, n) draft lengths, sources, append limits and, with a gate, longest drafts; the scalars of the `Choice` but
+        for the last; tokens that may be appended in all; whether the plan has a gate.
     """
     requests = Requests(*columns, score_buckets(lookup_scores))
     facts, shared = StepFacts(*facts), state[0]
@@ -168,7 +175,7 @@ def decide(
     return (
         plan,
         choice.padded_length,
-        _graph_of_passes(plan, choice.padded_length, facts.pass_graphs),
+        choice.passes,
         choice.valid_steps,
         choice.tokens,
         choice.seconds,
@@ -182,19 +189,6 @@ def decide(
         choice.append_limits.sum(),
         gated,
     )
-
-
-@inlined
-def _graph_of_passes(plan: IntArray, padded_length: int, pass_graphs: int) -> int:
-    """The length whose graph of passes the drafter is to replay; 0 for none."""
-    depth = 0
-    for i in range(plan.shape[1]):
-        if not plan[SOURCES, i]:
-            depth = max(depth, plan[LENGTHS, i])
-    if depth == 0:
-        return 0
-    passes = passes_run(max(depth, padded_length), pass_graphs)
-    return passes if passes <= LONGEST_GRAPH and pass_graphs >> passes & 1 else 0
 
 
 @inlined
@@ -227,7 +221,7 @@ def _choose(
         facts.pass_graphs,
     )
     n, base = shape.requests, float(shape.decoding)
-    costs = _with_joining_prompts(weights, server, shape, facts.prefill_tokens)
+    costs = _with_joining_prompts(weights, server, shape)
     plain_seconds = no_draft_seconds(costs)
     offers = list_offers(requests.limits, requests.lookup_lengths, requests.lookup_buckets)
     size, depth = len(offers.limits), offers.limits.max()
@@ -247,7 +241,7 @@ def _choose(
     weigh(survival, offers, token_weight)
     charged[n:], lag_seconds[n:], lag_seconds[:n] = 0.0, 0.0, lag * weights[CATCH_UP]
     charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], constants.catch_up_horizon, charged)
-    gains = empty_gains(offers, survival, offered, work[1, :size, :depth], counts, sums, graph_lengths)
+    gains = uncounted_gains(offers, survival, offered, work[1, :size, :depth], counts, sums, graph_lengths)
 
     # The price of time λ.
     memory = drafter_memory(weights, shape, costs, server.drafter_kv_share, server.drafting_share)
@@ -258,23 +252,21 @@ def _choose(
 
     # The best plan.
     longest = max_seconds(slack, plain_seconds, added_seconds)
-    prefill, not_taken = weights[CATCH_UP] * facts.drafter_prefill_tokens, 0.0
-    # Under an SLO, which limits the step, its costs must be the time that it takes; otherwise they may contain prices.
+    prefill_seconds, priced_seconds = weights[CATCH_UP] * facts.drafter_prefill_tokens, 0.0
+    # An SLO is compared with seconds: under one the costs hold no prices.
     if math.isinf(longest):
-        not_taken = memory_price(memory.waiting + memory.running, memory, rate)
+        priced_seconds = memory_price(memory.waiting + memory.running, memory, rate)
         # If drafting goes on, prompts that this step's passes leave out are computed later, when nobody may wait.
-        not_taken -= min(server.drafting_share * rate / price, 1.0) * prefill
-    costs = with_start(costs, prefill + not_taken)
+        priced_seconds -= server.drafting_share * rate / price * prefill_seconds
+    costs = with_start(costs, prefill_seconds + priced_seconds)
     if size > n:
         consider(gains, costs, price, least, charged)
     step = _with_best_plan(shape, costs, gains, token_weight, price, charged, lag_seconds, longest, plain_seconds)
-    accepted = accepted_tokens(survival, offers, token_weight, step.best)
-    update_tokens_per_step(tokens_per_step, requests.rows, requests.phase, accepted, constants.pace_weight)
-    best_gain = accepted.sum()
+    update_tokens_per_step(tokens_per_step, requests.rows, requests.phase, step.accepted, constants.pace_weight)
 
     # An experiment in its place.
-    lengths, padded, seconds, experiment = step.best, step.padded_length, step.seconds, False
-    any_drafts, valid_steps, paused_steps = lengths.any(), 1, server.refused_at + constants.pause_steps - facts.step
+    chosen, experiment, any_drafts = no_experiment(step), False, step.best.any()
+    valid_steps, paused_steps = 1, server.refused_at + constants.pause_steps - facts.step
     # Without a budget no experiment runs. Whether one would be wanted decides whether a plan without drafts is reused.
     in_debt = server.budget <= 0.0
     if 0 < paused_steps <= constants.pause_steps:  # more where an engine's step numbers have gone back
@@ -282,21 +274,19 @@ def _choose(
             valid_steps = paused_steps
     elif not waiting and not (in_debt and any_drafts):
         better = work[2, :size, : depth + 1]
-        tried, none_wanted = _best_experiment(cost, server, models, requests, step, better, constants)
+        tried, adds_drafts = _best_experiment(cost, server, models, requests, step, better, constants)
         experiment = tried.worth > 0.0 and not in_debt
         if experiment:
-            lengths, padded = tried.draft_lengths, tried.padded_length
-            accepted = accepted_tokens(survival, offers, token_weight, lengths)
-            seconds = plan_seconds(costs, lengths, n, padded) + catch_up_seconds(lag_seconds, lengths)
+            chosen = tried
+            # Its outcome may arrive after the next plans are made, which must not spend the same budget.
+            server.budget -= chosen.loss
         else:
-            server.refused_at, server.settled = facts.step, none_wanted and not any_drafts
+            server.refused_at, server.settled = facts.step, not (adds_drafts or any_drafts)
             valid_steps = constants.pause_steps if server.settled else 1
 
-    extra, reserved = seconds - step.seconds, 0.0
-    if experiment:
-        # Its outcome may arrive after the next plans are made, which must not spend the same budget.
-        reserved = charged_loss(extra, accepted.sum() - best_gain, price)
-        server.budget -= reserved
+    lengths, padded, seconds = chosen.draft_lengths, chosen.padded_length, chosen.seconds
+    if lengths[:n].any():
+        seconds -= priced_seconds
     each, sources = by_request(offers, lengths)
     appended = np.zeros(n, np.int64)
     if facts.longest_appended > 0 and not experiment and not len(graph_lengths) and math.isinf(longest):
@@ -307,16 +297,17 @@ def _choose(
         sources=sources,
         append_limits=appended,
         padded_length=padded,
+        passes=graph_of_passes(drafter_work(lengths, n)[1], padded, facts.pass_graphs),
         valid_steps=valid_steps,
-        tokens=base + accepted.sum(),
-        seconds=seconds - (not_taken if lengths[:n].any() else 0.0),
+        tokens=base + chosen.accepted,
+        seconds=seconds,
         price=price,
         decoding=shape.decoding,
         drafting=int(np.count_nonzero(lengths)),
         experiment=experiment,
-        experiment_seconds=extra,
-        experiment_gain=best_gain if experiment else 0.0,
-        reserved=reserved,
+        experiment_seconds=chosen.seconds - step.seconds,
+        experiment_gain=step.accepted.sum(),
+        reserved=chosen.loss,
         longest_seconds=longest,
     )
 
@@ -330,6 +321,7 @@ def _nothing_to_draft(shape: StepShape, plain_seconds: float) -> Choice:
         sources=none,
         append_limits=none,
         padded_length=0,
+        passes=0,
         valid_steps=1,
         tokens=float(shape.decoding),
         seconds=plain_seconds,
@@ -345,12 +337,12 @@ def _nothing_to_draft(shape: StepShape, plain_seconds: float) -> Choice:
 
 
 @inlined
-def _with_joining_prompts(weights: FloatArray, server: Server, shape: StepShape, prefill_tokens: int) -> LinearCosts:
+def _with_joining_prompts(weights: FloatArray, server: Server, shape: StepShape) -> LinearCosts:
     """The costs of the step: the mean of those with and without requests that join it after it was planned."""
-    costs = step_costs(weights, shape, float(prefill_tokens))
+    costs = step_costs(weights, shape, float(shape.prefill_tokens))
     if server.unforeseen_share > 0.0:
         unforeseen = server.unforeseen_tokens / server.unforeseen_share
-        joined = step_costs(weights, shape, prefill_tokens + unforeseen)
+        joined = step_costs(weights, shape, shape.prefill_tokens + unforeseen)
         costs = expected_costs(costs, joined, server.unforeseen_share)
     return costs
 
@@ -393,7 +385,7 @@ def _with_best_plan(
     if not math.isinf(longest):
         padded = shorten(lengths, n, padded, costs, lag_seconds, longest)
     seconds = plan_seconds(costs, lengths, n, padded)
-    value = expected_gain(gains.survival, lengths) - price * (seconds + catch_up_seconds(charged, lengths))
+    value = expected_gain(gains.survival, lengths) - price * (seconds + sum_of_drafts(charged, lengths))
     if value <= -price * plain_seconds:
         lengths[:] = 0
         padded, seconds, value = 0, plain_seconds, -price * plain_seconds
@@ -410,7 +402,8 @@ def _with_best_plan(
         best=lengths,
         padded_length=padded,
         value=value,
-        seconds=seconds + catch_up_seconds(lag_seconds, lengths),
+        accepted=accepted_tokens(gains.survival, gains.offers, token_weight, lengths),
+        seconds=seconds + sum_of_drafts(lag_seconds, lengths),
     )
 
 
@@ -424,9 +417,9 @@ def _best_experiment(
     better: FloatArray,
     constants: Constants,
 ) -> tuple[Experiment, bool]:
-    """The experiment that is worth most, and whether better estimates would add no draft; `better` is scratch space."""
+    """The experiment that is worth most, and whether better estimates would add a draft; `better` is scratch space."""
     noise, budget = cost.noise[0], server.budget
     plain = without_drafts(cost.covariance, noise, step, requests.lag_tokens, budget, constants)
     more = more_drafts(cost.weights, cost.covariance, noise, models, requests, step, better, budget, constants)
-    server.saving = more.unaffordable_seconds
-    return more if more.worth > plain.worth else plain, more.worth < 0.0
+    server.saving = more.unaffordable_loss
+    return more.best if more.best.worth > plain.worth else plain, more.adds_drafts

@@ -12,11 +12,11 @@ from turbospec.interface import FloatArray, IntArray
 from turbospec.models.acceptance import ONE_BUCKET, fill_survival, request_terms
 from turbospec.models.logistic import Terms, between_request_variance
 from turbospec.models.step_cost import CATCH_UP, DRAFT, SIZE
-from turbospec.planning.best_lengths import Gains, best_lengths, consider, empty_gains
+from turbospec.planning.best_lengths import Gains, best_lengths, consider, uncounted_gains
 from turbospec.planning.gain_histogram import LinearCosts, drafter_work, passes_run, plan_seconds
-from turbospec.planning.objective import StepShape, catch_up_seconds, expected_gain, plan_features, step_costs
+from turbospec.planning.objective import StepShape, drafting_costs, expected_gain, plan_features, sum_of_drafts
 from turbospec.planning.offers import Offers
-from turbospec.planning.token_weights import weigh
+from turbospec.planning.token_weights import accepted_tokens, weigh
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.runtime.kernels import compiled, inlined
 
@@ -67,20 +67,42 @@ class PlannedStep(NamedTuple):
     padded_length: int
     value: float
     """Of the best plan, tokens."""
+    accepted: FloatArray
+    """(n,) draft tokens that the best plan is expected to have accepted."""
     seconds: float
-    """Of the best plan, with all catching up."""
+    """Of the best plan, with all catching up and the prices in `costs`."""
 
 
 class Experiment(NamedTuple):
-    """A plan that is tried."""
+    """A plan that is tried in place of the best one."""
 
     draft_lengths: IntArray
     """(offers,)"""
     padded_length: int
+    accepted: float
+    """Draft tokens that it is expected to have accepted."""
+    seconds: float
+    """As in `PlannedStep`."""
+    loss: float
+    """What it is expected to take out of the budget, seconds."""
     worth: float
-    """In tokens; 0 where it costs more than it shows, -1 where better estimates would add no draft."""
-    unaffordable_seconds: float
-    """What the least experiment would lose, where it is worth that and the budget does not cover it."""
+    """In tokens; 0 for none: it costs more than it shows, or the budget does not cover its loss."""
+
+
+class Search(NamedTuple):
+    """The search for an experiment with more drafts."""
+
+    best: Experiment
+    unaffordable_loss: float
+    """Of the least experiment, where it is worth its loss and the budget does not cover it; 0 elsewhere."""
+    adds_drafts: bool
+    """Whether better estimates would add any draft."""
+
+
+@inlined
+def no_experiment(step: PlannedStep) -> Experiment:
+    """The best plan, in place of an experiment."""
+    return Experiment(step.best, step.padded_length, step.accepted.sum(), step.seconds, 0.0, 0.0)
 
 
 @inlined
@@ -135,15 +157,16 @@ def without_drafts(
         budget: seconds that may be lost.
         constants: of the policy.
     """
-    plain = np.zeros(len(step.best), np.int64)
-    difference = -step.price * step.no_draft_seconds - step.value
-    if not step.best.any() or -difference / step.price > budget:
-        return Experiment(plain, 0, 0.0, 0.0)
-    best, x = np.empty(SIZE), np.empty(SIZE)
-    plan_features(best, step.shape, lag, step.best, step.padded_length)
+    loss = charged_loss(step.no_draft_seconds - step.seconds, -step.accepted.sum(), step.price)
+    if not step.best.any() or loss > budget:
+        return no_experiment(step)
+    plain, x, best_x = np.zeros(len(step.best), np.int64), np.empty(SIZE), np.empty(SIZE)
     plan_features(x, step.shape, lag, plain, 0)
-    learnt = step.price * learnt_seconds(covariance, noise * step.no_draft_seconds, x, x, best)
-    return Experiment(plain, 0, constants.horizon * improvement(difference, learnt) + difference, 0.0)
+    plan_features(best_x, step.shape, lag, step.best, step.padded_length)
+    learnt = step.price * learnt_seconds(covariance, noise * step.no_draft_seconds, x, x, best_x)
+    difference = -step.price * step.no_draft_seconds - step.value
+    worth = constants.horizon * improvement(difference, learnt) + difference
+    return Experiment(plain, 0, 0.0, step.no_draft_seconds, loss, worth)
 
 
 @compiled
@@ -152,16 +175,17 @@ def _cheaper_drafting(weights: FloatArray, covariance: FloatArray, step: Planned
     low, base = weights.copy(), step.costs
     for i in range(DRAFT, SIZE):
         low[i] = max(weights[i] - math.sqrt(max(covariance[i, i], 0.0)), 0.0)
-    now, then = step_costs(weights, step.shape, 0.0), step_costs(low, step.shape, 0.0)
+    start, each, row = drafting_costs(weights, step.shape)
+    low_start, low_each, low_row = drafting_costs(low, step.shape)
     costs = LinearCosts(
         base.slopes,
         base.floor,
         base.base_tokens,
-        base.no_draft,
+        base.no_draft_piecewise,
         base.piecewise,
-        base.draft_start + then.draft_start - now.draft_start,
-        base.draft_pass + then.draft_pass - now.draft_pass,
-        base.draft_token + then.draft_token - now.draft_token,
+        base.draft_start + low_start - start,
+        base.draft_pass + low_each - each,
+        base.draft_token + low_row - row,
         base.graph_tokens,
         base.ungraphed,
         base.pass_graphs,
@@ -184,7 +208,7 @@ def _hidden_gain(
     hidden, variance, between_variance = 0.0, 0.0, between_request_variance(terms)
     for i in range(n):
         for j in range(min(target[i], depth)):
-            hidden += better[i, j] - min(survival[i, j], better[i, j])
+            hidden += better[i, j] - survival[i, j]
         _, own = request_terms(terms, class_ids[i], rows[i], between_variance)
         variance += (terms.level[1] + (own - terms.level[1]) / n) / n
     return hidden, variance
@@ -214,7 +238,7 @@ def more_drafts(
     better: FloatArray,
     budget: float,
     constants: Constants,
-) -> Experiment:
+) -> Search:
     """Drafts for more requests, of the other source, or longer ones.
 
     The target is the plan that would be best if acceptance were higher and drafting cheaper by a standard deviation;
@@ -242,39 +266,39 @@ def more_drafts(
         hoped[:n, min(passes_run(drafter_work(best, n)[1] + 1, shape.pass_graphs), depth) :] = 0.0
     costs, charged = _cheaper_drafting(weights, covariance, step)
     offered = hoped if size == n else gains.offered
-    hoped_gains = empty_gains(offers, hoped, offered, gains.net, gains.counts, gains.sums, gains.graph_lengths)
+    hoped_gains = uncounted_gains(offers, hoped, offered, gains.net, gains.counts, gains.sums, gains.graph_lengths)
     consider(hoped_gains, costs, step.price, 0.0, charged)
     target = np.zeros(size, np.int64)
     padded = best_lengths(hoped_gains, costs, step.price, charged, step.max_seconds, target)
     more = np.flatnonzero(target > best)
     if len(more) == 0:
-        return Experiment(best, 0, -1.0, 0.0)
+        return Search(no_experiment(step), 0.0, False)
     more = more[np.argsort(step.lag_seconds[more], kind="mergesort")]
     value = expected_gain(survival, target)
-    value -= step.price * (plan_seconds(step.costs, target, n, padded) + catch_up_seconds(step.charged, target))
+    value -= step.price * (plan_seconds(step.costs, target, n, padded) + sum_of_drafts(step.charged, target))
     difference = value - step.value
     rows, class_ids, at = requests.rows, requests.class_ids, offers.request[n:]
     drafter = _hidden_gain(models.drafter, rows, class_ids, survival[:n], hoped[:n], target[:n])
     lookup = (0.0, 0.0)
     if size > n:
         lookup = _hidden_gain(models.lookup, rows[at], class_ids[at], survival[n:], hoped[n:], target[n:])
-    best_gain = expected_gain(survival, best)
+    gained, accepted = expected_gain(survival, best), step.accepted.sum()
     x, target_x, best_x = np.empty(SIZE), np.empty(SIZE), np.empty(SIZE)
     plan_features(target_x, shape, lag, target, padded)
     plan_features(best_x, shape, lag, best, step.padded_length)
-    chosen, tried = Experiment(best, 0, 0.0, 0.0), 1
+    chosen, number = no_experiment(step), 1
     while True:
-        tried = min(tried, len(more))
+        number = min(number, len(more))
         lengths = best.copy()
-        for offer in more[:tried]:
+        for offer in more[:number]:
             lengths[offer] = target[offer]
             if offers.other[offer] >= 0:
                 lengths[offers.other[offer]] = 0
-        with_padding = padded if tried == len(more) and lengths.max() <= padded else 0
-        seconds = plan_seconds(step.costs, lengths, n, with_padding) + catch_up_seconds(step.lag_seconds, lengths)
-        lost = seconds - step.seconds - (expected_gain(survival, lengths) - best_gain) / step.price
-        affordable = lost <= budget
-        if seconds > step.max_seconds or (not affordable and tried > 1):
+        with_padding = padded if number == len(more) and lengths.max() <= padded else 0
+        seconds = plan_seconds(step.costs, lengths, n, with_padding) + sum_of_drafts(step.lag_seconds, lengths)
+        extra, tokens = seconds - step.seconds, accepted_tokens(survival, offers, step.token_weights, lengths).sum()
+        loss = charged_loss(extra, tokens - accepted, step.price)
+        if seconds > step.max_seconds or (loss > budget and number > 1):
             break
         seen = constants.outcome_variance * drafter[1] * _outcomes(lengths[:n], best[:n])
         learnt = drafter[0] * math.sqrt(seen / (1.0 + seen))
@@ -283,12 +307,13 @@ def more_drafts(
             learnt = math.hypot(learnt, lookup[0] * math.sqrt(seen / (1.0 + seen)))
         plan_features(x, shape, lag, lengths, with_padding)
         shown = step.price * learnt_seconds(covariance, noise * seconds, x, target_x, best_x)
-        worth = constants.horizon * improvement(difference, math.hypot(shown, learnt)) - lost * step.price
-        if not affordable:
-            return Experiment(best, 0, 0.0, lost if worth > 0.0 else 0.0)
+        worth = constants.horizon * improvement(difference, math.hypot(shown, learnt))
+        worth += expected_gain(survival, lengths) - gained - extra * step.price
+        if loss > budget:
+            return Search(chosen, loss if worth > 0.0 else 0.0, True)
         if worth > chosen.worth:
-            chosen = Experiment(lengths, with_padding, worth, 0.0)
-        if tried == len(more):
+            chosen = Experiment(lengths, with_padding, tokens, seconds, loss, worth)
+        if number == len(more):
             break
-        tried *= 4
-    return chosen
+        number *= 4
+    return Search(chosen, 0.0, True)

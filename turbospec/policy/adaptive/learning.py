@@ -78,8 +78,6 @@ def _learn_source(
     used: bool,
     memory: Memory,
     reused_plan_steps: int,
-    forgets: bool,
-    constants: Constants,
 ) -> None:
     """Learn the acceptance of one source.
 
@@ -89,12 +87,10 @@ def _learn_source(
         used: whether it drafted.
         memory: of the model.
         reused_plan_steps: steps without drafts just before.
-        forgets: whether acceptance terms decay in steps without drafts.
-        constants: of the policy.
     """
     idle_steps = reused_plan_steps if used else reused_plan_steps + 1
-    if forgets and idle_steps:
-        discount_shared(terms, math.exp(-idle_steps / constants.idle_steps))
+    if idle_steps and memory.idle_decay < 1.0:
+        discount_shared(terms, memory.idle_decay**idle_steps)
         forget_gradually(terms, drafts.rows, memory, idle_steps)
     if used:
         observe_drafts(terms, drafts, memory)
@@ -137,9 +133,7 @@ def learn(
     if measured.step_seconds > 0.0:
         _learn_cost(shared.cost, measured, draft_rows, constants)
     weight, server = constants.mean_weight, shared.server
-    server.drafting_share *= (1.0 - weight) ** measured.reused_plan_steps
-    server.drafting_share += weight * ((len(draft_rows) > 0) - server.drafting_share)
-    # Of the steps that reused a plan nothing else is known; those that are planned stand for them.
+    # Of steps that reused a plan no more is known; those that are planned stand for them.
     server.limited_share += weight * (measured.prefill_limited - server.limited_share)
     server.drafter_kv_share += weight * (measured.drafter_kv_share - server.drafter_kv_share)
     server.unforeseen_share += weight * ((prompts > 0) - server.unforeseen_share)
@@ -149,7 +143,9 @@ def learn(
     drafts = VerifiedDrafts(rows, class_ids, score_buckets(lookup_scores), drafted, accepted, truncated, confidence)
     # Without experiments nothing would correct what is forgotten.
     forgets, passes = probe_share > 0.0, len(draft_rows)
-    _learn_acceptance(shared, request_state, drafts, sources, appended, passes, measured, forgets)
+    drafter_used = _learn_acceptance(shared, request_state, drafts, sources, appended, passes, measured, forgets)
+    server.drafting_share *= (1.0 - weight) ** measured.reused_plan_steps
+    server.drafting_share += weight * (drafter_used - server.drafting_share)
 
 
 @inlined
@@ -203,8 +199,12 @@ def _learn_acceptance(
     passes: int,
     measured: Measured,
     forgets: bool,
-) -> None:
-    """Learn the acceptance of each source; `passes` are the drafter's, the other arguments as in `learn`."""
+) -> bool:
+    """Learn the acceptance of each source; returns whether the drafter was used.
+
+    `passes` are the drafter's; `forgets` says whether acceptance terms decay in steps without drafts; the other
+    arguments are as in `learn`.
+    """
     constants, server = shared.constants, shared.server
     idle_decay = math.exp(-1.0 / constants.idle_steps) if forgets else 1.0
     memory = Memory(constants.server_memory, constants.request_memory, idle_decay)
@@ -217,16 +217,17 @@ def _learn_acceptance(
     rows, class_ids, buckets, truncated = drafts.rows, drafts.class_ids, drafts.buckets, drafts.truncated
     reused, unscored, none = measured.reused_plan_steps, np.zeros(0, np.int64), np.zeros((0, 0))
     made = VerifiedDrafts(rows, class_ids, unscored, of_drafter, accepted_of_drafter, truncated, drafts.confidence)
-    used = passes > 0 or bool(of_drafter.any())
-    _learn_source(drafter_terms(shared, request_state), made, used, memory, reused, forgets, constants)
+    drafter_used = passes > 0 or bool(of_drafter.any())
+    _learn_source(drafter_terms(shared, request_state), made, drafter_used, memory, reused)
     if len(buckets):
         of_lookup = np.where(of_drafter > 0, 0, drafts.drafted)
         made = VerifiedDrafts(rows, class_ids, buckets, of_lookup, drafts.accepted, truncated, none)
         used = bool(of_lookup.any())
-        _learn_source(lookup_terms(shared, request_state), made, used, memory, reused, forgets, constants)
+        _learn_source(lookup_terms(shared, request_state), made, used, memory, reused)
     if measured.appends:
         if measured.append_limit_tokens > 0:
             share = appended.sum() / measured.append_limit_tokens
             server.found_share += constants.mean_weight * (share - server.found_share)
         made, used = verified_appended(drafts, of_drafter, appended), bool(appended.any())
-        _learn_source(appended_terms(shared, request_state), made, used, memory, reused, forgets, constants)
+        _learn_source(appended_terms(shared, request_state), made, used, memory, reused)
+    return drafter_used

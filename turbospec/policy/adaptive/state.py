@@ -44,11 +44,12 @@ class Server(Protocol):
     budget_limit: float
     """Largest budget, a few steps without drafts; 0 before the first measured step without prompts."""
     saving: float
-    """Seconds that an experiment would lose that is worth them, where the budget does not cover them; 0 for none."""
+    """Seconds that the budget is saved for: the loss of the cheapest experiment that is worth it, where the budget does
+    not cover it; 0 for none."""
     refused_at: int
-    """Last step in which no experiment was worth its loss."""
+    """Last step in which an experiment was considered and none ran."""
     settled: bool
-    """Whether no draft would have paid there even if all estimates were better by a standard deviation."""
+    """Whether no draft would have paid in that step even if all estimates were better by a standard deviation."""
     drafting_share: float
     """Share of steps in which the drafter drafted lately; 1 before the first."""
     limited_share: float

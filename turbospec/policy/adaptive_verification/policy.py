@@ -68,7 +68,8 @@ class VllmAdaptiveVerificationConfig(PolicyConfig):
         costs = CostCurves.fit(profile.samples, max(profile.meta.get(GRAPH_SIZES, ()), default=0))
         if costs is None:
             raise UserError(
-                "vllm_adaptive_verification: no step of the profile drafted; make a new one with `turbospec profile`"
+                "vllm_adaptive_verification: drafting takes no time in the profile; make a new one with `turbospec "
+                "profile`, or give the scenario's drafter a cost (latency.draft_pass_seconds)"
             )
         return VllmAdaptiveVerificationPolicy(self, costs)
 

@@ -217,5 +217,5 @@ def test_a_profile_gives_the_costs_and_the_sizes_of_graphs():
 
 def test_a_profile_that_never_drafted_is_refused():
     config = VllmAdaptiveVerificationConfig(version=1, policy="vllm_adaptive_verification")
-    with pytest.raises(UserError, match="no step of the profile drafted"):
+    with pytest.raises(UserError, match="drafting takes no time in the profile"):
         config.build(Profile([LatencySample((), 0, 0, 2, 0, 0, 0.0, 1.0, 1.0)]), 0)

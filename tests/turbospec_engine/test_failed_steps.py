@@ -1,0 +1,89 @@
+"""Serving goes on after a step that failed: with Ctrl-C, out of memory on a GPU, an error of a drafter or a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.turbospec_engine.harness import DEVICE, FixedPlans
+from turbospec import UserError
+from turbospec_engine import Engine, EngineConfig, SamplingParams
+
+MODELS = Path(__file__).parents[2] / "models"
+PROMPTS = ([40, 50, 60], [70, 80])
+PARAMS = SamplingParams(max_tokens=30, ignore_eos=True)
+pytestmark = pytest.mark.skipif(
+    not (MODELS / "eagle3/model.safetensors").is_file(), reason="models/ holds no checkpoints"
+)
+
+
+def config(**settings: Any) -> EngineConfig:
+    fixed = {"device": DEVICE, "max_model_len": 128, "max_num_seqs": 4, "max_draft": 4}
+    return EngineConfig(MODELS / "target", **(fixed | settings))
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[tuple[int, ...]]:
+    outputs = Engine(config(drafter=None), FixedPlans(longest=0)).generate(PROMPTS, PARAMS)
+    return [output.token_ids for output in outputs]
+
+
+def interrupt(owner: object, method: str, steps: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the method raise once it is done, in two steps."""
+    run = getattr(owner, method)
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        done = run(*args, **kwargs)
+        if steps() in (3, 4):
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(owner, method, interrupted)
+
+
+@pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
+@pytest.mark.parametrize("longest", [1, 4])
+@pytest.mark.parametrize("failing", ["verify", "draft", "observe"])
+@pytest.mark.parametrize("drafter", ["drafter", "eagle3", "peagle", "dflash"])
+def test_no_token_is_lost_and_no_request_is_stuck(
+    expected: list[tuple[int, ...]],
+    drafter: str,
+    failing: str,
+    longest: int,
+    emit: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans, steps, failures = FixedPlans(longest=longest), 0, 0
+    engine = Engine(config(drafter=MODELS / drafter, emit=emit), plans)
+    tokens: dict[str, list[int]] = {engine.add_request(prompt, PARAMS): [] for prompt in PROMPTS}
+    phases = {"verify": (engine.target, "forward"), "draft": (engine.drafter, "propose"), "observe": (plans, "observe")}
+    interrupt(*phases[failing], lambda: steps, monkeypatch)
+    while engine.has_work():
+        steps += 1
+        try:
+            for output in engine.step():
+                tokens[output.request_id] += output.new_token_ids
+        except KeyboardInterrupt:
+            failures += 1
+    assert failures == 2
+    assert [tuple(each) for each in tokens.values()] == expected
+
+
+def test_outputs_of_aborted_requests_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = FixedPlans(longest=2)
+    engine, steps = Engine(config(drafter=MODELS / "drafter"), plans), 3
+    first, second = (engine.add_request(prompt, SamplingParams(max_tokens=1)) for prompt in PROMPTS)
+    interrupt(plans, "observe", lambda: steps, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    assert engine.has_work()
+    with pytest.raises(UserError, match="idle engine"):
+        engine.generate([[1]])
+    engine.abort(first)
+    steps = 9
+    assert [output.request_id for output in engine.step()] == [second]
+    assert not engine.has_work()
+    assert engine.step() == []
