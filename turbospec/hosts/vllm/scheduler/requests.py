@@ -126,7 +126,7 @@ class KnownRequests:
             self._start(row, request)
 
     def preempt(self, names: Iterable[str]) -> None:
-        """Take note that requests have lost their KV blocks: they will start anew, and lack nothing until then."""
+        """Take note that requests will start anew, as after losing their KV blocks: they lack nothing until then."""
         for name in names:
             if (row := self._rows.get(name)) is not None:
                 self.clear_lag(row)

@@ -229,6 +229,14 @@ class _Adaptive(Scheduler):
             )
         return outputs
 
+    def _handle_stopped_request(self, request) -> bool:
+        finished = super()._handle_stopped_request(request)
+        if not finished and self._loop is not None:
+            with self._measured:
+                # A session between two turns may wait for minutes, and starts anew: no input is kept for it.
+                self._loop.known.preempt([request.request_id])
+        return finished
+
     def shutdown(self) -> None:
         if self._trace is not None:
             with self._measured:

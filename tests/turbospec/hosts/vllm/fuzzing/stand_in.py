@@ -292,7 +292,7 @@ class Scheduler:
             stops = self._append(request, sampled, stale)
             if sampled or stops:
                 sent[request.client_index].append(SimpleNamespace(request_id=name, new_token_ids=sampled))
-            if stops and self._ends(request):
+            if stops and self._handle_stopped_request(request):
                 self._finish(request)
             if stops:
                 stopped.add(request)
@@ -409,7 +409,7 @@ class Scheduler:
                 return True
         return False
 
-    def _ends(self, request: Request) -> bool:
+    def _handle_stopped_request(self, request: Request) -> bool:
         """Whether a request that stops has ended; a session waits for its next input."""
         if not request.resumable or request.num_tokens > self.max_model_len // 2:
             return True

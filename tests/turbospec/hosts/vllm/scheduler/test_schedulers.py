@@ -117,6 +117,23 @@ def test_an_error_of_turbospec_stays_in_its_boundary(
     assert warnings == ["TurboSpec failed in a step; the step runs with vLLM's own draft length"]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_nothing_is_kept_for_a_session_between_two_turns(asynchronous: bool, tmp_path: Path) -> None:
+    engine = Engine(tmp_path, asynchronous=asynchronous)
+    engine.add("a", max_tokens=4, session=True)
+    engine.add("b")
+    engine.plan()
+    known = engine.scheduler._loop.known
+    for _ in range(3):
+        engine.step()
+    assert (known.lag_tokens[[known.row("a"), known.row("b")]] > 0).all()
+    while engine.scheduler.requests["a"].num_output_tokens < 4:
+        engine.step()
+    engine.step()
+    assert "a" in known
+    assert known.lag_tokens[known.row("a")] == 0 < known.lag_tokens[known.row("b")]
+
+
 def test_a_pass_without_drafts_is_asked_for_where_first_tokens_go_first(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     engine.add("a")
