@@ -44,8 +44,7 @@ def interrupt(owner: object, method: str, steps: Callable[[], int], monkeypatch:
     monkeypatch.setattr(owner, method, interrupted)
 
 
-@pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
-@pytest.mark.parametrize("longest", [1, 4])
+@pytest.mark.parametrize(("emit", "longest"), [("before_draft", 4), ("after_draft", 1)])
 @pytest.mark.parametrize("failing", ["verify", "draft", "observe"])
 @pytest.mark.parametrize("drafter", ["drafter", "eagle3", "peagle", "dflash"])
 def test_no_token_is_lost_and_no_request_is_stuck(

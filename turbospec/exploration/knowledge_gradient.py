@@ -45,9 +45,9 @@ def learnt_seconds(
         tried: (SIZE,) φ, features of the step.
         target, best: (SIZE,) features of the two plans.
     """
-    moved, both, own = times(covariance, tried), 0.0, 0.0
+    moved, difference, own = times(covariance, tried), 0.0, 0.0
     for i in range(SIZE):
         own += tried[i] * moved[i]
-        both += (target[i] - best[i]) * moved[i]
+        difference += (target[i] - best[i]) * moved[i]
     # Rounding may leave φᵀPφ a little below 0.
-    return abs(both) / np.sqrt(max(own, 0.0) + noise_seconds * noise_seconds)
+    return abs(difference) / np.sqrt(max(own, 0.0) + noise_seconds * noise_seconds)

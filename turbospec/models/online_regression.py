@@ -20,6 +20,10 @@ import numpy as np
 from turbospec.interface import FloatArray
 from turbospec.runtime.kernels import compiled
 
+MEMORY_STEPS = 200.0
+"""Updates after which a measurement has lost most of its weight, in the directions that the updates excite."""
+FORGETTING = 1.0 - 1.0 / MEMORY_STEPS
+"""Share of the information that is kept per update, in the direction that the update excites."""
 OUTLIER_SIGMAS = 4.0
 """Standard deviations to which a single error is limited, and beyond which a running mean of errors shows a change."""
 ROUNDING = 1e-9
@@ -38,8 +42,6 @@ class Regression(NamedTuple):
     """(p, p) P, of the weights."""
     noise: FloatArray
     """(1,) σ, the standard deviation of the relative error."""
-    forgetting: float
-    """Share of the information that is kept per update, in the direction that the update excites."""
 
 
 class OnlineRegression:
@@ -48,15 +50,13 @@ class OnlineRegression:
     Args:
         weights: (p,) initial weights.
         variance: (p,) or (p, p) their covariance, in squared units of the weights.
-        forgetting: share of the information that is kept per update, in the direction that the update excites.
     """
 
-    def __init__(self, weights: FloatArray, variance: FloatArray, *, forgetting: float = 0.995) -> None:
+    def __init__(self, weights: FloatArray, variance: FloatArray) -> None:
         self.state = Regression(
             weights=np.maximum(weights, 0.0),
             covariance=np.array(np.diag(variance) if variance.ndim == 1 else variance, dtype=np.float64),
             noise=np.array([0.15]),
-            forgetting=forgetting,
         )
 
     @property
@@ -68,11 +68,6 @@ class OnlineRegression:
     def covariance(self) -> FloatArray:
         """(p, p) their covariance."""
         return self.state.covariance
-
-    @property
-    def noise_deviation(self) -> float:
-        """σ, the standard deviation of the relative error."""
-        return float(self.state.noise[0])
 
     def refit(self, weights: FloatArray, scaled_features: FloatArray, noise_deviation: float) -> None:
         """Replace the weights by those of an offline fit, and add its information to the covariance.
@@ -164,12 +159,12 @@ def learn_online(regression: Regression, features: FloatArray, target: float) ->
         error *= 1.0 - fraction
         _fix_at_zero(weights, free, gain, scaled, error)
         variance = _dot(scaled, gain)
-    # Directional forgetting: P⁻¹ loses a share 1 − forgetting of itself along x alone, then gains x xᵀ / σ². The gain
-    # is bounded by the noise, so that a repeated direction keeps a memory of 1 / (1 − forgetting) steps. One step
+    # Directional forgetting: P⁻¹ loses a share 1 / MEMORY_STEPS of itself along x alone, then gains x xᵀ / σ². The gain
+    # is bounded by the noise, so that a repeated direction keeps a memory of MEMORY_STEPS steps. One step
     # forgets no more than its share, or a stall, whose x is tiny relative to its duration, would erase the direction.
     denominator = noise_variance + variance
     variance_after = variance * noise_variance / denominator
-    most = min((1.0 - regression.forgetting) * noise_variance, variance / regression.forgetting)
+    most = min((1.0 - FORGETTING) * noise_variance, variance / FORGETTING)
     change = -1.0 / denominator
     if 1e-12 < variance_after < most:
         change += (noise_variance / denominator) ** 2 * (most - variance_after) / variance_after**2

@@ -36,10 +36,6 @@ PASSES, ROWS, DRAFT_CONTEXT, CATCH_UP = DRAFT + 1, DRAFT + 2, DRAFT + 3, DRAFT +
 SIZE = CATCH_UP + 1
 """Places of the features; 0 is the constant, `TOKENS` the first segment, `DRAFT` the constant of drafting."""
 
-MEMORY_STEPS = 200.0
-"""Steps after which a measurement has lost most of its weight, in the directions that the steps excite."""
-FORGETTING = 1.0 - 1.0 / MEMORY_STEPS
-"""Share of the information that is kept per step, in the direction that the step excites."""
 PROFILE_ERROR = 0.3
 """Relative standard deviation by which a profile may be wrong: in all, in drafting alone, and in each weight."""
 
@@ -136,7 +132,7 @@ def learn_step(
         surprise_weight: of the newest error in `StepCost.surprise`.
     """
     weights, covariance, noise = cost.weights, cost.covariance, cost.noise
-    regression = Regression(weights, covariance, noise, FORGETTING)
+    regression = Regression(weights, covariance, noise)
     error, expected = relative_error(regression, x, step_seconds)
     error = min(max(error, -OUTLIER_SIGMAS * expected), OUTLIER_SIGMAS * expected)
     # Large errors of one sign in a row: the whole machine has become slower or quicker.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from turbospec.models.acceptance import PRIOR
-from turbospec.models.step_cost import MEMORY_STEPS
+from turbospec.models.online_regression import MEMORY_STEPS
 
 NEWEST_WEIGHT = 0.3
 """Weight of the newest step in running means of what may change at once."""
