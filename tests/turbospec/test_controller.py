@@ -200,6 +200,25 @@ def test_the_cooldown_doubles_with_each_fault_up_to_a_bound(monkeypatch: pytest.
     assert asked == [0, 2, 6, 11, 16]
 
 
+def test_the_cooldown_is_short_again_after_long_health(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Controller, "MAX_COOLDOWN_STEPS", 20)
+    asked: list[int] = []
+
+    def plan(view: StepView) -> StepPlan:
+        asked.append(view.step)
+        return raising(view) if view.step in (0, 2, 40) else StepPlan(np.array([0, 4, 7]))
+
+    drive(Controller(Scripted(plan), guard=GuardConfig(cooldown_steps=2)), 50)
+    assert asked == [0, 2, *range(6, 41), *range(42, 50)]
+
+
+def test_a_cooldown_of_0_doubles_too() -> None:
+    asked: list[int] = []
+    policy = Scripted(lambda view: asked.append(view.step))  # type: ignore[arg-type, return-value]
+    drive(Controller(policy, guard=GuardConfig(cooldown_steps=0)), 6)
+    assert asked == [0, 1, 2, 4]
+
+
 def test_an_exception_in_observe_is_a_fault_too() -> None:
     policy = Scripted(on_observe=raising)
     controller = Controller(policy)
@@ -243,13 +262,16 @@ def test_slow_plans_that_are_reused_for_a_few_steps_are_a_fault() -> None:
     assert controller.stats.guard_trips == 1
 
 
-def test_a_listener_that_raises_is_removed_without_effect_on_plans_or_other_listeners() -> None:
+def test_a_listener_that_raises_is_removed_without_effect_on_plans_or_other_listeners(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     recorder = Recorder()
     controller = Controller(Scripted(), listeners=[FaultyListener(), recorder])
     plans = drive(controller, 4)
     assert not any(on_fallback(plan) for plan in plans)
     assert len(recorder.steps) == 4
     assert controller.listeners == [recorder]
+    assert "FaultyListener" in caplog.text
 
 
 def test_a_burst_of_faults_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -346,6 +368,32 @@ def test_a_valid_gate_decides() -> None:
     assert controller.stats.guard_trips == 0
 
 
+class Slow:
+    """A gate and a selection that keep all."""
+
+    def advance(self, rows: np.ndarray, confidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        time.sleep(0.02)
+        return np.ones(len(rows), bool), np.ones(len(rows), bool)
+
+    def select(self, proposed: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+        time.sleep(0.02)
+        return proposed
+
+
+def test_the_time_of_a_gate_and_of_a_selection_counts() -> None:
+    began, recorder = time.perf_counter(), Recorder()
+    policy = Scripted(lambda view: StepPlan(np.array([0, 4, 7]), gate=Slow(), selection=Slow()))
+    controller, view = Controller(policy, listeners=[recorder]), a_view()
+    plan = controller.plan(view)
+    assert plan.gate is not None
+    assert plan.selection is not None
+    plan.gate.advance(np.array([1, 2]), np.array([0.5, 0.5]))
+    plan.selection.select(np.array([0, 4, 7]), np.full((3, 7), 0.5))
+    controller.observe(an_outcome(view, plan))
+    assert 0.04 <= controller.stats.decision_seconds < time.perf_counter() - began
+    assert recorder.steps[0][3] >= 0.04
+
+
 def reusable(steps: int) -> Callable[[StepView], StepPlan]:
     return lambda view: StepPlan(np.array([0, 4, 7]), valid_steps=steps)
 
@@ -398,7 +446,18 @@ class FaultySelection:
 
 
 @pytest.mark.parametrize(
-    "answer", [RuntimeError("no idea"), np.ones(2, int), np.ones(3), np.array([0, 5, 7]), np.array([0, -1, 7]), None]
+    "answer",
+    [
+        RuntimeError("no idea"),
+        np.zeros(1, int),
+        np.ones(2, int),
+        np.array([[0, 4, 7]]),
+        np.array([0.0, 4.0, 7.0]),
+        np.zeros(3, bool),
+        np.array([0, 5, 7]),
+        np.array([0, -1, 7]),
+        None,
+    ],
 )
 def test_a_selection_that_fails_verifies_whole_drafts_and_counts_as_a_fault(answer: object) -> None:
     controller = Controller(Scripted(lambda view: StepPlan(np.array([0, 4, 7]), selection=FaultySelection(answer))))

@@ -77,6 +77,7 @@ BROKEN_VIEWS: dict[str, dict[str, Any]] = {
     "an endless draft": {"max_draft": 10**9},
     "no maximum": {"max_draft": None},
     "duplicate requests": {"request_ids": np.array([1, 2, 3, 1])},
+    "requests without end": {"request_ids": range(2**60)},
     "no contexts": {"context_tokens": None},
     "a negative context": {"context_tokens": np.array([1, 1, 1, -1])},
     "contexts beyond all memory": {"context_tokens": np.full(4, 2**62)},
@@ -156,6 +157,17 @@ def test_a_broken_outcome_reaches_neither_policy_nor_listeners(change: dict[str,
     assert (controller.stats.host_faults, controller.stats.guard_trips) == (1, 0)
     assert controller.stats.last_fault.startswith("outcome: ")
     assert not on_fallback(drive(controller, 1, first=1)[0]), "the policy did nothing wrong"
+
+
+def test_steps_with_broken_outcomes_end_a_cooldown_too() -> None:
+    def fail(view: StepView) -> StepPlan:
+        raise RuntimeError("no idea")
+
+    policy = Scripted(fail)
+    controller = Controller(policy, guard=GuardConfig(cooldown_steps=3))
+    drive(controller, 6, **BROKEN_OUTCOMES["accepted more than was drafted"])
+    assert [view.step for view in policy.views] == [0, 3]
+    assert controller.stats.steps == 6
 
 
 def test_an_outcome_counts_once() -> None:
@@ -382,6 +394,18 @@ def test_a_plan_that_is_returned_again_and_again_has_one_guard() -> None:
     assert controller.stats.guard_trips == 0
 
 
+def test_a_gate_cannot_change_what_the_host_has_given_it() -> None:
+    def spoil(rows: np.ndarray, confidence: np.ndarray) -> Any:
+        rows[:], confidence[:] = 0, 0.0
+        return np.ones(len(rows), np.bool_), np.ones(len(rows), np.bool_)
+
+    gate = Controller(Scripted(lambda view: StepPlan(np.array([1, 2]), gate=Gate(spoil)))).plan(make_view(2)).gate
+    assert gate is not None
+    rows, confidence = np.array([0, 1]), np.array([0.5, 0.5])
+    gate.advance(rows, confidence)
+    assert (rows.tolist(), confidence.tolist()) == ([0, 1], [0.5, 0.5])
+
+
 def test_a_selection_cannot_lengthen_the_drafts() -> None:
     controller = Controller(Scripted(lambda view: StepPlan(np.array([1, 2]), selection=Gate())))
     selection = controller.plan(make_view(2)).selection
@@ -401,6 +425,7 @@ def test_a_selection_cannot_lengthen_the_drafts() -> None:
         (np.array([0]), np.array([np.nan])),
         (np.array([0]), np.array([1.5])),
         (np.array([0.0]), np.array([0.5])),
+        (np.array(0), np.array(0.5)),
         (None, None),
     ],
 )
@@ -412,7 +437,7 @@ def test_a_gate_does_not_see_rows_that_the_plan_has_not(rows: Any, confidence: A
     gate = controller.plan(make_view(2)).gate
     assert gate is not None
     keep, more = gate.advance(rows, confidence)
-    assert len(keep) == (0 if rows is None else len(rows))
+    assert len(keep) == (len(rows) if np.ndim(rows) else 0)
     assert keep.all()
     assert not more.any()
     assert (controller.stats.host_faults, controller.stats.guard_trips) == (1, 0)

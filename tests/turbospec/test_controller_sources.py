@@ -76,6 +76,14 @@ def test_a_plan_beyond_its_sources_is_replaced_by_the_fallback(lengths: Any, sou
     assert fault in controller.stats.last_fault
 
 
+def test_a_plan_has_sources_only_where_there_is_a_look_up() -> None:
+    controller = Controller(Scripted(lambda view: StepPlan(np.array([2, 2, 0]))))
+    assert controller.plan(a_view(lookup=None)).sources is None
+    sources = controller.plan(a_view(step=1)).sources
+    assert sources is not None
+    assert sources.tolist() == [0, 0, 0]
+
+
 def test_a_plan_cannot_name_sources_where_there_is_no_look_up() -> None:
     controller = Controller(Scripted(mixed([2, 2, 0], [0, 0, 0])))
     controller.plan(a_view(lookup=None))

@@ -84,6 +84,34 @@ def test_half_a_prediction_is_none(prediction: tuple[float, float]) -> None:
     assert value(registered(metrics), "turbospec_predicted_step_tokens_total") == 5
 
 
+def test_a_step_that_was_not_measured_counts_no_prediction() -> None:
+    metrics, view = counted(), make_view(1)
+    outcome = make_outcome(view, 3, 1, draft_seconds=0.0, verify_seconds=0.0, step_seconds=0.0)
+    metrics.on_step(view, StepPlan(np.array([3]), predicted_tokens=4.0, predicted_seconds=0.02), outcome, 0.0)
+    assert value(registered(metrics), "turbospec_predicted_tokens_total") == 4.5
+
+
+def test_before_the_first_step_draft_lengths_are_0() -> None:
+    registry = registered(StepMetrics(ControllerStats()))
+    assert [value(registry, f"turbospec_{name}") for name in ("draft_length", "longest_draft")] == [0, 0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_step_of_prompts_alone_has_draft_length_0() -> None:
+    metrics, phase = StepMetrics(ControllerStats()), np.full(2, Phase.PREFILL, np.int64)
+    view = make_view(2, phase=phase, draft_limits=np.zeros(2, np.int64))
+    metrics.on_step(view, StepPlan(np.zeros(2, np.int64)), make_outcome(view, 0, 0), 0.0)
+    assert value(registered(metrics), "turbospec_draft_length") == 0.0
+
+
+def test_there_is_a_count_for_each_position_up_to_the_engines_limit() -> None:
+    metrics, view = StepMetrics(ControllerStats()), make_view(1, max_draft=3)
+    metrics.on_step(view, StepPlan(np.array([1])), make_outcome(view, 1, 1), 0.0)
+    registry = registered(metrics)
+    drafted = [value(registry, "turbospec_drafted_per_position_total", position=str(j)) for j in range(4)]
+    assert drafted == [1, 0, 0, None]
+
+
 def test_a_step_without_drafts_has_draft_length_0() -> None:
     metrics, view = counted(), make_view(2)
     metrics.on_step(view, StepPlan(np.zeros(2, np.int64)), make_outcome(view, 0, 0), 0.0)

@@ -413,6 +413,48 @@ def test_the_summary_adds_steps_up() -> None:
     assert document["seconds"]["step"] == pytest.approx(0.03)
 
 
+def test_runs_in_one_summary_are_told_apart_by_step_numbers_that_do_not_rise() -> None:
+    document = summarised(a_step(0), a_step(1), a_step(0), a_step(0)).document()
+    assert (document["steps"], document["requests"]) == (4, 3 * 3)
+    assert document["reasons"] == {"(none)": 4}
+    assert document["accepted_length"] == 1 + 24 / 8
+    expected = {"draft": 0.008, "verify": 0.028, "controller": 0.0004, "step": 0.04}
+    assert document["seconds"] == pytest.approx(expected)
+    assert "sources" not in document
+
+
+def test_the_accepted_length_counts_drafts_of_one_token() -> None:
+    document = summarised(a_step(drafted=(1, 2), accepted=(0, 1), truncated=(False, False))).document()
+    assert document["accepted_length"] == 1.5
+
+
+def test_a_prediction_that_is_too_long_has_a_bias_above_0() -> None:
+    document = summarised(a_step(predicted_seconds=0.011)).document()
+    assert document["prediction_bias"] == pytest.approx(0.1)
+    document = summarised(a_step()).document()
+    assert (document["prediction_error_median"], document["prediction_bias"]) == (None, None)
+
+
+def test_a_summary_of_no_step_has_all_figures() -> None:
+    document = summarised().document()
+    assert (document["acceptance_rate"], document["accepted_length"], document["mean_draft_length"]) == (0, 1, 0)
+    assert (document["prediction_error_median"], document["probe_time_share"]) == (None, 0)
+
+
+def test_the_summary_adds_up_what_each_source_drafted() -> None:
+    summary, step = Summary(), replace(TraceStep.from_step(*a_step()), sources=[0, 0, 1])
+    for number in range(2):
+        summary.add(replace(step, step=number))
+    half = {"drafts": 2, "drafted_tokens": 8, "accepted_tokens": 4, "acceptance_rate": 0.5, "accepted_length": 3.0}
+    whole = {"drafts": 2, "drafted_tokens": 8, "accepted_tokens": 8, "acceptance_rate": 1.0, "accepted_length": 5.0}
+    assert summary.document()["sources"] == {"drafter": half, "lookup": whole}
+
+
+def test_positions_are_added_to_the_summary_as_drafts_become_longer() -> None:
+    short, long = (a_step(step, drafted=each, accepted=each) for step, each in enumerate([(1, 0, 0), (3, 1, 0)]))
+    assert summarised(short, long).document()["observations"] == [3, 1, 1]
+
+
 def test_the_summary_counts_steps_that_reuse_a_plan() -> None:
     document = summarised(a_step(), after_reused_plan(a_step(6), 5, 15, 0.25)).document()
     assert (document["steps"], document["reused_plan_steps"]) == (7, 5)

@@ -68,6 +68,12 @@ def test_a_padded_plan_needs_its_graph() -> None:
     assert plan_again(padded, planned, make_view(4, step=6)) is None
 
 
+def test_passes_need_their_graph() -> None:
+    plan, planned = a_plan(passes=3), make_view(4, step=5, drafter_graph_lengths=(0, 3))
+    assert plan_again(plan, planned, make_view(4, step=6, drafter_graph_lengths=(0, 3))) is not None
+    assert plan_again(plan, planned, make_view(4, step=6)) is None
+
+
 def test_a_plan_that_selects_after_drafting_is_not_reused() -> None:
     assert plan_again(a_plan(selection=object()), PLANNED, make_view(4, step=6)) is None
 
@@ -89,6 +95,7 @@ def test_steps_without_drafts_run_on_a_plan_as_often_as_it_says() -> None:
         covered += 1
     assert covered == 3
     assert not plan.valid
+    assert not plan.admits({"a", "b"})
 
 
 def test_a_plan_with_drafts_runs_its_own_step_alone() -> None:
@@ -111,6 +118,14 @@ def test_a_quarter_of_the_requests_may_leave_and_a_quarter_may_join() -> None:
     assert plan.rows_of_new("xyab") == [1]
     assert plan.covers({"a", "b", "x"})
     assert not plan.admits({"a", "b", "c", "x", "y"}), "those that joined before count too"
+
+
+def test_requests_that_joined_before_count_one_by_one() -> None:
+    plan = running([0] * 8, steps=9)
+    plan.run("abcdefgx")
+    assert plan.admits({*"abcdefgxy"}), "two of nine are new"
+    assert plan.admits({*"abcdefxy"})
+    assert not plan.admits({*"abcdefxyz"})
 
 
 def test_new_requests_draft_the_median() -> None:

@@ -22,9 +22,9 @@ from tests.turbospec.synthetic_engine import (
     drafter,
     never_accepted,
 )
-from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
+from turbospec.interface import LookupView, Phase, Policy, StepOutcome, StepPlan, StepView
 from turbospec.models.profile import Profile
-from turbospec.models.step_cost import UNGRAPHED
+from turbospec.models.step_cost import PIECEWISE, UNGRAPHED
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
 from turbospec.policy.adaptive.state import OF_DRAFTER, OF_LOOKUP
 
@@ -290,6 +290,21 @@ def test_what_a_pass_too_large_for_graphs_takes_is_learnt_from_steps_that_reuse_
     assert policy.state.shared["cost"]["weights"][0][UNGRAPHED] > 10e-3
 
 
+@pytest.mark.parametrize(("graphs", "learnt"), [((), False), ((0, 2), False), ((2,), True), ((1, 2), True)])
+def test_what_steps_that_reuse_a_plan_take_without_a_full_graph_is_learnt_where_0_drafts_have_none(
+    graphs: tuple[int, ...], learnt: bool
+) -> None:
+    policy = adaptive(probe_share=0.0)
+    policy.plan(make_view(4))
+    before = float(policy.state.shared["cost"]["weights"][0][PIECEWISE])
+    for step in range(20):
+        view = make_view(4, step=step, draft_limits=np.zeros(4, np.int64), graph_lengths=graphs)
+        policy.plan(view)
+        reused = {"reused_plan_steps": 7, "reused_plan_tokens": 28, "reused_plan_seconds": 0.21}
+        policy.observe(make_outcome(view, 0, 0, **reused))
+    assert (float(policy.state.shared["cost"]["weights"][0][PIECEWISE]) != before) is learnt
+
+
 def test_steps_with_prompts_that_reuse_a_plan_earn_budget_and_teach_no_step_time() -> None:
     reused = {"reused_plan_steps": 9, "reused_plan_tokens": 36, "reused_plan_seconds": 0.9}
     weights: list[list[float]] = []
@@ -526,8 +541,32 @@ def test_the_ttft_objective_limits_what_drafts_add_to_a_step() -> None:
 
 def test_late_first_tokens_shorten_drafts() -> None:
     """All first tokens take longer than a millisecond."""
-    free, bound = (serve(adaptive(**target), GOOD, 8) for target in ({}, {"ttft_slo_ms": 1.0}))
+    policy = adaptive(ttft_slo_ms=1.0)
+    free, bound = (serve(each, GOOD, 8) for each in (adaptive(), policy))
     assert bound.mean_draft_length < 0.1 * free.mean_draft_length
+    assert policy.ttft_slo is not None
+    assert policy.ttft_slo.added_seconds < 1e-3
+
+
+def test_first_tokens_in_time_let_drafts_add_as_much_as_before() -> None:
+    """One waits in the queue for a moment, which its time counts from; the others are scheduled at once."""
+    policy = adaptive(ttft_slo_ms=100.0)
+    assert policy.ttft_slo is not None
+    added: list[float] = []
+    for step, (now, waited) in enumerate([(1000.0, 0.0), (1000.01, 0.005), (1000.02, 0.0)]):
+        phase = np.array([Phase.FIRST_DECODE])
+        view = make_view(1, step=step, now=now, request_ids=np.array([step]), phase=phase, waiting_seconds=waited)
+        plan = policy.plan(view)
+        policy.observe(make_outcome(view, plan.draft_lengths, 0, draft_seconds=0.0))
+        added.append(policy.ttft_slo.added_seconds)
+    assert added == [0.1] * 3
+
+
+def test_the_ttft_objective_holds_for_any_number_of_requests() -> None:
+    policy = adaptive(ttft_slo_ms=100.0)
+    assert policy.ttft_slo is not None
+    assert policy.plan(make_view(2000)).draft_lengths.shape == (2000,)
+    assert len(policy.ttft_slo.moments) == policy.state.slots.capacity >= 2000
 
 
 def test_a_loose_ttft_objective_changes_nothing() -> None:
@@ -566,6 +605,12 @@ def test_plans_whose_outcome_never_comes_are_forgotten() -> None:
     for step in range(1_000):
         policy.plan(make_view(step=step))
     assert len(policy._records) < 100
+
+
+def test_there_is_room_for_the_drafts_of_both_sources() -> None:
+    policy, n = adaptive(), 48
+    policy.plan(make_view(n, lookup=LookupView(np.full(n, 3), np.ones(n))))
+    assert policy._work.shape[1] >= 2 * n
 
 
 def test_an_empty_step_is_planned() -> None:

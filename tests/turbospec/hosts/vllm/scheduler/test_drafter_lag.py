@@ -164,6 +164,31 @@ def test_what_was_accepted_before_a_preemption_is_forgotten() -> None:
     assert steps.step().resolved == {}
 
 
+def test_what_was_accepted_of_a_preempted_request_is_forgotten() -> None:
+    steps = Steps("ab", asynchronous=True)
+    steps.step(drafted={"a": 3}, verified_may_lag=True)
+    steps.known.preempt("a")
+    steps.cache.resolve(0, {"a": 3})
+    assert steps.missed == [0, 1]
+    assert steps.step().resolved == {}
+
+
+def test_what_was_accepted_before_a_preemption_resolves_no_drafts_after_it() -> None:
+    steps = Steps("ab", asynchronous=True)
+    steps.step(drafted={"a": 3}, verified_may_lag=True)
+    steps.step(restarted="a", drafted={"a": 2}, verified_may_lag=True)
+    steps.cache.resolve(0, {"a": 3})
+    assert steps.missed == [1, 2]
+    assert not steps.can_draft("a")
+
+
+def test_a_request_catches_up_on_a_single_draft_too() -> None:
+    steps = Steps("ab")
+    steps.step(drafted={"a": 1}, verified_may_lag=True)
+    steps.cache.resolve(0, {"a": 1})
+    assert steps.missed == [2, 1]
+
+
 def test_an_error_leaves_nothing_to_be_told() -> None:
     steps = Steps("ab", asynchronous=True)
     steps.step(drafted={"a": 3}, verified_may_lag=True)
@@ -242,6 +267,18 @@ def test_a_chunk_catches_up_on_those_before_it_where_the_drafter_runs() -> None:
     assert steps.missed == [0, 2]
 
 
+def test_two_tokens_are_a_prompt() -> None:
+    steps = Steps("ab", kept_tokens=100)
+    assert steps.step(prompts={"a": 20}, missing={"a": 3}).skip
+    assert steps.step(prompts={"a": 2}, missing={"a": 1}, b=1, tokens=0).catch_up.keys() == {"a", "b"}
+    steps = Steps("ab", prefix_caching=True)
+    steps.step(prompts={"a": 2})
+    assert steps.known.lacks_prompt[steps.rows].tolist() == [True, False]
+    steps = Steps("ab", prefix_caching=True)
+    steps.known.max_tokens[steps.row("b")] = 1
+    assert steps.step(prompts={"b": 2}) == DrafterOrders(0, 0), "it has no later step"
+
+
 @pytest.mark.parametrize("tokens", [0, MANY])
 def test_steps_that_only_finished_requests_lacked_are_dropped(tokens: int) -> None:
     steps = Steps("ab", kept_tokens=200)
@@ -298,7 +335,9 @@ def test_nobody_lags_by_more_than_can_be_caught_up() -> None:
     assert all(steps.step().skip for _ in range(4))
     assert steps.step() == DrafterOrders(4, 0, catch_up={"a": KvLag(4, 0), "b": KvLag(4, 0)})
     assert steps.missed == [0, 0]
-    assert all(steps.step().skip for _ in range(4))
+    assert steps.cache.kept == 0
+    assert all(steps.idle() is not None for _ in range(4))
+    assert steps.idle() is None
 
 
 def test_where_catching_up_early_is_too_dear_requests_lag_until_they_end() -> None:
@@ -333,6 +372,16 @@ def test_a_step_without_room_keeps_its_input() -> None:
         assert steps.step().skip
     assert steps.step(prompts=dict.fromkeys("abc", 7)).skip
     assert steps.missed == [12, 12, 12]
+
+
+@pytest.mark.parametrize(("prompt", "caught_up"), [(7, {}), (6, {"a": KvLag(8, 0)})])
+def test_the_drafter_runs_early_only_where_one_that_lags_has_room(prompt: int, caught_up: dict[str, KvLag]) -> None:
+    steps = Steps("abc", kept_tokens=50, max_batched_tokens=24)
+    for _ in range(8):
+        assert steps.step(tokens=0).skip
+    steps.known.clear_lag(steps.rows[1:])
+    orders = steps.step(prompts={"b": prompt, "c": prompt})
+    assert (orders.skip, orders.catch_up) == (not caught_up, caught_up)
 
 
 def test_what_vllm_gives_the_drafter_no_chance_to_see_is_missed() -> None:
@@ -418,6 +467,7 @@ def test_after_a_step_without_orders_nobody_lags() -> None:
     steps.step(prompts={"b": 20})
     steps.cache.lose_kept()
     assert steps.missed == [0, 0]
+    assert steps.cache.kept == 0
     orders = steps.step(a=2)
     assert (orders.catch_up, orders.skip, orders.oldest) == ({}, False, 1)
     assert steps.lengths.tolist() == [2, 0]

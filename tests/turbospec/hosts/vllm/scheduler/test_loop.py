@@ -222,6 +222,16 @@ def test_after_an_error_requests_are_read_anew() -> None:
     assert controller.views[0].request_ids.tolist() == controller.views[1].request_ids.tolist()
 
 
+def test_after_an_error_the_drafter_lags_by_nothing() -> None:
+    engine, a = FakeEngine(Recorder(lengths=[0, 0]), ON_DEMAND), Request("a")
+    engine.step([a])
+    engine.loop.reset()
+    assert engine.loop.known.lag_tokens[engine.loop.known.rows([a])] == [0]
+    engine.step([a])
+    assert engine.orders is not None
+    assert engine.orders.oldest == 1
+
+
 def test_prompts_beside_drafts_are_the_drafters_work_too() -> None:
     controller = Recorder(lengths=[0, 2, 0])
     engine, a = FakeEngine(controller, ON_DEMAND), Request("a")
@@ -276,6 +286,13 @@ def test_a_request_that_ends_in_the_step_that_runs_has_no_tokens_left() -> None:
     engine.loop.plan_ahead([last], Queue())
     assert controller.views[-1].tokens_left.tolist() == [0]
     assert controller.views[-1].draft_limits.tolist() == [0]
+
+
+def test_a_plan_made_ahead_leaves_out_the_token_of_the_step_that_runs() -> None:
+    engine, a = FakeEngine(controller := Recorder()), Request("a", max_tokens=9)
+    engine.schedule([a])
+    engine.loop.plan_ahead([a], Queue())
+    assert [view.tokens_left.tolist() for view in controller.views] == [[8], [7]]
 
 
 def test_an_aborted_request_teaches_nothing() -> None:
@@ -438,6 +455,52 @@ def test_a_request_near_its_end_is_padded_so_that_the_step_replays_a_graph(ahead
     assert alone == [(2, False), (1, True)], "1 has no graph"
 
 
+@pytest.mark.parametrize(
+    ("limits", "ahead"), [(LIMITS, True), (replace(ON_DEMAND, kept_tokens=64), False)], ids=["ahead", "on demand"]
+)
+def test_plans_made_ahead_and_those_of_a_drafter_on_demand_are_padded_too(limits: EngineLimits, ahead: bool) -> None:
+    engine = FakeEngine(Recorder(lengths=[0, 3]), limits, graphs=GRAPHS)
+    batch = [Request("a"), Request("b", max_tokens=4)]
+    engine.step(batch, ahead=ahead)
+    assert engine.step(batch, ahead=ahead).tolist() == [3, 3]
+
+
+def test_padding_to_one_token_teaches_nothing_either() -> None:
+    controller = Recorder(lengths=[0, 1, 0])
+    engine = FakeEngine(controller, graphs=CapturedGraphs(((0, 8), (1, 8))))
+    batch = [Request("a"), Request("b", max_tokens=3)]
+    engine.step(batch)
+    assert engine.step(batch).tolist() == [1, 1]
+    engine.step(batch, accepted={"a": 1, "b": 1})
+    assert controller.outcomes[1].drafted.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(("length", "cap"), [(3, 0), (4, 2)])
+def test_a_step_whose_requests_verify_different_lengths_replays_no_full_graph(length: int, cap: int) -> None:
+    capped = SimpleNamespace(extra_args={"turbospec_max_draft": cap})
+    engine = FakeEngine(controller := Recorder(lengths=[length, 0]), graphs=GRAPHS)
+    batch = [Request("a"), Request("b", sampling_params=capped)]
+    for _ in range(2):
+        engine.step(batch)
+    assert [outcome.piecewise for outcome in controller.outcomes] == [True]
+
+
+@pytest.mark.parametrize(("graphs", "prompt"), [(NO_GRAPHS, 1), (GRAPHS, 9)])
+def test_a_step_that_would_replay_no_full_graph_anyway_does_not_miss_one(graphs: CapturedGraphs, prompt: int) -> None:
+    engine, a = FakeEngine(controller := Recorder(lengths=[3, 0]), graphs=graphs), Request("a")
+    engine.step([a])
+    engine.step([a, Request("b", num_prompt_tokens=prompt)])
+    assert [outcome.piecewise for outcome in controller.outcomes] == [False]
+
+
+@pytest.mark.parametrize(("graphs", "lengths"), [(GRAPHS, (0, 2)), (CapturedGraphs(((0, 8),)), (0,))])
+def test_drafts_may_be_padded_up_to_the_limit_of_a_request(graphs: CapturedGraphs, lengths: tuple[int, ...]) -> None:
+    capped = SimpleNamespace(extra_args={"turbospec_max_draft": 2})
+    engine = FakeEngine(controller := Recorder(), graphs=graphs)
+    engine.step([Request("a", sampling_params=capped)])
+    assert controller.views[0].graph_lengths == lengths
+
+
 def test_graphs_are_for_batches_that_only_decode_and_whose_requests_may_all_be_verified() -> None:
     controller = Recorder()
     engine = FakeEngine(controller, graphs=GRAPHS)
@@ -476,7 +539,7 @@ def test_views_name_the_largest_graph_of_the_target() -> None:
     assert controller.views[0].largest_graph == 512
 
 
-@pytest.mark.parametrize("admitted", [0, 2])
+@pytest.mark.parametrize("admitted", [0, 1, 2])
 def test_prefill_is_the_limit_where_a_step_leaves_requests_waiting_that_lack_nothing_else(admitted: int) -> None:
     loop = VllmLoop(controller := Recorder(), LIMITS)
     loop.plan([Request("a")], {"a": 4}, (), Queue(3, 0.5, admitted), 0.0)
@@ -496,13 +559,14 @@ def test_the_drafter_runs_the_passes_of_the_plan(length: int, passes: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("requests", "model_length", "lengths"), [(2, 100, (0, 1, 3)), (3, 100, ()), (1, 10, (0, 1, 3)), (1, 9, (0, 1))]
+    ("requests", "model_length", "lengths"),
+    [(2, 100, (0, 1, 2, 3)), (3, 100, ()), (1, 10, (0, 1, 2, 3)), (1, 9, (0, 1, 2))],
 )
 def test_a_drafter_has_graphs_for_batches_of_their_size_and_where_its_passes_fit(
     requests: int, model_length: int, lengths: tuple[int, ...]
 ) -> None:
     engine = FakeEngine(controller := Recorder(), replace(ON_DEMAND, max_model_len=model_length))
-    engine.times = StepTimes(0.0, 0.0, 1.0, CapturedGraphs((), (0, 1, 3), 2))
+    engine.times = StepTimes(0.0, 0.0, 1.0, CapturedGraphs((), (0, 1, 2, 3), 2))
     batch = [Request(str(each)) for each in range(requests)]
     for _ in range(2):
         engine.step(batch)
@@ -530,6 +594,18 @@ def test_nobody_is_padded_where_one_cannot_catch_up() -> None:
     assert engine.step([a, b]).tolist() == [0, 0]
     assert 2 in controller.views[-1].graph_lengths
     assert controller.views[-1].draft_limits.tolist() == [5, 0]
+
+
+def test_no_pass_runs_where_nobody_can_catch_up() -> None:
+    """The plan asks for three passes; beside 57 tokens of a prompt there is no room for the lag of the other."""
+    engine = FakeEngine(controller := Recorder(lengths=[0, 0, 2]), replace(LIMITS, kept_tokens=64))
+    engine.loop.learn_graphs(CapturedGraphs((), (0, 3), 2))
+    a, b = Request("a"), Request("b", num_prompt_tokens=57, max_tokens=2)
+    engine.step([a])
+    engine.step([a])
+    planned = engine.loop.plan([a, b], {"a": 1, "b": 57}, (), Queue(), 0.0)
+    assert controller.views[-1].drafter_graph_lengths == (0, 3)
+    assert (planned.lengths.tolist(), planned.passes) == ([0, 0], 0)
 
 
 def test_a_padded_plan_ahead_is_cut_where_a_request_has_come_near_the_models_length() -> None:
@@ -597,6 +673,53 @@ def test_a_drafter_that_made_only_experiments_for_long_computes_no_prompt(
     assert engine.orders.skip == probe
 
 
+def test_steps_on_a_reused_plan_put_the_drafter_out_of_use_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turbospec.hosts.vllm.scheduler.drafter_use.CATCH_UP_SHARE", 0.0)
+    engine, a = FakeEngine(Recorder(idle_steps=20), ON_DEMAND), Request("a", num_prompt_tokens=1)
+    for _ in range(12):
+        engine.step([a])
+    engine.step([a, Request("b", num_prompt_tokens=30)])  # longer than what can be caught up
+    assert engine.orders is not None
+    assert engine.orders.skip
+
+
+def test_a_pass_that_drafts_costs_nothing_of_what_catching_up_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, a = FakeEngine(Recorder(lengths=[0, 2]), replace(ON_DEMAND, kept_tokens=64)), Request("a")
+    spent: list[int] = []
+    monkeypatch.setattr(engine.loop._use, "spent", spent.append)
+    for _ in range(4):
+        engine.step([a])
+    assert sum(spent) == 0
+
+
+def test_a_prompt_that_a_drafter_out_of_use_computes_is_paid_from_what_catching_up_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, a = FakeEngine(Recorder(), ON_DEMAND), Request("a", num_prompt_tokens=1)
+    for _ in range(10):
+        engine.step([a])
+    spent: list[int] = []
+    monkeypatch.setattr(engine.loop._use, "spent", spent.append)
+    monkeypatch.setattr(engine.loop._use, "_seconds", 60.0)
+    engine.step([a, Request("b", num_prompt_tokens=30)])
+    assert engine.orders is not None
+    assert not engine.orders.skip
+    assert spent == [31]
+
+
+@pytest.mark.parametrize(
+    ("kept_tokens", "prefix_caching", "always"),
+    [(0, False, True), (0, True, True), (8, False, False), (8, True, True)],
+)
+def test_a_drafter_that_never_lags_or_whose_blocks_are_shared_reads_every_prompt(
+    kept_tokens: int, prefix_caching: bool, always: bool
+) -> None:
+    limits = replace(LIMITS, kept_tokens=kept_tokens, prefix_caching=prefix_caching)
+    engine = FakeEngine(controller := Recorder(), limits)
+    engine.step([Request("a")])
+    assert controller.views[0].drafter_always_prefills is always
+
+
 @pytest.mark.parametrize(("limits", "read"), [(ON_DEMAND, [4, 0]), (LIMITS, [0, 0])])
 def test_a_view_tells_what_prompts_a_drafter_on_demand_would_read(limits: EngineLimits, read: list[int]) -> None:
     controller = Recorder(lengths=[1, 1])
@@ -640,6 +763,14 @@ def test_steps_without_drafts_reuse_their_plan() -> None:
     assert controller.outcomes[1].reused_plan_tokens == 2
     assert controller.outcomes[1].reused_plan_seconds > 0.0
     assert controller.outcomes[-1].context_tokens == int(controller.views[-1].context_tokens.sum()) + 2
+
+
+def test_a_plan_is_not_reused_for_a_request_that_computes_several_tokens() -> None:
+    """As one does that was preempted."""
+    engine = FakeEngine(Recorder(idle_steps=9))
+    engine.step([Request("a")])
+    assert engine.loop.reuse_plan({"a": 1}, 0.0) == (True, None)
+    assert engine.loop.reuse_plan({"a": 3}, 0.0) == (False, None)
 
 
 def test_the_context_of_requests_that_have_left_is_not_counted() -> None:
@@ -748,9 +879,9 @@ def test_a_plan_ahead_is_dropped_where_many_requests_are_new() -> None:
 
 def test_nothing_is_planned_ahead_of_a_prefill_chunk_or_while_a_plan_is_reused() -> None:
     controller = Recorder(lengths=[0, 0])
-    engine, long = FakeEngine(controller), Request("a", num_prompt_tokens=80)
-    engine.schedule([long])
-    engine.loop.plan_ahead([long], Queue())
+    engine, batch = FakeEngine(controller), [Request("a"), Request("long", num_prompt_tokens=80)]
+    engine.schedule(batch)
+    engine.loop.plan_ahead(batch, Queue())
     assert len(controller.views) == 1
     engine = FakeEngine(controller := Recorder(idle_steps=3), ON_DEMAND)
     a = Request("b")
@@ -830,6 +961,20 @@ def test_where_tokens_go_first_all_passes_are_in_the_time_of_the_next_step(monke
     assert second.step_seconds == pytest.approx(4.0 - 3.0), "with the pass over the verified drafts: it is not timed"
 
 
+@pytest.mark.parametrize(("length", "reported"), [(2, 0), (0, 1)])
+def test_where_tokens_go_first_the_duration_of_drafts_before_a_pause_is_unknown(
+    length: int, reported: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([1.0, 6.0])
+    monkeypatch.setattr("turbospec.hosts.vllm.scheduler.loop.time.perf_counter", lambda: next(clock))
+    limits = replace(ON_DEMAND, tokens_first=True, async_scheduling=True)
+    engine, a = FakeEngine(controller := Recorder(lengths=[length, 0]), limits), Request("a")
+    engine.step([a])
+    engine.began = 5.5
+    engine.step([a])
+    assert len(controller.outcomes) == reported
+
+
 @pytest.mark.parametrize("limits", [LATE, ON_DEMAND, replace(ON_DEMAND, tokens_first=True)])
 def test_the_times_that_a_worker_measures_are_the_outcomes(limits: EngineLimits) -> None:
     engine, a = FakeEngine(controller := Recorder(lengths=[2, 0, 2, 0]), limits), Request("a")
@@ -867,6 +1012,14 @@ def test_a_plan_ahead_holds_for_a_few_new_requests_whose_first_tokens_need_not_w
         engine.step(batch)
         engine.loop.settle(Queue())
         assert controller.outcomes[-1].drafted.tolist() == [lengths[1]] * 3, "the new request is in no view yet"
+
+
+def test_a_new_request_that_ends_with_its_first_token_joins_a_plan_ahead_without_drafts() -> None:
+    engine = FakeEngine(Recorder(lengths=[1, 3]), replace(LIMITS, tokens_first=True))
+    batch = [Request(name, num_prompt_tokens=1) for name in "abcd"]
+    engine.step(batch, ahead=True)
+    lengths, _ = engine.schedule([*batch, Request("e", num_prompt_tokens=1, max_tokens=1)])
+    assert lengths.tolist() == [3, 3, 3, 3, 0]
 
 
 def test_a_plan_ahead_with_drafts_is_dropped_where_first_tokens_would_wait() -> None:
@@ -932,6 +1085,25 @@ def test_a_look_up_is_bound_by_all_limits_but_those_of_the_drafter() -> None:
     assert view.lookup.lengths.tolist() == [1, 1], "two tokens are left to emit after this step; one draft is allowed"
 
 
+def test_nothing_is_looked_up_for_requests_that_may_draft_nothing() -> None:
+    refuses = SimpleNamespace(extra_args={"turbospec_max_draft": 0})
+    engine = FakeEngine(controller := Recorder(), lookups=Lookups())
+    a = Request("a", num_prompt_tokens=16, text=REPEATED, sampling_params=refuses)
+    engine.step([a, Request("b", num_prompt_tokens=16, text=REPEATED, max_tokens=2)])
+    lookup = controller.views[0].lookup
+    assert lookup is not None
+    assert lookup.lengths.tolist() == [0, 0]
+
+
+def test_a_look_up_looks_no_further_ahead_for_the_tokens_that_a_request_has_emitted() -> None:
+    text = [*range(1, 9), *range(20, 26), *range(1, 9)]
+    engine = FakeEngine(controller := Recorder(), lookups=Lookups())
+    engine.step([Request("a", num_prompt_tokens=10, num_output_tokens=12, text=[*text, 0])])
+    lookup = controller.views[0].lookup
+    assert lookup is not None
+    assert lookup.lengths.tolist() == [5]
+
+
 def test_drafts_of_a_look_up_are_not_the_drafters() -> None:
     controller = Recorder(sources=Source.LOOKUP)
     engine = FakeEngine(controller, lookups=Lookups())
@@ -970,6 +1142,34 @@ def test_drafts_of_a_look_up_need_no_pass_and_their_requests_catch_up_on_what_is
     assert controller.views[-1].drafter_lag_tokens.tolist() == [16 + 3 + 2]
 
 
+def test_what_was_accepted_of_a_look_ups_drafts_counts_beside_one_that_the_drafter_drafts_for() -> None:
+    class Mixed(Recorder):
+        def plan(self, view: StepView) -> StepPlan:
+            self.views.append(view)
+            assert view.lookup is not None
+            lengths = np.array([view.lookup.lengths[0], 2 * (len(self.views) == 3)])
+            return StepPlan(lengths, sources=np.array([Source.LOOKUP, Source.DRAFTER]))
+
+    limits = replace(ON_DEMAND, kept_tokens=100, max_batched_tokens=256, async_scheduling=True)
+    engine = FakeEngine(Mixed(), limits, Lookups())
+    loop, batch = engine.loop, [Request("a", num_prompt_tokens=16, text=REPEATED), Request("b", text=range(500, 600))]
+    engine.step(batch)
+    scheduled = {"a": 6, "b": 1}
+    orders: list[DrafterOrders | None] = []
+    for _ in range(2):
+        orders.append(loop.plan(batch, scheduled, (), Queue(), 0.0).orders)
+        for request in batch:
+            request.num_computed_tokens += scheduled[request.request_id]
+            request.num_output_placeholders += scheduled[request.request_id]
+    assert orders[1] is not None
+    assert (orders[1].skip, orders[1].keep) == (False, {"a"})
+    loop.finish(loop.newest - 1, result({}), lambda names: dict.fromkeys(names, 2))
+    loop.finish(loop.newest, result({}), lambda names: dict.fromkeys(names, 1))
+    rows = loop.known.rows(batch)
+    assert loop.known.unresolved[rows].tolist() == [0, 0]
+    assert loop.known.lag_tokens[rows].tolist() == [16 + 3 + 2, 0]
+
+
 @pytest.mark.parametrize(("asynchronous", "found"), [(False, 5), (True, 0)])
 def test_after_two_drafts_that_were_rejected_in_full_nothing_is_looked_up_until_the_drafter_can_draft(
     asynchronous: bool, found: int
@@ -998,8 +1198,8 @@ def test_a_plan_made_ahead_looks_past_the_drafts_that_its_step_verifies() -> Non
     """The last 8 of 26 tokens occurred before, and 10 tokens followed them."""
     text = [*range(10, 18), 1, 2, 3, 4, 5, 6, 7, 8, 90, 91, 1, 2, 3, 4, 5, 6, 7, 8, *range(200, 400)]
     found: list[int] = []
-    for length in (0, 3, 4, 5):
-        controller = Recorder(lengths=[length])
+    for length, source in ((0, None), (3, None), (4, None), (5, None), (5, Source.LOOKUP)):
+        controller = Recorder(lengths=[length], sources=source)
         engine, a = FakeEngine(controller, lookups=Lookups()), Request("a", num_prompt_tokens=26, text=text)
         engine.step([a], ahead=True)
         lookup = controller.views[1].lookup
@@ -1007,7 +1207,7 @@ def test_a_plan_made_ahead_looks_past_the_drafts_that_its_step_verifies() -> Non
         found.append(int(lookup.lengths[0]))
     # The step that runs emits one of the 10, the next one its drafts and one more.
     assert LIMITS.max_draft == 5
-    assert found == [5, 5, 4, 3]
+    assert found == [5, 5, 4, 3, 3]
 
 
 def test_drafts_of_a_look_up_that_were_planned_ahead_belong_to_the_same_requests() -> None:
@@ -1025,12 +1225,27 @@ def test_drafts_of_a_look_up_that_were_planned_ahead_belong_to_the_same_requests
     assert planned.lengths.tolist() == [0] * 5
 
 
+def test_a_plan_made_ahead_with_both_sources_keeps_each_requests_own() -> None:
+    class Mixed(Recorder):
+        def plan(self, view: StepView) -> StepPlan:
+            self.views.append(view)
+            assert view.lookup is not None
+            lengths = np.array([min(1, view.lookup.lengths[0]), 3])
+            return StepPlan(lengths, sources=np.array([Source.LOOKUP, Source.DRAFTER]))
+
+    engine = FakeEngine(Mixed(), lookups=Lookups())
+    a, b = Request("a", num_prompt_tokens=16, text=REPEATED), Request("b", num_prompt_tokens=16)
+    engine.step([a, b], ahead=True)
+    planned = engine.loop.plan([b, a], {"b": 1, "a": 1}, (), Queue(), 0.0)
+    assert (planned.lengths.tolist(), planned.lookup_lengths.tolist()) == ([3, 0], [0, 1])
+
+
 def test_a_request_that_starts_anew_is_indexed_anew() -> None:
     controller = Recorder()
     lookups = Lookups()
     engine, a = FakeEngine(controller, lookups=lookups), Request("a", num_prompt_tokens=16, text=REPEATED)
     engine.step([a])
-    a.text = range(1000)
+    a.text = [*range(100, 116), *REPEATED[16:]]
     a.num_computed_tokens = 0
     engine.loop.plan([a], {"a": 17}, {"a"}, Queue(), 0.0)
     lookup = controller.views[-1].lookup

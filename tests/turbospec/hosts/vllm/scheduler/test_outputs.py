@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from turbospec.hosts.vllm.scheduler.outputs import Outputs, Scheduled, verified
+from turbospec.hosts.vllm.scheduler.outputs import Outputs, Scheduled, accepted, verified
 
 
 def a_step(
@@ -57,3 +57,13 @@ def test_what_vllm_drops_of_a_preempted_request_says_nothing() -> None:
 def test_a_step_that_gave_nothing_says_nothing() -> None:
     scheduled, _, _ = a_step({"a": [7]}, {"a": 2})
     assert of("a", (scheduled, {}, []), sent()) == {}
+
+
+def test_a_request_that_the_step_did_not_schedule_says_nothing() -> None:
+    step = a_step({}, {"d": 0, "a": 2})
+    assert of("xa", step, sent(a=[1, 2])) == {"a": (0, 0, 2)}
+
+
+def test_the_drafts_that_were_accepted_are_those_before_the_last_sampled_token() -> None:
+    assert accepted({"a": 0, "b": 1, "c": 2}, [4, 1, 0], ["c", "b", "a", "x"]) == {"b": 0, "a": 3}
+    assert accepted({"a": 0}, [], ["a"]) == {}

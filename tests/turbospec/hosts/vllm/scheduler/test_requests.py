@@ -80,6 +80,7 @@ def test_a_request_says_what_it_wants() -> None:
         ]
     )
     assert known.max_draft[chosen].tolist() == [0, 3, UNLIMITED]
+    assert not known.class_ids[chosen].any()
     classes = known.rows(
         [Request(name, {"turbospec_class": each}) for name, each in zip("def", ("chat", "b", "chat"), strict=True)]
     )
