@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
 CALLBACKS = "_raw_object_cache"
 """Begin of the names of functions that LLVM calls, in which an exception would be printed and lost."""
+
+
+RETRY_SECONDS = 0.02
+
+
+def signal_again(number: int) -> threading.Timer:
+    """Send the main thread a signal a little later; returns the timer, which can be cancelled."""
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(RETRY_SECONDS, signal.pthread_kill, [main, number])
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def is_in_compiler_callback(frame: FrameType | None) -> bool:

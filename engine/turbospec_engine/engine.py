@@ -125,7 +125,10 @@ class Engine:
         return self.scheduler.has_work() or bool(self._emitted)
 
     def abort(self, request_id: str) -> None:
-        """Abort a request; an unknown or finished one is ignored. Outputs that `step` has not returned are dropped."""
+        """Abort a request, and drop its outputs that `step` has not returned, also if it is finished.
+
+        An unknown id is ignored.
+        """
         self._emitted = [emission for emission in self._emitted if emission.request.request_id != request_id]
         request = self._requests.get(request_id)
         if request is not None:
@@ -148,12 +151,13 @@ class Engine:
         With `emit="before_draft"` the tokens are returned before any drafting for the next step begins. With
         "after_draft" the next step is scheduled, planned and drafted first, so that this step begins with `verify`.
 
-        After an exception serving can go on: tokens that were emitted before it are returned by the next call.
+        After an exception serving can go on: the next call returns the tokens that were emitted before it, and runs no
+        step.
         """
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        if self.scheduler.has_work():
+        if self.scheduler.has_work() and not self._emitted:
             self._run_step()
         emitted_at = time.perf_counter()
         emitted, self._emitted = self._emitted, []
@@ -170,11 +174,10 @@ class Engine:
                 planned = self._schedule_plan_draft()
                 began = time.perf_counter()  # what that took is in `planned.seconds`
             verification = verify_step(self.target, planned)
+            emissions = self._emit(planned, verification)
         except BaseException:
             self._drop_drafts()
             raise
-        emissions = self._emit(planned, verification)
-        self._emitted += emissions.values()
         self._observe(planned, verification, emissions, planned.seconds + time.perf_counter() - began)
         if self.config.emit == "after_draft" and self.scheduler.has_work():
             # The step's tokens are the requests' by now: an error in planning the next step must not lose them.
@@ -270,6 +273,7 @@ class Engine:
                 continue
             accepted = planned.draft.tokens[row, : verification.accepted[row]].tolist()
             emission = emit(request, [*accepted, int(verification.final[row])], self.models.eos_token_ids)
+            self._emitted.append(emission)
             if emission.finish_reason is not None:
                 self._finish(request, emission.finish_reason)
             else:
@@ -290,9 +294,9 @@ class Engine:
     def _finish(self, request: Request, reason: FinishReason) -> None:
         request.finish_reason = reason
         self.scheduler.finish(request)
-        lookup = self.drafter.lookup if isinstance(self.drafter, LookupDrafter) else self.lookup
-        if lookup is not None:
-            lookup.finish(request)
         del self._requests[request.request_id]
         if not self._requests:
             self._planned = self._error = None
+        lookup = self.drafter.lookup if isinstance(self.drafter, LookupDrafter) else self.lookup
+        if lookup is not None:
+            lookup.finish(request)

@@ -92,11 +92,16 @@ class RequestBlocks:
             self.drafter.grow(request.draft_block_ids, num_tokens)
         return True
 
+    def admits_with_drafter(self, request: Request) -> bool:
+        """Whether a new request needs room for its prompt in the drafter too: one that never drafts does not, unless
+        the drafter's blocks are reserved."""
+        return request.params.max_draft != 0 or not self.gives_back
+
     def admit(self, request: Request, running: Sequence[Request]) -> bool:
         """Give a new request all of its prompt's blocks, so that a prefill that has begun never waits for any.
 
         While the drafter is not in use, its blocks stay free, for the next draft of any request. The only request may
-        take the drafter's memory. A request that never drafts gets none of it.
+        take the drafter's memory.
 
         Returns:
             False where too few blocks are free, or running requests are to draft first. The request then has no blocks;
@@ -104,7 +109,7 @@ class RequestBlocks:
         """
         if running and self.drafts_lack_blocks and isinstance(self.drafter, PartAllocator):
             return False
-        drafting = request.params.max_draft != 0 or not self.gives_back
+        drafting = self.admits_with_drafter(request)
         while not self.grow(request, request.num_tokens, drafting=drafting):
             if not self.give_back_idle(running):
                 return not running and self.grow(request, request.num_tokens, drafting=False)

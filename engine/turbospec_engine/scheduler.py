@@ -73,7 +73,11 @@ class Scheduler:
         return (
             spent
             and self._slot_is_free()
-            and self.blocks.fits(self.waiting[0], self.waiting[0].num_tokens, drafting=True)
+            and self.blocks.fits(
+                self.waiting[0],
+                self.waiting[0].num_tokens,
+                drafting=self.blocks.admits_with_drafter(self.waiting[0]),
+            )
         )
 
     def is_kv_limited(self, batch: ScheduledBatch) -> bool:

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from turbospec.interrupts import callers, is_in_compiler_callback
+from turbospec.interrupts import callers, is_in_compiler_callback, signal_again
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 COMPILER = "numba."
 """Begin of the names of the compiler's modules."""
-RETRY_SECONDS = 0.02
 
 
 @contextmanager
@@ -36,8 +35,7 @@ def deferred_interrupts() -> Iterator[list[int]]:
     def receive(number: int, frame: FrameType | None) -> None:
         arrived.append(number)
         if is_in_compiler_callback(frame):
-            retries.append(threading.Timer(RETRY_SECONDS, signal.raise_signal, [number]))
-            retries[-1].start()
+            retries.append(signal_again(number))
         elif _is_compiling(frame):
             before[number](number, frame)
 

@@ -68,7 +68,8 @@ def predicted_seconds(
 
 def first_pass_seconds(samples: Sequence[LatencySample], coefficients: dict[str, float]) -> FloatArray:
     """(n,) predicted seconds of a drafter pass that is part of each step, of one row for each request."""
-    seconds = coefficients["draft_pass"] + coefficients["draft_row"] * column(samples, "requests")
+    requests = _rows(host_features, samples)[:, 1]  # older profiles do not have the number itself
+    seconds = coefficients["draft_pass"] + coefficients["draft_row"] * requests
     seconds += coefficients["draft_kv_token"] * column(samples, "context_tokens")
     return seconds + coefficients["catch_up_token"] * column(samples, "prefill_tokens")
 

@@ -20,7 +20,7 @@ ROOTS = {
 }
 HEAVY = ("torch", "transformers", "vllm", "turbospec_engine", "turbospec_sim", "matplotlib")
 LAYERS = (
-    {"errors", "interface"},
+    {"errors", "interface", "interrupts"},
     {"runtime", "files"},
     {"models"},
     {"planning", "exploration"},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,13 @@ def expected() -> list[tuple[int, ...]]:
     return [output.token_ids for output in outputs]
 
 
-def interrupt(owner: object, method: str, steps: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the method raise once it is done, in two steps."""
-    run = getattr(owner, method)
+def interrupt(owner: object, method: str, calls: Collection[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the method raise KeyboardInterrupt after it has run, in these of its calls, counted from 1."""
+    run, numbers = getattr(owner, method), count(1)
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         done = run(*args, **kwargs)
-        if steps() in (3, 4):
+        if next(numbers) in calls:
             raise KeyboardInterrupt
         return done
 
@@ -45,7 +46,7 @@ def interrupt(owner: object, method: str, steps: Callable[[], int], monkeypatch:
 
 
 @pytest.mark.parametrize(("emit", "longest"), [("before_draft", 4), ("after_draft", 1)])
-@pytest.mark.parametrize("failing", ["verify", "draft", "observe"])
+@pytest.mark.parametrize("failing", ["verify", "draft", "finish", "observe"])
 @pytest.mark.parametrize("drafter", ["drafter", "eagle3", "peagle", "dflash"])
 def test_no_token_is_lost_and_no_request_is_stuck(
     expected: list[tuple[int, ...]],
@@ -55,13 +56,17 @@ def test_no_token_is_lost_and_no_request_is_stuck(
     emit: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plans, steps, failures = FixedPlans(longest=longest), 0, 0
+    plans, failures = FixedPlans(longest=longest), 0
     engine = Engine(config(drafter=MODELS / drafter, emit=emit), plans)
     tokens: dict[str, list[int]] = {engine.add_request(prompt, PARAMS): [] for prompt in PROMPTS}
-    phases = {"verify": (engine.target, "forward"), "draft": (engine.drafter, "propose"), "observe": (plans, "observe")}
-    interrupt(*phases[failing], lambda: steps, monkeypatch)
+    phases: dict[str, tuple[object, str, Collection[int]]] = {
+        "verify": (engine.target, "forward", (4, 5)),
+        "draft": (engine.drafter, "propose", (4, 5)),
+        "finish": (engine, "_finish", (1, 2)),
+        "observe": (plans, "observe", (4, 5)),
+    }
+    interrupt(*phases[failing], monkeypatch)
     while engine.has_work():
-        steps += 1
         try:
             for output in engine.step():
                 tokens[output.request_id] += output.new_token_ids
@@ -73,16 +78,15 @@ def test_no_token_is_lost_and_no_request_is_stuck(
 
 def test_outputs_of_aborted_requests_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = FixedPlans(longest=2)
-    engine, steps = Engine(config(drafter=MODELS / "drafter"), plans), 3
+    engine = Engine(config(drafter=MODELS / "drafter"), plans)
     first, second = (engine.add_request(prompt, SamplingParams(max_tokens=1)) for prompt in PROMPTS)
-    interrupt(plans, "observe", lambda: steps, monkeypatch)
+    interrupt(plans, "observe", (1,), monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         engine.step()
     assert engine.has_work()
     with pytest.raises(UserError, match="idle engine"):
         engine.generate([[1]])
     engine.abort(first)
-    steps = 9
     assert [output.request_id for output in engine.step()] == [second]
     assert not engine.has_work()
     assert engine.step() == []

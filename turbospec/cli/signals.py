@@ -11,9 +11,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from turbospec.interrupts import is_in_compiler_callback
-
-RETRY_SECONDS = 0.02
+from turbospec.interrupts import is_in_compiler_callback, signal_again
 
 
 class SignalsInterrupt:
@@ -22,6 +20,7 @@ class SignalsInterrupt:
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
         self._received: int = signal.SIGINT
+        self._again: list[threading.Timer] = []
 
     @property
     def exit_status(self) -> int:
@@ -36,6 +35,8 @@ class SignalsInterrupt:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for timer in self._again:
+            timer.cancel()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -43,6 +44,4 @@ class SignalsInterrupt:
         self._received = number
         if not is_in_compiler_callback(frame):
             raise KeyboardInterrupt
-        again = threading.Timer(RETRY_SECONDS, signal.raise_signal, [number])
-        again.daemon = True
-        again.start()
+        self._again.append(signal_again(number))

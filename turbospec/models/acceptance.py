@@ -61,7 +61,7 @@ class Memory(NamedTuple):
     request: float
     """Observed positions that a request's term remembers."""
     idle_decay: float
-    """Factor per step without a draft for what is known about a request."""
+    """Factor per step without drafts of the source for what is known about its acceptance; 1: nothing decays."""
 
 
 class VerifiedDrafts(NamedTuple):

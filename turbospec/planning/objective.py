@@ -8,9 +8,10 @@ S[i,j] is the survival of a draft token of the source that drafts for request i,
 * **The price of time**, λ = r · (1 + f · ρ · waiting / n), in tokens/s. r is the best rate that the step's own requests
   can reach in the long run, max (n + gain) / T, without the time in proportion to prompt tokens: prompts have to be
   computed whatever is drafted. What they take once in a step counts in part (`long_run_costs`). `waiting` requests get
-  their first token only after this step; each counts as f requests that decode (`first_token_weight`). A step of T₀
-  seconds is the part ρ = T₀ / (T₀ + τ) of their wait; τ is the queueing time of the oldest queued request, which stands
-  for theirs. Where prefill limits the throughput, λ is higher (`prefill_factor`).
+  their first token only after this step; each counts as f requests that decode (`first_token_weight`). The
+  share that a step without drafts, of T₀ seconds, has in their whole wait is ρ = T₀ / (T₀ + τ). All are taken to have
+  waited τ, the queueing time of the oldest queued request. Where prefill limits the throughput, λ is higher
+  (`prefill_factor`).
 * **The price of catching up**, c_i = κ · lag_i · (1 + a[i,1]) / min(tokens left, H): κ seconds per token of drafter KV
   lag, of which a step is charged its share of the tokens that benefit. 0 for a draft of a look-up.
 * **The price of the drafter's memory**, D · (1 / r − t) for each step in which the drafter drafts. Where a server lacks

@@ -38,10 +38,7 @@ class GoodputConfig(PolicyConfig):
         if profile is None:
             return GoodputPolicy(self, None)
         if not any(sample.draft_rows for sample in profile.samples):
-            raise UserError(
-                "goodput: drafting takes no time in the profile; make a new one with `turbospec "
-                "profile`, or give the scenario's drafter a cost (latency.draft_pass_seconds)"
-            )
+            raise UserError("goodput: no step of the profile drafted; make a new one with `turbospec profile`")
         return GoodputPolicy(self, PassTimes.fit(profile.samples))
 
 

@@ -119,7 +119,7 @@ def record(steps: Sequence[TraceStep]) -> Recording:
         prompt_tokens=prompts,
         output_tokens=outputs,
         max_tokens=limits,
-        class_ids=_integers(min(max(request.class_id, 0), MAX_CLASSES - 1) for request in served),
+        class_ids=_integers(request.class_id % MAX_CLASSES for request in served),
         tokens=KnownTokens.of(outputs, [request.drafts for request in served], max_draft),
         per_token=np.array([_per_token(request) for request in served]),
         duration=max(step.now + step.step_seconds for step in steps) - first,

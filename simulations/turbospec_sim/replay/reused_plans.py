@@ -69,6 +69,11 @@ def _between(before: TraceStep, after: TraceStep, emitted: Mapping[int, int], go
         return []
     rows = [row for row in _continuing(after, emitted, size) if row.steps]
     tokens = round(after.reused_plan_tokens * size / after.reused_plan_steps) - sum(row.steps for row in rows)
+    if after.reused_plan_prefill_tokens:  # the first tokens of the requests that joined are among them
+        tokens -= sum(
+            phase != Phase.PREFILL and not emitted.get(number)
+            for number, phase in zip(after.request_ids, after.phase, strict=True)
+        )
     rows = sorted(rows + _finished(before, emitted, gone, tokens, size), key=lambda row: row.number)
     seconds = after.reused_plan_seconds / after.reused_plan_steps
     prefill_tokens = after.reused_plan_prefill_tokens // after.reused_plan_steps

@@ -187,7 +187,7 @@ def test_catching_up_costs_rows_of_the_drafters_pass():
 
 
 def test_a_profile_that_never_drafted_is_refused():
-    with pytest.raises(UserError, match="drafting takes no time in the profile"):
+    with pytest.raises(UserError, match="no step of the profile drafted"):
         build(Profile([LatencySample.from_outcome(measured(make_view(2), 0))]))
 
 

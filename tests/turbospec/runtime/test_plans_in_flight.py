@@ -46,3 +46,4 @@ def test_step_numbers_may_go_back() -> None:
         assert plans.last(step) == str(step)
     plans.put(1, "1")
     assert [plans.last(step) for step in (0, 1, 2)] == ["0", "1", "1"]
+    assert plans.pop(1000) is None

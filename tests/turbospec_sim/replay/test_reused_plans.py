@@ -103,6 +103,17 @@ def test_tokens_go_to_those_that_came_and_those_that_went(steps: list[TraceStep]
     assert [step.step_seconds for step in filled] == pytest.approx([0.01] * 5)
 
 
+def test_first_tokens_of_those_that_came_are_not_of_those_that_went(steps: list[TraceStep]) -> None:
+    """As in the test before, in a trace that counts the step with the prompt of 3 too."""
+    before = a_line(steps[0], 10, [(1, 5, 90), (2, 5, 90)])
+    after = a_line(
+        steps[0], 16, [(1, 11, 84), (3, 3, 40)],
+        reused_plan_steps=5, reused_plan_tokens=11, reused_plan_prefill_tokens=4, reused_plan_seconds=0.05,
+    )  # fmt: skip
+    filled = with_reused_plan_steps([before, after])[1:-1]
+    assert [step.request_ids for step in filled] == [[1, 2], [1, 2], [1, 2], [1, 3], [1, 3]]
+
+
 def test_prompts_are_divided_among_the_steps(steps: list[TraceStep]) -> None:
     before = a_line(steps[0], 10, [(1, 5, 90)])
     after = a_line(

@@ -107,7 +107,7 @@ class Choice(NamedTuple):
     """Whether an experiment runs in place of the best plan."""
     experiment_seconds: float
     """What it adds to the best plan's time, with the prices that are part of the costs; 0 for none."""
-    experiment_gain: float
+    best_accepted: float
     """Draft tokens that the best plan is expected to have accepted."""
     reserved: float
     """Seconds of the budget that the experiment is expected to lose; 0 for none."""
@@ -184,7 +184,7 @@ def decide(
         choice.drafting,
         choice.experiment,
         choice.experiment_seconds,
-        choice.experiment_gain,
+        choice.best_accepted,
         choice.reserved,
         choice.append_limits.sum(),
         gated,
@@ -306,7 +306,7 @@ def _choose(
         drafting=int(np.count_nonzero(lengths)),
         experiment=experiment,
         experiment_seconds=chosen.seconds - step.seconds,
-        experiment_gain=step.accepted.sum(),
+        best_accepted=step.accepted.sum(),
         reserved=chosen.loss,
         longest_seconds=longest,
     )
@@ -330,7 +330,7 @@ def _nothing_to_draft(shape: StepShape, plain_seconds: float) -> Choice:
         drafting=0,
         experiment=False,
         experiment_seconds=0.0,
-        experiment_gain=0.0,
+        best_accepted=0.0,
         reserved=0.0,
         longest_seconds=math.inf,
     )
@@ -351,7 +351,7 @@ def _with_joining_prompts(weights: FloatArray, server: Server, shape: StepShape)
 def _long_run_rate(
     weights: FloatArray, server: Server, shape: StepShape, memory: DrafterMemory, gains: Gains, charged: FloatArray
 ) -> tuple[float, float]:
-    """r, the best rate of the step's requests in the long run, and the smallest gain in the plan that reaches it."""
+    """r, the best rate of the step's requests in the long run, and the smallest gain in its plan, as `best_rate`."""
     costs, base = step_costs(weights, shape, 0.0), float(shape.decoding)
     if server.prompt_share > 0.0:
         prompts = server.prompt_tokens / server.prompt_share

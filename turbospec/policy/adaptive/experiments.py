@@ -86,7 +86,8 @@ class Experiment(NamedTuple):
     loss: float
     """What it is expected to take out of the budget, seconds."""
     worth: float
-    """In tokens; 0 for none: it costs more than it shows, or the budget does not cover its loss."""
+    """In tokens. 0 or less: it is not to run, because it costs more than it shows or the budget does not cover its
+    loss."""
 
 
 class Search(NamedTuple):

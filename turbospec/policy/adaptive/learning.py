@@ -62,7 +62,7 @@ class Measured(NamedTuple):
     price: float
     experiment: bool
     experiment_seconds: float
-    experiment_gain: float
+    best_accepted: float
     reserved: float
     """As in the plan's `Choice`."""
     appends: bool
@@ -133,7 +133,7 @@ def learn(
     if measured.step_seconds > 0.0:
         _learn_cost(shared.cost, measured, draft_rows, constants)
     weight, server = constants.mean_weight, shared.server
-    # Of steps that reused a plan no more is known; those that are planned stand for them.
+    # Steps on a reused plan report neither; planned steps stand for them.
     server.limited_share += weight * (measured.prefill_limited - server.limited_share)
     server.drafter_kv_share += weight * (measured.drafter_kv_share - server.drafter_kv_share)
     server.unforeseen_share += weight * ((prompts > 0) - server.unforeseen_share)
@@ -158,7 +158,7 @@ def _learn_budget(
     if seconds > 0.0 and measured.prefill_tokens == 0 and server.budget_limit == 0.0:
         server.budget_limit = server.budget = constants.budget_steps * seconds
     if measured.experiment:
-        gained = accepted_tokens - measured.experiment_gain
+        gained = accepted_tokens - measured.best_accepted
         server.budget += measured.reserved - charged_loss(measured.experiment_seconds, gained, measured.price)
     server.budget += probe_share * (seconds + measured.reused_plan_seconds)
     # An experiment that turned out badly must not end experiments for good. For one that would lose more than the usual

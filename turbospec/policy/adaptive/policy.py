@@ -44,8 +44,8 @@ class _Record(NamedTuple):
     experiment: bool
     extra_seconds: float
     """That the experiment adds to the best plan."""
-    best_gain: float
-    """Tokens that the best plan would gain."""
+    best_accepted: float
+    """Draft tokens that the best plan is expected to have accepted."""
     reserved: float
     """Seconds of the budget reserved for the experiment."""
     allowed: int
@@ -141,10 +141,10 @@ class AdaptivePolicy:
         )
         (
             planned, padded, passes, valid_steps, tokens, seconds,
-            price, decoding, drafting, experiment, extra, gain, reserved, allowed, gated,
+            price, decoding, drafting, experiment, extra, best, reserved, allowed, gated,
         ) = decided  # fmt: skip
         last_step = view.step + valid_steps - 1
-        self._records.put(view.step, _Record(view, rows, last_step, price, experiment, extra, gain, reserved, allowed))
+        self._records.put(view.step, _Record(view, rows, last_step, price, experiment, extra, best, reserved, allowed))
         lengths, gate = planned[LENGTHS], None
         if gated:
             copied = 0 if view.lookup is None else int(lengths[planned[SOURCES] == LOOKUP].sum())
@@ -164,7 +164,7 @@ class AdaptivePolicy:
         record = self._records.last(outcome.step)
         if record is None:
             return
-        view, rows, last_step, price, experiment, extra_seconds, best_gain, reserved, allowed = record
+        view, rows, last_step, price, experiment, extra_seconds, best_accepted, reserved, allowed = record
         if outcome.step > last_step or len(outcome.drafted) != len(rows):
             return  # the step was planned again for another batch
         if self.ttft_slo is not None:
@@ -195,7 +195,7 @@ class AdaptivePolicy:
             price,
             experiment,
             extra_seconds,
-            best_gain,
+            best_accepted,
             reserved,
             view.lookup is not None and view.lookup.appends,
             0 if outcome.appended is None else allowed,

@@ -45,6 +45,7 @@ def rate(law: AcceptanceLaw, concurrency: int, *, confidence: bool) -> float:
 
 def test_one_request_gains_from_confidence() -> None:
     law = drafter(1.0)
+    # 1.06 in the mean of 24 seeds; that of four deviates by 0.01.
     assert rate(law, 1, confidence=True) > 1.04 * rate(law, 1, confidence=False)
 
 

@@ -1,0 +1,29 @@
+"""Signals that end a command."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from turbospec.cli.signals import SignalsInterrupt
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_arrives_where_no_exception_may_be_raised_comes_again(number: signal.Signals) -> None:
+    passed: list[bool] = []
+
+    def _raw_object_cache_notify() -> None:
+        signal.raise_signal(number)
+        passed.append(True)
+
+    before = signal.getsignal(number)
+    signals = SignalsInterrupt()
+    with pytest.raises(KeyboardInterrupt), signals:
+        _raw_object_cache_notify()
+        for _ in range(500):
+            time.sleep(0.01)
+    assert passed
+    assert signals.exit_status == 128 + number
+    assert signal.getsignal(number) is before
