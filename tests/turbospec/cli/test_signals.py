@@ -18,12 +18,15 @@ def test_a_signal_that_arrives_where_no_exception_may_be_raised_comes_again(numb
         signal.raise_signal(number)
         passed.append(True)
 
-    before = signal.getsignal(number)
-    signals = SignalsInterrupt()
-    with pytest.raises(KeyboardInterrupt), signals:
+    def compiling() -> None:
         _raw_object_cache_notify()
         for _ in range(500):
             time.sleep(0.01)
+
+    before = signal.getsignal(number)
+    signals = SignalsInterrupt()
+    with pytest.raises(KeyboardInterrupt), signals:
+        compiling()
     assert passed
     assert signals.exit_status == 128 + number
     assert signal.getsignal(number) is before
