@@ -93,7 +93,7 @@ def test_without_options_the_scenarios_own_run_is_simulated(
             "=Infinity: Infinity is not JSON; numbers must be finite",
         ),
         (["drift", "--set", "latency.noise=" + "9" * 400], "--set latency.noise=999"),
-        (["drift", "--set", "description=" + "[" * 5000], "nested more than 100 levels deep"),
+        (["drift", "--set", "description=" + "[" * 5000 + "]" * 5000], "nested more than 100 levels deep"),
         (["drift", "--set", "a" + ".a" * 5000 + "=1"], "a field has at most 20 parts"),
         (["drift", "--set", "seed=1", "--set", "seed=2"], "--set seed=2: this field is set twice; keep one"),
         (["drift", "--set", "workload.requests=100000000"], "workload.requests: input should be less than or equal"),

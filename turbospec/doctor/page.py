@@ -198,15 +198,15 @@ def _answer(address: Address, conversation: _Conversation) -> tuple[int, str | N
     with _connect(address, conversation) as connection:
         connection.settimeout(conversation.seconds_left())
         connection.sendall(address.request())
-        response = HTTPResponse(cast(Any, _Received(connection, conversation)), method="GET")
-        response.begin()
-        if response.status in (301, 302, 303, 307, 308) and (location := response.headers.get("Location")):
-            return response.status, location, b""
-        if response.status != HTTPStatus.OK:
-            return response.status, None, b""
-        if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
-            raise HTTPException(f"its content is encoded as {encoding[:20]!r}")
-        return response.status, None, _body(response)
+        with HTTPResponse(cast(Any, _Received(connection, conversation)), method="GET") as response:
+            response.begin()
+            if response.status in (301, 302, 303, 307, 308) and (location := response.headers.get("Location")):
+                return response.status, location, b""
+            if response.status != HTTPStatus.OK:
+                return response.status, None, b""
+            if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+                raise HTTPException(f"its content is encoded as {encoding[:20]!r}")
+            return response.status, None, _body(response)
 
 
 def _connect(address: Address, conversation: _Conversation) -> socket.socket:

@@ -158,14 +158,14 @@ def without_drafts(
         budget: seconds that may be lost.
         constants: of the policy.
     """
-    loss = charged_loss(step.no_draft_seconds - step.seconds, -step.accepted.sum(), step.price)
-    if not step.best.any() or loss > budget:
+    difference = -step.price * step.no_draft_seconds - step.value
+    if not step.best.any() or -difference / step.price > budget:
         return no_experiment(step)
+    loss = charged_loss(step.no_draft_seconds - step.seconds, -step.accepted.sum(), step.price)
     plain, x, best_x = np.zeros(len(step.best), np.int64), np.empty(SIZE), np.empty(SIZE)
     plan_features(x, step.shape, lag, plain, 0)
     plan_features(best_x, step.shape, lag, step.best, step.padded_length)
     learnt = step.price * learnt_seconds(covariance, noise * step.no_draft_seconds, x, x, best_x)
-    difference = -step.price * step.no_draft_seconds - step.value
     worth = constants.horizon * improvement(difference, learnt) + difference
     return Experiment(plain, 0, 0.0, step.no_draft_seconds, loss, worth)
 
@@ -297,9 +297,9 @@ def more_drafts(
                 lengths[offers.other[offer]] = 0
         with_padding = padded if number == len(more) and lengths.max() <= padded else 0
         seconds = plan_seconds(step.costs, lengths, n, with_padding) + sum_of_drafts(step.lag_seconds, lengths)
-        extra, tokens = seconds - step.seconds, accepted_tokens(survival, offers, step.token_weights, lengths).sum()
-        loss = charged_loss(extra, tokens - accepted, step.price)
-        if seconds > step.max_seconds or (loss > budget and number > 1):
+        extra = seconds - step.seconds
+        lost = extra - (expected_gain(survival, lengths) - gained) / step.price
+        if seconds > step.max_seconds or (lost > budget and number > 1):
             break
         seen = constants.outcome_variance * drafter[1] * _outcomes(lengths[:n], best[:n])
         learnt = drafter[0] * math.sqrt(seen / (1.0 + seen))
@@ -308,11 +308,12 @@ def more_drafts(
             learnt = math.hypot(learnt, lookup[0] * math.sqrt(seen / (1.0 + seen)))
         plan_features(x, shape, lag, lengths, with_padding)
         shown = step.price * learnt_seconds(covariance, noise * seconds, x, target_x, best_x)
-        worth = constants.horizon * improvement(difference, math.hypot(shown, learnt))
-        worth += expected_gain(survival, lengths) - gained - extra * step.price
-        if loss > budget:
-            return Search(chosen, loss if worth > 0.0 else 0.0, True)
+        worth = constants.horizon * improvement(difference, math.hypot(shown, learnt)) - lost * step.price
+        if lost > budget:
+            return Search(chosen, lost if worth > 0.0 else 0.0, True)
         if worth > chosen.worth:
+            tokens = accepted_tokens(survival, offers, step.token_weights, lengths).sum()
+            loss = charged_loss(extra, tokens - accepted, step.price)
             chosen = Experiment(lengths, with_padding, tokens, seconds, loss, worth)
         if number == len(more):
             break
