@@ -79,7 +79,6 @@ class SamplingParams:
             raise UserError("stop holds an empty string, which would end every output; remove it")
         if sum(map(len, self.stop)) > MAX_STOP_CHARACTERS:
             raise UserError(f"stop holds more than {MAX_STOP_CHARACTERS} characters; shorten its strings")
-
         if not isinstance(self.service_class, str):
             raise UserError(f"service_class is {self.service_class!r}, not a name; give a string")
 

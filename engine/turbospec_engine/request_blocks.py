@@ -92,7 +92,11 @@ class RequestBlocks:
             self.drafter.grow(request.draft_block_ids, num_tokens)
         return True
 
-    def admits_with_drafter(self, request: Request) -> bool:
+    def fits_new(self, request: Request) -> bool:
+        """Whether blocks for the prompt of a new request are free."""
+        return self.fits(request, request.num_tokens, drafting=self._admits_with_drafter(request))
+
+    def _admits_with_drafter(self, request: Request) -> bool:
         """Whether a new request needs room for its prompt in the drafter too: one that never drafts does not, unless
         the drafter's blocks are reserved."""
         return request.params.max_draft != 0 or not self.gives_back
@@ -109,7 +113,7 @@ class RequestBlocks:
         """
         if running and self.drafts_lack_blocks and isinstance(self.drafter, PartAllocator):
             return False
-        drafting = self.admits_with_drafter(request)
+        drafting = self._admits_with_drafter(request)
         while not self.grow(request, request.num_tokens, drafting=drafting):
             if not self.give_back_idle(running):
                 return not running and self.grow(request, request.num_tokens, drafting=False)

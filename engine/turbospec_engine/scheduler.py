@@ -70,15 +70,7 @@ class Scheduler:
     def is_prefill_limited(self, batch: ScheduledBatch) -> bool:
         """Whether the token budget left requests waiting for which a batch slot and KV blocks are free."""
         spent = batch.total_tokens >= self.max_num_batched_tokens
-        return (
-            spent
-            and self._slot_is_free()
-            and self.blocks.fits(
-                self.waiting[0],
-                self.waiting[0].num_tokens,
-                drafting=self.blocks.admits_with_drafter(self.waiting[0]),
-            )
-        )
+        return spent and self._slot_is_free() and self.blocks.fits_new(self.waiting[0])
 
     def is_kv_limited(self, batch: ScheduledBatch) -> bool:
         """Whether requests wait for KV blocks for which a batch slot is free."""

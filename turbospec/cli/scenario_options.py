@@ -70,7 +70,7 @@ def checked_rates(texts: Sequence[str], scenarios: Sequence[tuple[str, Scenario]
             rate = math.nan
         if not LOWEST_RATE <= rate <= HIGHEST_RATE:
             raise UserError(
-                f"--rates {text[:40] or 'of nothing'}: not a rate; give requests/s, above 0 (from {LOWEST_RATE:g} to "
+                f"--rates {text[:40] or '(empty)'}: not a rate; give requests/s, above 0 (from {LOWEST_RATE:g} to "
                 f"{HIGHEST_RATE:g})"
             )
         rates.append(rate)

@@ -22,7 +22,7 @@ class PlansInFlight(Generic[State]):
     def put(self, step: int, state: State) -> None:
         """Keep a step's state; a second plan for the same step replaces the first."""
         for planned in [each for each in self._by_step if each - step >= self.CAPACITY]:
-            del self._by_step[planned]  # before the engine counted from 0 again
+            del self._by_step[planned]  # planned before the engine counted from 0 again
         self._by_step[step] = state
         if len(self._by_step) > self.CAPACITY:
             del self._by_step[next(iter(self._by_step))]

@@ -351,7 +351,7 @@ def _with_joining_prompts(weights: FloatArray, server: Server, shape: StepShape)
 def _long_run_rate(
     weights: FloatArray, server: Server, shape: StepShape, memory: DrafterMemory, gains: Gains, charged: FloatArray
 ) -> tuple[float, float]:
-    """r, the best rate of the step's requests in the long run, and the smallest gain in its plan, as `best_rate`."""
+    """r, the best rate of the step's requests in the long run, and the smallest gain as in `best_rate`."""
     costs, base = step_costs(weights, shape, 0.0), float(shape.decoding)
     if server.prompt_share > 0.0:
         prompts = server.prompt_tokens / server.prompt_share

@@ -95,7 +95,8 @@ class Search(NamedTuple):
 
     best: Experiment
     unaffordable_loss: float
-    """Of the least experiment, where it is worth its loss and the budget does not cover it; 0 elsewhere."""
+    """Seconds that the least experiment would lose, if it is worth them and the budget does not cover them; otherwise
+    0."""
     adds_drafts: bool
     """Whether better estimates would add any draft."""
 
@@ -283,7 +284,7 @@ def more_drafts(
     lookup = (0.0, 0.0)
     if size > n:
         lookup = _hidden_gain(models.lookup, rows[at], class_ids[at], survival[n:], hoped[n:], target[n:])
-    gained, accepted = expected_gain(survival, best), step.accepted.sum()
+    gained = expected_gain(survival, best)
     x, target_x, best_x = np.empty(SIZE), np.empty(SIZE), np.empty(SIZE)
     plan_features(target_x, shape, lag, target, padded)
     plan_features(best_x, shape, lag, best, step.padded_length)
@@ -313,7 +314,7 @@ def more_drafts(
             return Search(chosen, lost if worth > 0.0 else 0.0, True)
         if worth > chosen.worth:
             tokens = accepted_tokens(survival, offers, step.token_weights, lengths).sum()
-            loss = charged_loss(extra, tokens - accepted, step.price)
+            loss = charged_loss(extra, tokens - step.accepted.sum(), step.price)
             chosen = Experiment(lengths, with_padding, tokens, seconds, loss, worth)
         if number == len(more):
             break

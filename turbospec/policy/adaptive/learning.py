@@ -133,7 +133,7 @@ def learn(
     if measured.step_seconds > 0.0:
         _learn_cost(shared.cost, measured, draft_rows, constants)
     weight, server = constants.mean_weight, shared.server
-    # Steps on a reused plan report neither; planned steps stand for them.
+    # Known of planned steps alone: a step on a reused plan has no view.
     server.limited_share += weight * (measured.prefill_limited - server.limited_share)
     server.drafter_kv_share += weight * (measured.drafter_kv_share - server.drafter_kv_share)
     server.unforeseen_share += weight * ((prompts > 0) - server.unforeseen_share)
