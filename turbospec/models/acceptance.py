@@ -147,14 +147,15 @@ def fill_survival(
     # levels, the first factor is shared between requests, which leaves one exponential per request. V leaves out
     # the variance of the position's offset, which would make κ depend on the position.
     positions = len(terms.prior) // SCORE_BUCKETS if len(buckets) else len(terms.prior)
-    position_odds = np.empty((SCORE_BUCKETS if len(buckets) else 1, LEVELS + 1, depth))
-    position_odds[:, :, 0] = 0.0  # not known yet
+    tables = SCORE_BUCKETS if len(buckets) else 1
+    position_odds, known = np.empty((tables, LEVELS + 1, depth)), np.zeros((tables, LEVELS + 1), np.bool_)
     for i in range(n):
         mean, variance = request_terms(terms, int(class_ids[i]), int(rows[i]), between_variance)
         kappa = int(LEVELS / np.sqrt(1.0 + np.pi / 8.0 * (variance + of_covariate)) + 0.5)
         bucket = buckets[i] if len(buckets) else 0
         odds_at = position_odds[bucket, kappa]
-        if odds_at[0] == 0.0:
+        if not known[bucket, kappa]:
+            known[bucket, kappa] = True
             for j in range(depth):
                 feature = bucket * positions + min(j, positions - 1)
                 odds_at[j] = np.exp(-kappa / LEVELS * (terms.prior[feature] + terms.offsets[0, feature]))

@@ -15,14 +15,17 @@ class PlansInFlight(Generic[State]):
 
     def __init__(self) -> None:
         self._by_step: dict[int, State] = {}
+        self._newest = 0
 
     def __len__(self) -> int:
         return len(self._by_step)
 
     def put(self, step: int, state: State) -> None:
         """Keep a step's state; a second plan for the same step replaces the first."""
-        for planned in [each for each in self._by_step if each - step >= self.CAPACITY]:
-            del self._by_step[planned]  # planned before the engine counted from 0 again
+        if step < self._newest:
+            for planned in [each for each in self._by_step if each - step >= self.CAPACITY]:
+                del self._by_step[planned]  # planned before the engine counted from 0 again
+        self._newest = step
         self._by_step[step] = state
         if len(self._by_step) > self.CAPACITY:
             del self._by_step[next(iter(self._by_step))]
@@ -37,11 +40,10 @@ class PlansInFlight(Generic[State]):
         It is kept, and those of earlier steps are dropped: outcomes arrive in the order of their steps.
         """
         # Not in the order in which they were planned: an engine may plan a step again, or count from 0 again.
-        earlier = [planned for planned in self._by_step if planned <= step]
-        if not earlier:
-            return None
-        last = max(earlier)
-        for planned in earlier:
+        last = step
+        if step not in self._by_step:
+            last = max((planned for planned in self._by_step if planned < step), default=step)
+        for planned in tuple(self._by_step):
             if planned < last:
                 del self._by_step[planned]
-        return self._by_step[last]
+        return self._by_step.get(last)
