@@ -86,6 +86,8 @@ class ControllerStats:
     """Views, outcomes and confidences of the host that broke the contract. The policy saw none of them."""
     last_fault: str = ""
     """Where the last fault of either occurred, and the exception."""
+    active: bool = True
+    """Whether the host calls the controller; a host sets it when it gives up after repeated faults."""
 
 
 INVALID = ()
@@ -178,6 +180,7 @@ class Controller:
     def observe(self, outcome: StepOutcome) -> None:
         """Pass a finished step to the policy and the listeners; never raises."""
         planned = None
+        began = time.perf_counter()
         try:
             planned = self._in_flight.pop(outcome.step)
             if planned is None:
@@ -192,7 +195,6 @@ class Controller:
             if planned is not None:
                 self.stats.steps += 1
             return
-        began = time.perf_counter()
         if taught:
             try:
                 self.policy.observe(outcome)

@@ -97,13 +97,14 @@ def _play_round(
 ) -> list[Run]:
     """One round's runs in the contenders' order; they run in an order drawn by the seeds in `order`."""
     runs: dict[int, Run] = {}
+    if check is not None:
+        check.watch.restart()
     for place in np.random.default_rng(order).permutation(len(contenders)):
         on_run(contenders[place].variant)
         with _no_collection():
-            if check is not None:
-                check.watch.restart()
             run = contenders[place].serve(load)
         if check is not None:
+            # After a short run the window goes on: a disturbance is then found with the next run of the round.
             others = check.watch.other_cores()
             run = replace(run, other_cores=others, disturbed=check.disturbs(others))
         runs[int(place)] = run

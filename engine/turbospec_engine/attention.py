@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
@@ -25,6 +27,18 @@ one, because padding the short rows to their length would cost more than it save
 
 UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 """Options of transformers' attention interface that change the scores and are not implemented here."""
+
+
+KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def kernels_for_any_shape(device: torch.device) -> AbstractContextManager[None]:
+    """Within it PyTorch does not use cuDNN's attention, which it prefers on recent GPUs.
+
+    cuDNN builds a plan for every new shape, which takes longer than many steps. The shapes of a pass change with the
+    requests, their drafts and their contexts.
+    """
+    return sdpa_kernel(KERNELS) if device.type == "cuda" else nullcontext()
 
 
 @dataclass(slots=True, frozen=True)
@@ -95,13 +109,12 @@ class GatheredRows:
         self.mask = _visible(self.blocks.shape[1] * block_size, on_device(last_seen, device))[:, None]
 
     def attend(self, query: torch.Tensor, store: KVStore, layer: int, scale: float, out: torch.Tensor) -> None:
-        attended = scaled_dot_product_attention(
+        attended = _masked_attention(
             query[self.tokens].transpose(1, 2),
             store.keys[layer][self.blocks].flatten(1, 2).transpose(1, 2),
             store.values[layer][self.blocks].flatten(1, 2).transpose(1, 2),
-            attn_mask=self.mask,
-            scale=scale,
-            enable_gqa=query.shape[1] != store.shape.kv_heads,
+            self.mask,
+            scale,
         )
         out[self.tokens] = attended.transpose(1, 2)
 
@@ -141,15 +154,20 @@ class LongRow:
             self.mask = _visible(context, torch.arange(context - length, context, device=device))
 
     def attend(self, query: torch.Tensor, store: KVStore, layer: int, scale: float, out: torch.Tensor) -> None:
-        attended = scaled_dot_product_attention(
-            query[None, self.span].transpose(1, 2),
-            store.keys[layer][self.blocks].flatten(0, 1)[None, : self.context].transpose(1, 2),
-            store.values[layer][self.blocks].flatten(0, 1)[None, : self.context].transpose(1, 2),
-            attn_mask=self.mask,
-            is_causal=self.is_causal,
-            scale=scale,
-            enable_gqa=query.shape[1] != store.shape.kv_heads,
-        )
+        queries = query[None, self.span].transpose(1, 2)
+        keys = store.keys[layer][self.blocks].flatten(0, 1)[None, : self.context].transpose(1, 2)
+        values = store.values[layer][self.blocks].flatten(0, 1)[None, : self.context].transpose(1, 2)
+        if self.mask is not None:
+            attended = _masked_attention(queries, keys, values, self.mask, scale)
+        else:
+            attended = scaled_dot_product_attention(
+                queries,
+                keys,
+                values,
+                is_causal=self.is_causal,
+                scale=scale,
+                enable_gqa=query.shape[1] != store.shape.kv_heads,
+            )
         out[self.span] = attended[0].transpose(0, 1)
 
 
@@ -193,6 +211,33 @@ class PagedAttention:
         for rows in self.parts:
             rows.attend(queries, self.store, layer, scale, out)
         return out.to(query.dtype)
+
+
+def _masked_attention(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Attention under a mask, in which several query heads may share a KV head.
+
+    PyTorch's kernels for masks want as many KV heads as query heads; with `enable_gqa` keys and values are copied to
+    every query head. Query heads that share a KV head are therefore taken as further queries of one head.
+
+    Args:
+        queries: (rows, heads, tokens, head_dim).
+        keys, values: (rows, kv_heads, context, head_dim).
+        mask: whether a query sees a position; broadcast to (rows, 1, tokens, context).
+        scale: factor on the scores.
+
+    Returns:
+        As `queries`.
+    """
+    rows, heads, tokens, width = queries.shape
+    shared = heads // keys.shape[1]
+    if shared > 1:
+        queries = queries.reshape(rows, keys.shape[1], shared * tokens, width)
+        mask = torch.cat([mask.expand(*mask.shape[:-2], tokens, -1)] * shared, dim=-2)
+    return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale).reshape(
+        rows, heads, tokens, width
+    )
 
 
 def _visible(context: int, last_seen: torch.Tensor) -> torch.Tensor:

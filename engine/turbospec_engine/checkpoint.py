@@ -136,6 +136,8 @@ def _one_line(failed: str, mend: str) -> Iterator[None]:
         yield
     except (UserError, MemoryError):
         raise
+    except torch.OutOfMemoryError as error:
+        raise UserError(f"{failed}: the GPU has too little memory; use a smaller model or dtype") from error
     except Exception as error:
         raise UserError(f"{failed} ({_reason(error)}); {mend}") from error
     except BaseException as error:

@@ -15,7 +15,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from turbospec import UserError
 from turbospec.interface import IntArray
-from turbospec_engine.attention import PagedAttention, RaggedBatch
+from turbospec_engine.attention import PagedAttention, RaggedBatch, kernels_for_any_shape
 from turbospec_engine.hidden_states import HiddenStates
 from turbospec_engine.kv_store import KVMemory, KVShape, KVStore
 from turbospec_engine.transfer import on_device
@@ -113,7 +113,7 @@ class ModelRunner:
         """Run one token through the model, so that kernels are compiled before the first request.
 
         Raises:
-            UserError: the engine cannot run the model, or its logits are not finite.
+            UserError: the engine cannot run the model, its logits are not finite, or memory does not suffice.
         """
         one, first = np.ones(1, np.int64), np.zeros((1, 1), np.int64)
         where = self.model.name_or_path
@@ -124,6 +124,11 @@ class ModelRunner:
             logits = self._forward(token, batch.positions, paged, first[0])
         except (UserError, MemoryError):
             raise
+        except torch.OutOfMemoryError as error:
+            raise UserError(
+                f"{where}: {self.device} has too little memory left for a pass; lower max_model_len, max_num_seqs or "
+                "num_blocks"
+            ) from error
         except Exception as error:  # of an architecture that does not call attention as the engine expects
             raise UserError(
                 f"{where}: this engine cannot run the model ({type(error).__name__}: {error}); use another architecture"
@@ -158,13 +163,14 @@ class ModelRunner:
         self, input_ids: torch.Tensor, positions: IntArray, paged: PagedAttention, logits_at: IntArray
     ) -> torch.Tensor:
         kept = self.hidden_states
-        output = self.model(
-            input_ids=input_ids[None],
-            position_ids=on_device(positions, self.device)[None],
-            use_cache=False,
-            logits_to_keep=on_device(logits_at, self.device),
-            paged=paged,
-        )
+        with kernels_for_any_shape(self.device):
+            output = self.model(
+                input_ids=input_ids[None],
+                position_ids=on_device(positions, self.device)[None],
+                use_cache=False,
+                logits_to_keep=on_device(logits_at, self.device),
+                paged=paged,
+            )
         if kept is not None:
             kept.write(paged.slots, [self._entering[layer] for layer in kept.layers])
             self._entering.clear()

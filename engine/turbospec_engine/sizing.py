@@ -18,6 +18,8 @@ from turbospec_engine.runner import kv_bytes_per_token, kv_shape
 DEFAULT_CACHE_BYTES = 2 << 30
 DEFAULT_MODEL_LEN = 2048
 """Longest request in tokens, where neither configuration nor checkpoint gives one."""
+GPU_SHARE = 0.9
+"""Of the GPU memory that the models leave, for the KV cache at most: passes need the rest."""
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
 """In a config's `layer_types`; a window must cover the longest request."""
 
@@ -108,8 +110,8 @@ def _bytes_per_token(config: EngineConfig, models: Models) -> int:
 
 
 def _memory_bytes(device: torch.device) -> int:
-    """Memory of the host; of a GPU, what the models leave."""
+    """Memory of the host; of a GPU, a share of what the models leave."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # of torch's own
-        return torch.cuda.mem_get_info(device)[0] + unused
+        return int(GPU_SHARE * (torch.cuda.mem_get_info(device)[0] + unused))
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

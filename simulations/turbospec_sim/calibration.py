@@ -102,6 +102,14 @@ class Calibration:
     """The measured figures, each with its run."""
     log_ratios: FloatArray
     """(seeds, figures) log of simulated over measured, at the fitted values."""
+    converged: bool = True
+    """Whether the fit ended because no change of the coefficients improved it any more."""
+
+    @property
+    def at_limit(self) -> list[str]:
+        """Names of coefficients that changed as far as a fit may change them."""
+        far = np.abs(self.changes) > 0.99 * LARGEST_CHANGE
+        return [one.name for one, reached in zip(self.coefficients, far, strict=True) if reached]
 
     def interval(self, place: int) -> tuple[float, float]:
         """95 % interval of a coefficient."""
@@ -209,6 +217,7 @@ def calibrate(
     if not coefficients:
         return Calibration((), dict(scenarios), changes, changes, [], simulations.figures, ratios)
     jacobian, variance = np.zeros((len(simulations.figures), len(coefficients))), 1.0
+    converged = True
     freedom = max(1, len(simulations.figures) - len(coefficients))
     for _ in range(ROUNDS if evaluations > 1 else 1):
         spread = ratios.std(axis=0, ddof=1) if seeds > 1 else np.zeros(len(simulations.figures))
@@ -235,12 +244,20 @@ def calibrate(
             max_nfev=evaluations,
         )
         changes, jacobian = fit.x, np.asarray(fit.jac)
+        converged = evaluations == 1 or fit.status > 0  # with one evaluation only the intervals are wanted
         # Residuals above what their weights predict widen the errors; residuals below may be due to chance.
         variance = max(1.0, 2.0 * float(fit.cost) / freedom)
         ratios = simulations.log_ratios([changes])[0]
     errors, unidentified = identified(jacobian, variance, [one.name for one in coefficients])
     return Calibration(
-        coefficients, simulations.scenarios(changes), changes, errors, unidentified, simulations.figures, ratios
+        coefficients,
+        simulations.scenarios(changes),
+        changes,
+        errors,
+        unidentified,
+        simulations.figures,
+        ratios,
+        converged,
     )
 
 

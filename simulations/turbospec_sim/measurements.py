@@ -51,6 +51,8 @@ class Measurement:
     """Policy of the simulated run that it is compared with; None: the scenario's own."""
     figures: dict[str, float]
     """By the names of `FIGURES`."""
+    concurrency: float | None = None
+    """Most requests at a time, where the run says so (`max_concurrency`)."""
 
 
 def read_measurements(path: Path, figures: Sequence[str] = ()) -> list[Measurement]:
@@ -110,7 +112,14 @@ def _measurement(where: str, fields: dict[str, Any], wanted: Sequence[str], run:
         raise UserError(f"{where}: no figure that can be compared; known: {', '.join(wanted)}")
     rate = named.get("request_rate")
     open_loop = rate is not None and str(rate) != "inf"
-    return Measurement(run, _number(where, "request_rate", rate) if open_loop else None, policy, found)
+    concurrency = named.get("max_concurrency")
+    return Measurement(
+        run,
+        _number(where, "request_rate", rate) if open_loop else None,
+        policy,
+        found,
+        None if concurrency is None else _number(where, "max_concurrency", concurrency),
+    )
 
 
 def _number(where: str, name: str, value: Any) -> float:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.nodes import SequenceNode
+from ruamel.yaml.nodes import ScalarNode, SequenceNode
+
+from turbospec.errors import UserError
 
 
 def with_values(text: str, values: Mapping[str, float]) -> str:
@@ -15,6 +17,9 @@ def with_values(text: str, values: Mapping[str, float]) -> str:
     Args:
         text: a valid scenario file.
         values: by dotted field name; a field that is not in the file is added to its mapping, which must exist.
+
+    Raises:
+        UserError: the file has a name in place of that mapping, such as that of a GPU.
     """
     yaml = YAML(typ="safe", pure=True)
     for field, value in values.items():
@@ -27,6 +32,8 @@ def _change(text: str, node: Any, parts: list[str], value: str) -> tuple[int, in
     """Begin and end of the text to replace, and the replacement."""
     part, *rest = parts
     key = child = None
+    if isinstance(node, ScalarNode):
+        raise UserError(f"`{part}` cannot be set: the file has `{node.value}` in its place; write its fields out there")
     if isinstance(node, SequenceNode):
         child = node.value[int(part)]
     else:

@@ -21,7 +21,7 @@ from turbospec.cli import bench
 from turbospec.cli.bench import app
 from turbospec.models.profile import Profile
 from turbospec.observability.trace import read_trace
-from turbospec_bench import targets
+from turbospec_bench import stats, targets
 from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded import profiles
 from turbospec_bench.embedded.contender import EngineContender
@@ -175,6 +175,30 @@ def test_a_policy_that_has_changed_is_not_resumed(arguments: list[str], tmp_path
         invoke(*command, "--resume", "out.json")
 
 
+@pytest.mark.parametrize(("surrounding", "words"), [("processor", "processor"), ("source_digest", "source digest")])
+def test_rounds_of_other_code_or_another_processor_are_not_mixed(
+    surrounding: str, words: str, arguments: list[str], tmp_path: Path
+) -> None:
+    command = [*arguments, *ONE, "--rounds", "1", "--policy", "static-1"]
+    assert invoke(*command, "--json", "out.json").exit_code == 0
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["meta"]["command"].startswith("turbospec ")
+    document["meta"][surrounding] = "another"
+    (tmp_path / "out.json").write_text(json.dumps(document))
+    with pytest.raises(UserError, match=f"was measured with another {words}; start a new one"):
+        invoke(*command, "--resume", "out.json")
+    del document["meta"][surrounding]  # of results that are older
+    (tmp_path / "out.json").write_text(json.dumps(document))
+    assert invoke(*command, "--resume", "out.json").exit_code == 0
+
+
+def test_results_that_are_there_are_kept(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "out.json").write_text("results of hours")
+    assert invoke(*arguments, *ONE, "--rounds", "1", "--policy", "static-1", "--json", "out.json").exit_code == 0
+    assert (tmp_path / "out.json.bak").read_text() == "results of hours"
+    assert json.loads((tmp_path / "out.json").read_text())["rows"]
+
+
 @pytest.mark.parametrize(
     "changed", ["models/drafter/model.safetensors", "models/target/config.json", "workloads/code.jsonl"]
 )
@@ -293,6 +317,7 @@ def test_targets_are_judged_where_one_asks(
 ) -> None:
     figures = StepTotals.figures
     monkeypatch.setattr(StepTotals, "figures", lambda self: figures(self) | {"controller_time_share": share})
+    monkeypatch.setattr(stats, "HONEST_ROUNDS", 1)
     monkeypatch.setattr(targets, "BEST_FIXED", 0.0)
     monkeypatch.setattr(targets, "FIRST_TOKEN_LIMIT", math.inf)
     # Against `off` alone, of which no more is asked than its controller's share.
@@ -371,6 +396,7 @@ def test_torch_is_not_loaded_before_its_threads_are_chosen() -> None:
         (["--policy", "mine.yaml", "--json", "mine.yaml"], "mine.yaml: is read by this command"),
         (["--resume", "taken"], "taken: not a results file"),
         (["--profile", "taken"], "taken: not a profile"),
+        (["--drafter", "n-gram", "--profile", "taken"], "--profile has the step times of one drafter"),
         (["--rounds", "1000"], "which is too much; lower"),
         (["--request-rate", "1e308"], "request rate 1e\\+308 is out of range"),
         (["--request-rate", "nan"], "request rate nan is out of range"),

@@ -64,9 +64,10 @@ class FakeWatch(CpuWatch):
 
     def __init__(self, *used: float | None) -> None:
         self.used = [*used]
+        self.restarts = 0
 
     def restart(self) -> None:
-        pass
+        self.restarts += 1
 
     def other_cores(self) -> float | None:
         return self.used.pop(0)
@@ -94,6 +95,17 @@ def test_a_disturbed_round_is_repeated_with_its_load_and_the_better_one_counts()
         "other processes used 1.5 cores during a round; it is measured again",
         "other processes used 1.3 cores during a round; it is measured again",
     ]
+
+
+def test_a_run_that_is_too_short_to_be_judged_is_judged_with_the_next() -> None:
+    """The window goes on from one run of a round to the next."""
+    watch, log, said = FakeWatch(None, 1.5, 0.0, 0.0), list[tuple[str, Load]](), list[str]()
+    check = DisturbanceCheck(spare_cores=1.0, repeats=1, say=said.append, watch=watch)
+    contenders = [FakeContender(Variant(name), log) for name in "ab"]
+    (runs,) = play_rounds(contenders, lambda _: Load((), max_in_flight=1), range(1), (0, 0), check=check)
+    assert watch.restarts == 2
+    assert len(said) == 1
+    assert [run.other_cores for run in runs] == [0.0, 0.0]
 
 
 def test_repeats_are_bounded_and_what_stays_disturbed_is_marked() -> None:

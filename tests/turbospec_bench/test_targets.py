@@ -133,9 +133,18 @@ def test_transformers_may_not_be_faster() -> None:
 
 
 def test_a_greedy_controller_misses() -> None:
-    judged = verdicts((ALONE, {"off": tokens(10), "adaptive": tokens(10) | {"controller_time_share": 0.03}}))
+    greedy = {"off": tokens(10), "adaptive": tokens(10) | {"controller_time_share": 0.03}}
+    judged = verdicts((ALONE, greedy))["controller"]
 
-    assert judged["controller"].met is False
+    assert judged.met is False
+    assert "highest 3.00%" in judged.figures
+
+
+def test_of_few_rounds_a_greedy_controller_is_not_missed_beyond_noise() -> None:
+    greedy = {"off": tokens(10), "adaptive": tokens(10) | {"controller_time_share": 0.03}}
+
+    assert verdicts((ALONE, greedy), rounds=6)["controller"].surely_missed
+    assert not verdicts((ALONE, greedy), rounds=5)["controller"].surely_missed
 
 
 def test_a_users_file_is_no_fixed_length_by_its_name() -> None:

@@ -9,7 +9,15 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from turbospec_engine.attention import GatheredRows, KernelRows, LongRow, PagedAttention, RaggedBatch
+from turbospec_engine import attention
+from turbospec_engine.attention import (
+    GatheredRows,
+    KernelRows,
+    LongRow,
+    PagedAttention,
+    RaggedBatch,
+    kernels_for_any_shape,
+)
 from turbospec_engine.kv_store import KVShape, KVStore
 
 TOLERANCE = 1e-5
@@ -56,6 +64,39 @@ def test_kernel_agrees_with_gather(
         LongRow(batch, row, block_size, torch.device("cpu")).attend(query, store, 0, 0.2, alone)
         span = slice(int(batch.query_starts[row]), int(batch.query_starts[row] + batch.query_lens[row]))
         torch.testing.assert_close(alone[span], gathered[span], atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("query_lens", [[1, 4], [40]])
+def test_keys_are_not_copied_to_query_heads_that_share_them(
+    query_lens: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No GPU kernel takes a mask and fewer KV heads than query heads."""
+    batch, num_blocks = ragged(np.random.default_rng(0), query_lens, 16)
+    store, query = random_store(num_blocks, 16, KVShape(1, 2, 16)), torch.randn(sum(query_lens), 8, 16)
+    heads: list[tuple[int, int]] = []
+
+    def spy(query: torch.Tensor, key: torch.Tensor, *others: Any, **options: Any) -> torch.Tensor:
+        assert not options.get("enable_gqa")
+        heads.append((query.shape[1], key.shape[1]))
+        return torch.nn.functional.scaled_dot_product_attention(query, key, *others, **options)
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", spy)
+    device = torch.device("cpu")
+    rows = LongRow(batch, 0, 16, device)
+    if len(query_lens) > 1:
+        rows = GatheredRows(batch, np.arange(len(query_lens)), 16, device)
+    rows.attend(query, store, 0, 0.2, torch.empty_like(query))
+    assert heads == [(2, 2)]
+
+
+def test_kernels_that_build_a_plan_for_every_shape_are_not_used_on_a_gpu() -> None:
+    enabled = torch.backends.cuda.cudnn_sdp_enabled
+    before = enabled()
+    with kernels_for_any_shape(torch.device("cuda")):
+        assert not enabled()
+    assert enabled() == before
+    with kernels_for_any_shape(torch.device("cpu")):
+        assert enabled() == before
 
 
 def test_large_scores_do_not_overflow() -> None:

@@ -166,6 +166,23 @@ def test_of_a_file_with_one_run_another_that_is_named_is_not_there(
     assert_one_line(capsys.readouterr().err, "no measured run is called `run-7`")
 
 
+def test_a_run_with_another_number_of_clients_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.json").write_text('{"request_rate": "inf", "max_concurrency": 32, "mean_ttft_ms": 90}')
+    assert run(["calibrate", "ttft-k15", "--measured", str(tmp_path / "run.json")], monkeypatch) == 2
+    assert_one_line(capsys.readouterr().err, "run `run` had 32 requests at a time, but ttft-k15 has 1; set workload")
+
+
+def test_a_field_that_a_file_cannot_hold_is_named_before_the_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.csv").write_text("run,rate_rps,ttft_p99_ms\na,1,90\n")
+    words = ["calibrate", "healthy-eagle3=a", "--measured", str(tmp_path / "run.csv"), "--write", str(tmp_path / "w")]
+    assert run([*words, "--fit", "latency.gpu.bandwidth_gb_s"], monkeypatch) == 2
+    assert_one_line(capsys.readouterr().err, "--write: healthy-eagle3: `bandwidth_gb_s` cannot be set: the file has")
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [

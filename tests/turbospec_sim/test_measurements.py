@@ -41,6 +41,12 @@ def test_what_vllm_saves_and_appends_is_read(text: str, tmp_path: Path) -> None:
         assert set(row.figures) == {"output_throughput", "p99_ttft_ms"} <= set(USUAL)
 
 
+def test_the_number_of_clients_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"request_rate": "inf", "max_concurrency": 32, "mean_ttft_ms": 9.0}')
+    (read,) = read_measurements(tmp_path / "a.json", ["mean_ttft_ms"])
+    assert (read.rate, read.concurrency) == (None, 32)
+
+
 def test_a_result_may_name_its_run_and_go_by_no_rate(tmp_path: Path) -> None:
     text = json.dumps(RESULT | {"run": "mine", "request_rate": "inf"})
     (row,) = read_measurements(written(tmp_path, "night.json", text))

@@ -150,6 +150,8 @@ def bench(
         read_policy(path)
     enough_seconds = QUICK_SECONDS if quick and rounds is None else math.inf
     rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
+    if profile is not None and len({configuration.drafter for configuration in configurations}) > 1:
+        raise UserError("--profile has the step times of one drafter; choose it with --drafter")
     given = None if profile is None else Profile.load(profile)
     resumed = None if resume is None else Results.load(resume)
     if resumed is not None and resumed.meta.get("omp_wait_policy"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +17,7 @@ from rich.text import Text
 
 from turbospec.cli.console import stderr, stdout, table
 from turbospec.errors import UserError
+from turbospec.files.results_file import keep_earlier
 from turbospec.files.writing import check_folder, check_outputs
 from turbospec_bench.configuration import Configuration, Row
 from turbospec_bench.table_rows import COLUMNS, disturbance, table_line
@@ -26,9 +29,9 @@ if TYPE_CHECKING:
 VERDICTS = {True: ("met", "green"), False: ("missed", "red"), None: ("not judged", "yellow")}
 ADDED_LATER = {"scale": 1, "gpu": None, "lookup": "", "omp_wait_policy": ""}
 """Fields that older results lack, and what they were then."""
-NOT_KEPT_BEFORE = ("highest_concurrency", "profile")
+NOT_KEPT_BEFORE = ("highest_concurrency", "profile", "processor", "source_digest")
 """Those of which they do not tell what they were."""
-ON_THE_SAME = ("machine", "turbospec", "torch", "transformers")
+ON_THE_SAME = ("machine", "processor", "turbospec", "source_digest", "torch", "transformers")
 """Of the `surroundings`, those that a run that is resumed shares."""
 TARGET_MISSED = 1
 """Exit status where a target is missed beyond noise; a user's mistake is 2."""
@@ -95,6 +98,7 @@ class Outputs:
 
         meta, contents = meta | surroundings(), digests(inputs)
         if resumed is None:
+            keep_earlier(self.results)
             return Results(self.results, meta | {"inputs": contents})
         earlier = ADDED_LATER | resumed.meta
         known = [name for name in (*compared, *ON_THE_SAME) if name in earlier or name not in NOT_KEPT_BEFORE]
@@ -187,11 +191,16 @@ def show_targets(verdicts: Sequence[Verdict]) -> int:
 
 
 def surroundings() -> dict[str, Any]:
-    """When and on what a benchmark ran."""
-    names = ("turbospec", "torch", "transformers")
+    """When, on what and by which command a benchmark ran."""
+    from turbospec_bench.machine import PACKAGES, processor, source_digest
+
+    names = ("turbospec", "torch", "transformers", "numpy", "numba")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["turbospec", *sys.argv[1:]]),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "processor": processor(),
+        "source_digest": source_digest(*PACKAGES),
         "python": platform.python_version(),
         **{name: version(name) for name in names},
     }

@@ -93,6 +93,8 @@ def calibrate(
     check_outputs(json, *(write / f"{name}.yaml" for name in files if write is not None), inputs=inputs)
     coefficients = [_coefficient(text, read) for text in fit or ()]
     _check_number(coefficients, cases)
+    if write is not None:  # before the fit: afterwards its result would be lost
+        _check_fields(texts, coefficients)
     meta = {
         "command": "calibrate",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -126,6 +128,8 @@ def calibrate(
         meta |= {
             "coefficients": [_document(found, place) for place in range(len(coefficients))],
             "unidentified": [list(names) for names in found.unidentified],
+            "converged": found.converged,
+            "at_limit": found.at_limit,
             "scenarios": {name: scenario.model_dump(mode="json") for name, scenario in found.scenarios.items()},
         }
         save(json, meta, _rows(found))
@@ -152,6 +156,22 @@ def _check_paths(read: Mapping[str, Scenario], texts: Mapping[str, str]) -> None
                     f"--write: {name} names {path.name} by a path relative to its own file; write {path.absolute()} "
                     "there, or leave out --write and take the values from --json"
                 )
+
+
+def _check_fields(texts: Mapping[str, str], coefficients: Sequence[Coefficient]) -> None:
+    """Check that the scenario files' texts can hold fitted values.
+
+    Raises:
+        UserError: one cannot.
+    """
+    from turbospec_sim.scenario_edit import with_values
+
+    for name, text in texts.items():
+        fields = [field for one in coefficients if name in one.scenarios for field in one.fields]
+        try:
+            with_values(text, dict.fromkeys(fields, 1.0))
+        except UserError as error:
+            raise UserError(f"--write: {name}: {error}") from None
 
 
 def _cases(
@@ -181,6 +201,12 @@ def _cases(
             raise UserError(f"run `{case.measured.run}` has no request rate, but {case.scenario} needs one")
         if not scenario.workload.has_rates and rate is not None:
             raise UserError(f"run `{case.measured.run}` has a request rate, but {case.scenario} has no rates")
+        clients = getattr(scenario.workload.arrivals, "concurrency", None)
+        if clients is not None and case.measured.concurrency not in (None, clients):
+            raise UserError(
+                f"run `{case.measured.run}` had {case.measured.concurrency:g} requests at a time, but {case.scenario} "
+                f"has {clients}; set workload.arrivals.concurrency"
+            )
         policy = case.measured.policy or scenario.policy
         if policy == BEST_STATIC:
             raise UserError(f"run `{case.measured.run}`: a fit needs one policy, not {BEST_STATIC}; name static-K")
@@ -269,6 +295,10 @@ def _show(found: Calibration) -> None:
         value = f"{one.value(float(found.changes[place])):.4g}"
         shown.add_row(one.name, f"{one.start:.4g}", value, f"{low:.3g} to {high:.3g}")
     stdout.print(shown)
+    if not found.converged:
+        stdout.print("the fit has not converged; raise --evaluations")
+    for name in found.at_limit:
+        stdout.print(f"{name} is at the limit of a fit; start from another value")
     for names in found.unidentified:
         what = " and ".join(names)
         said = "is not identified by these data" if len(names) == 1 else "cannot be told apart by these data"

@@ -99,7 +99,7 @@ def _document(diagnosis: Diagnosis, cost: StepCost) -> dict[str, object]:
 
 def _show(diagnosis: Diagnosis, cost: StepCost) -> None:
     if len(diagnosis.conditional) and not len(diagnosis.tokens_per_step):
-        positions = table("Drafts, of lengths that TurboSpec chooses", "position", "conditional acceptance")
+        positions = table("Drafts of varying length", "position", "conditional acceptance")
         for position, rate in enumerate(diagnosis.conditional.tolist(), start=1):
             positions.add_row(str(position), _percent(rate))
         stdout.print(positions)

@@ -141,6 +141,11 @@ def _remarks(recorded: Replay, rows: Sequence[dict[str, Any]]) -> list[str]:
         + ("" if fit.correction == 1.0 else f" (after a factor of {fit.correction:.3f})")
         + ".",
     ]
+    if recording.missing_steps:
+        remarks.append(
+            f"{recording.missing_steps} steps between the trace's first and last are not in it, as if nothing had run "
+            "then: give all its files."
+        )
     if recording.begun_before:
         remarks.append(
             f"{recording.begun_before} requests began before the trace; what they emitted before counts as prompt."

@@ -25,7 +25,8 @@ from turbospec.interface import FloatArray
 
 SPEC = "vllm:spec_decode_num_"
 DRAFTED, ACCEPTED = "turbospec_drafted_per_position", "turbospec_accepted_per_position"
-METRICS = (SPEC + "drafts", SPEC + "draft_tokens", SPEC + "accepted_tokens_per_pos", DRAFTED, ACCEPTED)
+ACTIVE, STARTED = "turbospec_active", "process_start_time_seconds"
+METRICS = (SPEC + "drafts", SPEC + "draft_tokens", SPEC + "accepted_tokens_per_pos", DRAFTED, ACCEPTED, ACTIVE, STARTED)
 SAMPLE = re.compile(rf"^(?:{'|'.join(METRICS)})(?:_total)?[ \t{{].*", re.MULTILINE)
 """A line of a metrics page with one of these metrics. The others, thousands of lines, are not parsed."""
 BENCH_FILE = "result of `vllm bench serve --save-result`"
@@ -49,14 +50,24 @@ class DraftCounts:
     accepted: tuple[float, ...]
     """Draft tokens accepted, by position."""
     drafted: tuple[float, ...] | None = None
-    """Draft tokens verified, by position. None where the server does not count them: all drafts then have one K."""
+    """Draft tokens verified, by position. None where the server does not count them."""
+    failed: bool = False
+    """Whether repeated faults have turned TurboSpec off."""
+    started: float = 0.0
+    """When the server's process started, seconds since 1970; 0 where it does not say."""
 
     def since(self, before: DraftCounts) -> DraftCounts:
         """The counts added since an earlier reading.
 
         Raises:
-            UserError: the server was restarted in between.
+            UserError: the two readings are not of one run of one server.
         """
+        other = UserError(
+            "the second reading is of another server than the first: it was restarted, or the address leads to several "
+            "servers; run the command again, with the address of one server"
+        )
+        if self.started != before.started:
+            raise other
         # TurboSpec's counts appear up to a second after vLLM's.
         if before.drafted is None and self.drafted is not None:
             nothing = (0.0,) * len(self.accepted)
@@ -64,14 +75,19 @@ class DraftCounts:
         added = [now - then for now, then in zip(self._all(), before._all(), strict=False)]
         alike = len(self.accepted) == len(before.accepted) and (self.drafted is None) == (before.drafted is None)
         if not alike or min(added) < 0:
-            raise UserError("the server was restarted while it was watched; run the command again")
+            raise other
         positions = len(self.accepted)
-        return DraftCounts(
+        counts = DraftCounts(
             round(added[0]),
             round(added[1]),
             tuple(added[2 : 2 + positions]),
             None if self.drafted is None else tuple(added[2 + positions :]),
+            self.failed,
+            self.started,
         )
+        if counts.contradict():
+            raise other
+        return counts
 
     def _all(self) -> tuple[float, ...]:
         return self.drafts, self.draft_tokens, *self.accepted, *(self.drafted or ())
@@ -125,12 +141,19 @@ class BenchResult:
     """None where the run did not report it."""
     output_tokens: int
     completed: int
+    input_tokens: int
     request_rate: str
     max_concurrency: int | None
+    model: str
 
     @property
     def tokens_per_request(self) -> float:
         return self.output_tokens / max(self.completed, 1)
+
+    @property
+    def prompt_tokens_per_request(self) -> float:
+        """0 where the run did not report them."""
+        return self.input_tokens / max(self.completed, 1)
 
 
 def read_server(url: str) -> DraftCounts:
@@ -155,6 +178,8 @@ def read_metrics(text: str, source: str) -> DraftCounts:
     """
     values: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
+    active: list[float] = []
+    """Of each engine."""
     try:
         for sample in _samples(text):
             name, labels = sample.name.removesuffix("_total"), frozenset(sample.labels.items())
@@ -162,6 +187,8 @@ def read_metrics(text: str, source: str) -> DraftCounts:
                 raise ValueError(f"{name} is there twice with the same labels")
             seen.add((name, labels))
             values[name][_position(sample)] += _count(sample)
+            if name == ACTIVE:
+                active.append(sample.value)
     except (ValueError, LookupError, OverflowError) as error:
         raise UserError(f"{source} is not a page of Prometheus metrics ({str(error)[:100]})") from None
     if not values[SPEC + "drafts"]:
@@ -169,7 +196,9 @@ def read_metrics(text: str, source: str) -> DraftCounts:
             raise UserError(f"{source}: this vLLM does not speculate; start it with --speculative-config")
         raise UserError(f"{source} has no vLLM metrics; give the address of a vLLM server")
     drafts, draft_tokens = (round(sum(values[SPEC + name].values())) for name in ("drafts", "draft_tokens"))
-    counts = DraftCounts(drafts, draft_tokens, _in_order(values[SPEC + "accepted_tokens_per_pos"]))
+    accepted, started = _in_order(values[SPEC + "accepted_tokens_per_pos"]), sum(values[STARTED].values())
+    failed = any(engine == 0.0 for engine in active)
+    counts = DraftCounts(drafts, draft_tokens, accepted, failed=failed, started=started)
     if values[DRAFTED]:
         drafted = _in_order(values[DRAFTED])
         accepted = (*_in_order(values[ACCEPTED]), *(0.0,) * len(drafted))[: len(drafted)]
@@ -228,7 +257,9 @@ class _BenchFile(BaseModel):
     mean_tpot_ms: Figure
     p99_ttft_ms: Figure | None = None
     total_output_tokens: Count
+    total_input_tokens: Count = 0
     completed: Count
+    model_id: str = ""
     request_rate: Figure | Literal["inf"] = "inf"
     max_concurrency: Count | None = None
     spec_decode_num_drafts: Count = 0
@@ -265,6 +296,8 @@ def read_bench(path: Path) -> BenchResult:
         p99_ttft_ms=read.p99_ttft_ms,
         output_tokens=read.total_output_tokens,
         completed=read.completed,
+        input_tokens=read.total_input_tokens,
         request_rate=str(read.request_rate),
         max_concurrency=read.max_concurrency,
+        model=read.model_id,
     )

@@ -81,7 +81,7 @@ class Diagnosis:
     conditional: FloatArray
     """(K,) acceptance rate of each position, given that all before it were accepted; NaN without observations."""
     tokens_per_step: FloatArray
-    """(K + 1,) expected tokens per request of a step with draft length 0 … K; empty where TurboSpec chooses K, and
+    """(K + 1,) expected tokens per request of a step with draft length 0 … K; empty where the draft length varies, and
     without drafts."""
     speedup: FloatArray
     """(K + 1,) tokens per step time at the assumed cost, relative to a step without drafts; empty likewise."""
@@ -119,40 +119,53 @@ def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
         cost: assumed cost of drafting.
     """
     if counts is None or counts.drafts <= 0:
-        return _nothing("nothing was drafted in this time: no request was decoding, or speculation was off")
+        return _nothing(warning("nothing was drafted in this time: no request was decoding, or speculation was off"))
+    if counts.failed:
+        return _nothing(
+            bad(
+                "TurboSpec is off after repeated faults, and vLLM drafts its own length in every step: the server's "
+                "log says what failed; restart it to turn TurboSpec on"
+            )
+        )
     if not counts.accepted:
-        return _nothing("the server does not count accepted tokens by position")
+        return _nothing(warning("the server does not count accepted tokens by position"))
     if counts.positions == 0:
-        return _nothing("TurboSpec's metrics, which lag by a second, show no draft yet; watch for longer (--seconds)")
+        return _nothing(
+            warning("TurboSpec's metrics, which lag by a second, show no draft yet; watch for longer (--seconds)")
+        )
     known = counts.conditional()[: counts.positions]
     survival: FloatArray = np.cumprod(np.nan_to_num(known), dtype=np.float64)  # unobserved: 0
     tokens = np.concatenate([[1.0], 1.0 + np.cumsum(survival)])
     speedup = tokens / np.array([cost.of(length) for length in range(len(tokens))])
-    of_fixed_lengths = (tokens, speedup) if counts.drafted is None else (np.zeros(0), np.zeros(0))
+    varying = counts.drafted is None and counts.mean_draft_length < EVEN_LENGTHS * len(counts.accepted)
+    one_length = counts.drafted is None and not varying
+    of_fixed_lengths = (tokens, speedup) if one_length else (np.zeros(0), np.zeros(0))
     diagnosis = Diagnosis(known, *of_fixed_lengths)
     if counts.drafts < ENOUGH_DRAFTS:
         diagnosis.findings.append(
             warning(f"only {counts.drafts} drafts were counted: the findings below are rough; repeat with more traffic")
         )
-    if counts.drafted is None and counts.mean_draft_length < EVEN_LENGTHS * len(counts.accepted):
+    if varying:
         diagnosis.findings.append(
             warning(
                 f"the mean draft length is {counts.mean_draft_length:.1f} of {len(counts.accepted)}, and the server "
-                "does not count drafts by position: the acceptance rate of later positions is at least what is shown"
+                "does not count drafts by position: the acceptance rate of later positions is at least what is shown, "
+                "and no fixed K can be named. Measure with one draft length, or with TurboSpec's metrics"
             )
         )
     first = float(known[0])
     diagnosis.findings.append(_of_drafter(first))
     if first >= MISMATCH:
-        if counts.drafted is None:
+        if one_length:
             diagnosis.findings += _of_length(counts, diagnosis, survival)
-        else:
+        elif counts.drafted is not None:
             diagnosis.findings.append(_of_chosen_lengths(counts.drafted, counts.accepted))
     return diagnosis
 
 
-def _nothing(text: str) -> Diagnosis:
-    return Diagnosis(np.zeros(0), np.zeros(0), np.zeros(0), [warning(text)])
+def _nothing(finding: Finding) -> Diagnosis:
+    """Without figures."""
+    return Diagnosis(np.zeros(0), np.zeros(0), np.zeros(0), [finding])
 
 
 def _of_drafter(first: float) -> Finding:
@@ -179,7 +192,7 @@ def _of_length(counts: DraftCounts, diagnosis: Diagnosis, survival: FloatArray) 
                 f'Set "num_speculative_tokens" to {wasted[0]} or less in --speculative-config'
             )
         )
-    used = min(max(round(counts.mean_draft_length), 1), len(survival))
+    used = min(round(counts.mean_draft_length), len(survival))
     tokens, here = float(diagnosis.tokens_per_step[used]), float(diagnosis.speedup[used])
     findings.append(
         good(
@@ -224,10 +237,12 @@ def compare(run: BenchResult, baseline: BenchResult) -> list[Finding]:
     if baseline.counts is not None:
         findings.append(warning(f"the baseline {baseline.path} speculates too: this compares two ways of speculation"))
     for what, ours, theirs in (
+        ("model", run.model, baseline.model),
+        ("number of completed requests", run.completed, baseline.completed),
         ("request rate", run.request_rate, baseline.request_rate),
         ("maximum concurrency", run.max_concurrency, baseline.max_concurrency),
     ):
-        if ours != theirs:
+        if ours != theirs and "" not in (ours, theirs):
             findings.append(bad(f"not the same experiment: {what} {ours}, baseline {theirs}"))
     longer = run.tokens_per_request / baseline.tokens_per_request
     if abs(math.log(longer)) > math.log1p(LENGTH_TOLERANCE):
@@ -237,6 +252,11 @@ def compare(run: BenchResult, baseline: BenchResult) -> list[Finding]:
                 f"{baseline.tokens_per_request:.0f}. Speculation does not change output lengths; run both with "
                 "--ignore-eos, or with the same sampling options, and compare again."
             )
+        )
+    prompts = run.prompt_tokens_per_request, baseline.prompt_tokens_per_request
+    if all(prompts) and abs(math.log(prompts[0] / prompts[1])) > math.log1p(LENGTH_TOLERANCE):
+        findings.append(
+            bad(f"not the same work: {prompts[0]:.0f} prompt tokens per request, baseline {prompts[1]:.0f}")
         )
     throughput = run.output_throughput / baseline.output_throughput
     tpot = run.mean_tpot_ms / baseline.mean_tpot_ms

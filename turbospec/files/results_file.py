@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from turbospec.errors import UserError
 from turbospec.files.writing import write_whole
 
 ALL_AT_ONCE = "inf"
@@ -30,6 +32,23 @@ def save(path: Path, meta: dict[str, Any], rows: Sequence[Mapping[str, Any]], *,
     """
     document = {"meta": plain(meta, digits), "rows": plain([dict(row) for row in rows], digits)}
     write_whole(path, json.dumps(document, allow_nan=False) + "\n")
+
+
+def keep_earlier(path: Path) -> None:
+    """Keep what a file holds beside it, as `NAME.bak`, before results of a new run replace it.
+
+    Raises:
+        UserError: it cannot be kept.
+    """
+    if not path.is_file():
+        return
+    kept = path.with_name(f"{path.name}.bak")
+    try:
+        shutil.copyfile(path, kept)
+    except OSError as error:
+        raise UserError(
+            f"{path}: is there already and cannot be kept as {kept} ({error}); name another file"
+        ) from error
 
 
 def plain(value: Any, digits: int | None = DIGITS) -> Any:

@@ -91,12 +91,13 @@ class StepMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, at their present values."""
+        stats = self._stats
         draft_length, longest = (0.0, 0.0) if self._last is None else _draft_lengths(*self._last)
         gauges = {
             "turbospec_draft_length": ("Mean K over the last step's decoding requests.", draft_length),
             "turbospec_longest_draft": ("Longest draft verified in the last step.", longest),
+            "turbospec_active": ("1 while TurboSpec plans; 0 once repeated faults have turned it off.", stats.active),
         }
-        stats = self._stats
         counters = {
             "turbospec_steps": (
                 "Finished steps; those that reuse a plan are added with the next outcome.",
@@ -137,7 +138,7 @@ class StepMetrics(Collector):
                 ),
             }
         for name, (text, value) in gauges.items():
-            yield GaugeMetricFamily(name, text, value=value)
+            yield GaugeMetricFamily(name, text, value=float(value))
         for name, (text, value) in counters.items():
             yield CounterMetricFamily(name, text, value=value)
         for name, text, values in (

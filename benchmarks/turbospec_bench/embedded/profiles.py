@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from turbospec.models.profile import Profile
 from turbospec_bench.configuration import Configuration
 from turbospec_bench.embedded.pairs import DRAFTERS, Pairs
 from turbospec_bench.embedded.workloads import USUAL_SAMPLING
+from turbospec_bench.machine import processor, source_digest
 from turbospec_bench.matrix import TARGET
 from turbospec_bench.rounds import DisturbanceCheck
 from turbospec_bench.trace_folder import TraceFolder
@@ -103,14 +105,13 @@ class MeasuredProfiles:
         return True
 
     def _fingerprint(self, configuration: Configuration) -> str:
-        """A hash of the weights, their type, device, threads and sampling settings."""
+        """A hash of the weights, their type, device, threads, sampling settings, the processor and the engine."""
         folders = [TARGET, *([DRAFTERS[configuration.drafter]] if configuration.drafter in DRAFTERS else [])]
         files = sorted(file for name in folders for file in (self._pairs.folder / name).glob("*.safetensors"))
         weights = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         described = [weights, self._pairs.device, self._pairs.dtype, torch.get_num_threads(), torch.__version__]
         described += [USUAL_SAMPLING.temperature, USUAL_SAMPLING.top_p, self._text[:64]]
-        # On a CPU the key is unchanged, so that older profiles stay valid.
         described += [torch.cuda.get_device_name(self._pairs.device)] if self._pairs.device.startswith("cuda") else []
-        # A profile that was measured before there were look-ups stays valid without one.
-        described += [self._pairs.lookup] if self._pairs.lookup else []
+        described += [processor(), os.environ.get("OMP_WAIT_POLICY", ""), source_digest("turbospec_engine")]
+        described += [self._pairs.lookup]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:12]

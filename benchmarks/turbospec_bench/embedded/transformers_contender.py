@@ -15,6 +15,7 @@ from turbospec_bench.contender import Run, client_figures
 from turbospec_bench.embedded.workloads import BenchRequest, Load
 from turbospec_bench.metrics import RequestRecord
 from turbospec_bench.variant import TRANSFORMERS_PREFIX, Variant
+from turbospec_engine.attention import kernels_for_any_shape
 from turbospec_engine.checkpoint import load_model
 
 DRAFT_TOKENS = 20
@@ -81,7 +82,7 @@ class TransformersContender:
             own.num_assistant_tokens, own.num_assistant_tokens_schedule = self._draft_tokens, schedule
             own.assistant_confidence_threshold = threshold
             settings["assistant_model"] = self._pair.assistant
-        with torch.inference_mode():
+        with torch.inference_mode(), kernels_for_any_shape(prompt.device):
             self._pair.target.generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),

@@ -57,7 +57,7 @@ def _colours(rows: Sequence[Row]) -> Mapping[str, str]:
 
 def _details(configuration: Configuration, rows: Sequence[Row], colours: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "name": configuration.name,
+        "name": f"{configuration.name}: medians of {rows[0]['rounds']} rounds",
         "disturbance": disturbance(rows),
         "lines": [(row["policy"], table_line(row)) for row in rows],
         "latency": plots.latency(rows, colours),

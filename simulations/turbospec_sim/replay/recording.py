@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -69,6 +70,8 @@ class Recording:
     samples: list[LatencySample]
     seconds_between: float
     """Mean seconds from a step's end to the next one's beginning while the engine was busy."""
+    missing_steps: int
+    """Steps that the trace lacks between its first and its last."""
 
     @property
     def size(self) -> int:
@@ -91,6 +94,8 @@ def record(steps: Sequence[TraceStep]) -> Recording:
     steps = sorted(steps, key=lambda step: step.now)
     if len({step.step for step in steps}) < len(steps):
         raise UserError("a step number comes twice; give the traces of one run only, each file once")
+    if any(later.step < earlier.step for earlier, later in pairwise(steps)):
+        raise UserError("step numbers begin again; give the traces of one run only")
     if max((step.step_seconds for step in steps), default=0.0) < LEAST_STEP_SECONDS:
         raise UserError("no step of the trace took any time; replay a trace that an engine wrote")
     for step in steps:
@@ -127,7 +132,14 @@ def record(steps: Sequence[TraceStep]) -> Recording:
         cut_short=sum(request.last_line == len(steps) - 1 and request.left > 0 for request in served),
         samples=[_sample(step) for step in steps if step.step_seconds >= LEAST_STEP_SECONDS],
         seconds_between=seconds_between(steps),
+        missing_steps=_missing_steps(steps),
     )
+
+
+def _missing_steps(steps: Sequence[TraceStep]) -> int:
+    """Steps without a line; those that reused a plan are reported in the line of the step after them."""
+    gaps = (later.step - earlier.step - 1 - later.reused_plan_steps for earlier, later in pairwise(steps))
+    return sum(gap for gap in gaps if gap > 0)
 
 
 def _read_step(step: TraceStep, line: int, known: dict[int, _Request]) -> None:

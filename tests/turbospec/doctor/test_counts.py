@@ -82,6 +82,24 @@ def test_a_window_is_the_difference_of_two_readings() -> None:
     assert after.since(before) == DraftCounts(50, 150, (30.0, 6.0))
 
 
+def test_a_window_of_two_servers_is_refused() -> None:
+    """Behind a load balancer the second may have counted more than the first."""
+    before = DraftCounts(100, 300, (60.0, 24.0), started=5.0)
+    assert DraftCounts(150, 450, (90.0, 30.0), started=5.0).since(before).started == 5.0
+    with pytest.raises(UserError, match="several servers"):
+        DraftCounts(150, 450, (90.0, 30.0), started=6.0).since(before)
+    with pytest.raises(UserError, match="several servers"):  # more accepted than drafted
+        DraftCounts(1100, 3300, (2000.0, 30.0), started=5.0).since(before)
+
+
+@pytest.mark.parametrize(("values", "failed"), [((1.0, 1.0), False), ((1.0, 0.0), True)])
+def test_whether_a_turbospec_is_off_is_read(values: tuple[float, float], failed: bool) -> None:
+    lines = (f'turbospec_active{{engine="{engine}"}} {value}\n' for engine, value in enumerate(values))
+    page = f"{PAGE}process_start_time_seconds 1.7e9\n{''.join(lines)}"
+    read = read_metrics(page, "page")
+    assert (read.failed, read.started) == (failed, 1.7e9)
+
+
 def test_a_server_that_no_longer_counts_positions_was_restarted() -> None:
     with pytest.raises(UserError, match="restarted"):
         DraftCounts(150, 300, (90.0, 30.0)).since(DraftCounts(10, 30, (6.0, 2.0), (10.0, 5.0)))

@@ -69,13 +69,13 @@ def test_counts_without_drafts_are_said(nothing: DraftCounts | None) -> None:
     assert diagnosis.best_length is None  # not 0, which a script would take for advice
 
 
-def test_drafts_of_less_than_a_token_count_as_one() -> None:
-    """Counters that are read one after the other may lag."""
-    assert "a step with K = 1 emits 1.80 tokens" in texts(diagnose(DraftCounts(1000, 0, (800.0, 10.0)), COST), "good")
+def test_the_last_drafts_of_requests_may_be_shorter() -> None:
+    shorter = DraftCounts(1000, 1850, (800.0, 600.0))
+    assert "a step with K = 2 emits 2.40 tokens" in texts(diagnose(shorter, COST), "good")
 
 
-RUN = BenchResult(Path("run.json"), counts(0.6, 0.3), 130.0, 8.0, 60.0, 5000, 50, "inf", 8)
-PLAIN = BenchResult(Path("plain.json"), None, 100.0, 10.0, 58.0, 5000, 50, "inf", 8)
+RUN = BenchResult(Path("run.json"), counts(0.6, 0.3), 130.0, 8.0, 60.0, 5000, 50, 6000, "inf", 8, "a model")
+PLAIN = BenchResult(Path("plain.json"), None, 100.0, 10.0, 58.0, 5000, 50, 6000, "inf", 8, "a model")
 
 
 def test_where_turbospec_chooses_k_no_fixed_one_is_advised() -> None:
@@ -100,6 +100,24 @@ def test_drafts_of_unequal_lengths_are_said_where_positions_are_not_counted() ->
     counted = DraftCounts(1000, 1500, (800.0, 200.0, 50.0), (1000.0, 400.0, 100.0))
     for even in (counts(0.8, 0.5), counted):
         assert "at least what is shown" not in texts(diagnose(even, StepCost(0.08, 0.02)), "warning")
+
+
+def test_drafts_of_unequal_lengths_name_no_fixed_k() -> None:
+    """Of 20,000 drafts, 1,000 have five tokens, nearly all accepted: no position is wasted."""
+    accepted = (12_000.0, *(950.0 * 0.97**place for place in range(4)))
+    diagnosis = diagnose(DraftCounts(20_000, 24_000, accepted), StepCost(0.08, 0.02))
+    assert diagnosis.best_length is None
+    said = " ".join(finding.text for finding in diagnosis.findings)
+    assert "no fixed K can be named" in said
+    assert "wasted" not in said
+    assert "num_speculative_tokens" not in said
+
+
+def test_a_turbospec_that_is_off_is_said_and_its_old_counts_are_not_judged() -> None:
+    failed = DraftCounts(9000, 27_000, (80.0, 20.0), (100.0, 50.0), failed=True)
+    (finding,) = diagnose(failed, COST).findings
+    assert finding.severity == "bad"
+    assert "off after repeated faults" in finding.text
 
 
 def severities(run: BenchResult, baseline: BenchResult) -> list[tuple[str, str]]:
@@ -140,4 +158,9 @@ def test_runs_that_cannot_be_compared_are_not() -> None:
     other = replace(RUN, output_tokens=8000, max_concurrency=64)
     found = severities(other, PLAIN)
     assert found[:2] == [("bad", "not the same experiment"), ("bad", "not the same work")]
+    for changes in ({"model": "another"}, {"completed": RUN.completed - 3}):
+        assert severities(replace(RUN, **changes), PLAIN)[0] == ("bad", "not the same experiment")
+    longer = replace(RUN, input_tokens=2 * RUN.input_tokens)
+    assert severities(longer, PLAIN)[0] == ("bad", "not the same work")
+    assert severities(replace(RUN, input_tokens=0, model=""), PLAIN) == [("good", "measured")]
     assert "speculates too" in compare(RUN, RUN)[0].text

@@ -46,6 +46,7 @@ def registered(metrics: StepMetrics) -> CollectorRegistry:
         ("turbospec_emitted_tokens_total", 7),
         ("turbospec_step_seconds_total", 0.02),
         ("turbospec_draft_seconds_total", 0.004),
+        ("turbospec_active", 1),
         ("turbospec_draft_length", 0.5),
         ("turbospec_longest_draft", 1),
         ("turbospec_predicted_tokens_total", 4.5),

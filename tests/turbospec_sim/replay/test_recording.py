@@ -187,10 +187,19 @@ def test_requests_that_wait_for_something_else_than_a_slot_show_no_cap(tmp_path:
 def test_traces_that_cannot_be_replayed_are_named(steps: list[TraceStep]) -> None:
     with pytest.raises(UserError, match="comes twice"):
         record([*steps, *steps])
+    half = len(steps) // 2
+    restarted = [replace(step, step=step.step + 10**6) if place < half else step for place, step in enumerate(steps)]
+    with pytest.raises(UserError, match="step numbers begin again"):
+        record(restarted)
     with pytest.raises(UserError, match="took any time"):
         record([replace(step, step_seconds=0.0) for step in steps])
     with pytest.raises(UserError, match="emitted a token"):
         record(steps[:1] if not any(steps[0].emitted) else [replace(steps[0], emitted=[0] * len(steps[0].emitted))])
+
+
+def test_steps_that_a_trace_lacks_are_counted(steps: list[TraceStep]) -> None:
+    assert record(steps).missing_steps == 0
+    assert record([*steps[:20], *steps[27:]]).missing_steps == 7
 
 
 def test_time_between_steps_is_known_and_idle_time_is_not_it(steps: list[TraceStep]) -> None:

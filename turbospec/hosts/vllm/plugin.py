@@ -188,6 +188,8 @@ def _install_on_v2(runner, config) -> None:
         speculator_on_demand.install(runner)
     elif config.speculative_config.method in LOOK_UP_METHODS:
         speculator_on_demand.install_without_cache(runner)
+    elif config.speculative_config.method == "draft_model":
+        speculator_on_demand.install_passes(runner)
     lookup_on_v2.install(runner)
     step_clock.install(runner, runner.speculator, "propose")
 
@@ -229,8 +231,17 @@ def _unsupported(args, speculation, settings, config) -> str | None:
             model_runner_v2=config is not None and config.use_v2_model_runner,
             lookup=settings.lookup is not None,
             watermarks_drafts=_watermarks_drafts(args),
+            target_mla=speculation is not None and bool(speculation.target_model_config.use_mla),
+            attention_backend=_attention_backend(config),
+            async_scheduling=config is not None and bool(config.scheduler_config.async_scheduling),
         )
     )
+
+
+def _attention_backend(config) -> str:
+    """Name of the attention backend that the user chose; empty where vLLM chooses, or before that is known."""
+    chosen = getattr(getattr(config, "attention_config", None), "backend", None)
+    return getattr(chosen, "name", "")
 
 
 def _has_scheduler_per_rank(parallel) -> bool:

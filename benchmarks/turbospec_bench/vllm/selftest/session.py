@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from random import Random
 from typing import Any
 
 from turbospec.errors import UserError
@@ -83,7 +84,10 @@ class SelfTest:
         for asynchronous in (False, True):
             self._random_lengths(reference, asynchronous=asynchronous)
         for number in range(self.settings.rounds):
-            for contender in contenders(self.settings.speculative_config, quick=self.settings.quick):
+            # In another order each round: a machine that changes during a round favours no contender.
+            found = contenders(self.settings.speculative_config, quick=self.settings.quick)
+            Random(number).shuffle(found)
+            for contender in found:
                 if contender.name not in self.skipped:
                     self._measure(contender, number, reference)
         self.complete = True
@@ -95,9 +99,12 @@ class SelfTest:
         return all(check.verdict != FAILED for check in self.checks)
 
     def figures(self) -> list[Figures]:
-        """Of every contender that was measured."""
+        """Of every contender that was measured, in their order."""
         found: list[Figures] = []
-        for name, results in self._results.items():
+        for contender in contenders(self.settings.speculative_config, quick=self.settings.quick):
+            name, results = contender.name, self._results.get(contender.name, [])
+            if not results:
+                continue
             rates = [tokens / seconds for result in results for seconds, tokens in result["batches"]]
             tokens = sum(tokens for result in results for _, tokens in result["batches"])
             accepted = sum(result["accepted"] for result in results)
@@ -206,7 +213,8 @@ class SelfTest:
 
     def _measure(self, contender: Contender, number: int, reference: dict[str, Any]) -> None:
         self.said(f"round {number + 1} of {self.settings.rounds}: {contender.name}")
-        engine = dict(self.settings.engine)
+        # A prompt is served several times; with a prefix cache its prefill would cost nothing.
+        engine = {"enable_prefix_caching": False} | self.settings.engine
         if contender.speculative_config is not None:
             engine["speculative_config"] = contender.speculative_config
         job = self._job(

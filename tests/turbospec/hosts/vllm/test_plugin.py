@@ -37,7 +37,7 @@ class EngineArgs:
             method="draft_model",
             num_speculative_tokens=5,
             num_speculative_tokens_per_batch_size=None,
-            target_model_config=SimpleNamespace(is_moe=False),
+            target_model_config=SimpleNamespace(is_moe=False, use_mla=False),
         )
 
     def create_engine_config(self, usage_context: Any = None) -> Any:
@@ -152,6 +152,33 @@ def test_a_look_up_beside_a_look_up_is_one_warning(
     assert config.scheduler_config.scheduler_cls is None
     assert len(caplog.records) == 1
     assert "lookup is for servers with a drafter of" in caplog.text
+
+
+@pytest.mark.parametrize(("asynchronous", "backend"), [(True, None), (True, "FLASH_ATTN_MLA"), (False, None)])
+def test_a_target_with_mla_is_refused_where_its_drafts_must_have_one_length(
+    asynchronous: bool,
+    backend: str | None,
+    vllm: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    args = vllm["vllm.engine.arg_utils"].EngineArgs
+    create = args.create_engine_config
+
+    def changed(self: Any, usage_context: Any = None) -> Any:
+        config = create(self, usage_context)
+        config.speculative_config.target_model_config.use_mla = True
+        config.scheduler_config.async_scheduling = asynchronous
+        config.attention_config = SimpleNamespace(backend=backend and SimpleNamespace(name=backend))
+        return config
+
+    monkeypatch.setattr(args, "create_engine_config", changed)
+    with caplog.at_level(logging.WARNING, "turbospec"):
+        chosen = start(vllm).scheduler_config.scheduler_cls
+    refused = asynchronous and backend is None
+    assert (chosen is None) == refused
+    assert ("--no-async-scheduling" in caplog.text) == refused
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ class _Adaptive(Scheduler):
             drafter_slots=max(speculation.max_num_new_slots_for_drafting, 1),
             prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),
             late_drafts=drafts_late(vllm_config),
-            tokens_first=vllm_config.use_v2_model_runner and not current_platform.is_cpu(),
+            tokens_first=_sends_tokens_first(vllm_config),
             async_scheduling=bool(vllm_config.scheduler_config.async_scheduling),
             largest_graph=_largest_graph(vllm_config.compilation_config),
         )
@@ -174,6 +174,8 @@ class _Adaptive(Scheduler):
         if path := os.environ.get(METRICS_FILE_VARIABLE):
             metrics = StepMetrics(controller.stats, self._seconds)
             self._metrics_file = MetricsFileWriter(file_of_engine(Path(path), engine), metrics)
+            # Zeros: what is counted before the first reading would otherwise look as if it had always been there.
+            self._metrics_file.wake()
             controller.listeners += [metrics, self._metrics_file]
         return VllmLoop(controller, limits, Lookups() if settings.lookup is not None else None)
 
@@ -378,7 +380,19 @@ class _Adaptive(Scheduler):
             self._loop.reset()
         else:
             log.error("TurboSpec failed and is off until the server restarts; vLLM continues with its own draft length")
-            self._loop = None
+            self._loop, self._stats.active = None, False
+
+
+def _sends_tokens_first(vllm_config) -> bool:
+    """Whether a step's tokens are sent before its drafting ends.
+
+    Model runner V2 copies them while the drafter runs on the GPU, and sends them once the host has launched it. That is
+    at once only where the drafter's passes are CUDA graphs.
+    """
+    launches_graphs = (
+        vllm_config.speculative_config.method != "draft_model" and not vllm_config.model_config.enforce_eager
+    )
+    return vllm_config.use_v2_model_runner and not current_platform.is_cpu() and launches_graphs
 
 
 def _captures_decode_graphs(vllm_config) -> bool:

@@ -43,7 +43,8 @@ class EngineLimits:
     late_drafts: bool = False
     """Whether the drafter can run after a step's tokens were sent, as it does if one of them is a first token."""
     tokens_first: bool = False
-    """Whether every step sends its tokens before its drafts are made, as model runner V2 does on a GPU."""
+    """Whether every step sends its tokens before its drafts are made, as model runner V2 does on a GPU where the
+    drafter's passes are CUDA graphs."""
     async_scheduling: bool = False
     """Whether a step is scheduled before the one before it has ended."""
     largest_graph: int = 0

@@ -112,5 +112,5 @@ class MetricsFileReader(Collector):
             return []
 
     def describe(self) -> list[Metric]:
-        """No metrics before the first step. Without this method a registry calls `collect` when it is registered."""
+        """No metrics before there is a file. Without this method a registry calls `collect` when it is registered."""
         return []

@@ -6,7 +6,6 @@ Shared by both of vLLM's model runners. Runs in the worker and must not import n
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,14 +35,6 @@ class KeptStep:
     """Tokens of each request, in their order in `tokens`."""
     valid: Mapping[str, int] = field(default_factory=dict[str, int])
     """How many of them are not rejected drafts, by request; all of them for a request that is missing."""
-
-    def rows(self) -> dict[str, range]:
-        """Each request's rows in `tokens`, without those of rejected drafts."""
-        starts = itertools.accumulate(self.lengths.values(), initial=0)
-        return {
-            name: range(start, start + self.valid.get(name, length))
-            for (name, length), start in zip(self.lengths.items(), starts, strict=False)
-        }
 
 
 class FirstPass(NamedTuple):
@@ -156,10 +147,11 @@ class KeptInputs:
         names, total = list(names), int(starts[-1])
         sources, found = self._find(catch_up, total)
         lengths = np.diff(starts)
-        added = np.array([len(found.get(name, ())) for name in names])
+        added = np.array([len(found.get(name, ())) for name in names], np.int64)
+        nothing = np.zeros(0, np.int64)
         pieces: list[np.ndarray] = []
         for row, name in enumerate(names):
-            pieces += [np.asarray(found.get(name, ()), np.int64), np.arange(starts[row], starts[row + 1])]
+            pieces += [found.get(name, nothing), np.arange(starts[row], starts[row + 1])]
         # The position of each row relative to the first of its request in the step; kept ones are negative.
         own = np.concatenate([np.arange(-added[row], lengths[row]) for row in range(len(added))])
         anchors = np.repeat(starts[:-1], lengths + added) + np.maximum(own, 0)
@@ -178,21 +170,37 @@ class KeptInputs:
             hidden=states,
         )
 
-    def _find(self, catch_up: Mapping[str, KvLag], total: int) -> tuple[list[KeptStep], dict[str, list[int]]]:
+    def _find(self, catch_up: Mapping[str, KvLag], total: int) -> tuple[list[KeptStep], dict[str, np.ndarray]]:
         """The kept steps that are needed, and the rows of each request in them.
 
         Rows are numbered as if the kept steps were concatenated after the step's own `total` tokens. A request whose
         kept tokens are incomplete gets no rows.
         """
-        first = min(missed.since for missed in catch_up.values())
-        sources = [kept for kept in self._steps if kept.step >= first]
-        found: dict[str, list[int]] = {name: [] for name in catch_up}
-        offset = total
+        numbers = {name: number for number, name in enumerate(catch_up)}
+        since = np.array([missed.since for missed in catch_up.values()])
+        sources = [kept for kept in self._steps if kept.step >= since.min()]
+        owners, rows, offset = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], total
+        names: list[str] = []
         for kept in sources:
-            rows = kept.rows()
-            for name, missed in catch_up.items():
-                places = rows.get(name)
-                if places is not None and kept.step >= missed.since:
-                    found[name] += [offset + place for place in places]
+            # Hundreds of steps may be kept, most of them of the same requests.
+            if (own := list(kept.lengths)) != names:
+                names = own
+                place_of = {name: place for place, name in enumerate(names) if name in numbers}
+                places = np.array([*place_of.values()], np.int64)
+                owner = np.array([numbers[name] for name in place_of], np.int64)
+            lengths = np.fromiter(kept.lengths.values(), np.int64, len(names))
+            starts = offset + np.cumsum(lengths) - lengths
+            for name, number in kept.valid.items():
+                if name in place_of:
+                    lengths[place_of[name]] = number
+            wanted = kept.step >= since[owner]
+            counts, begins = lengths[places][wanted], starts[places][wanted]
+            within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            owners.append(np.repeat(owner[wanted], counts))
+            rows.append(np.repeat(begins, counts) + within)
             offset += len(kept.tokens)
-        return sources, {name: places for name, places in found.items() if len(places) == catch_up[name].tokens}
+        owned, found = np.concatenate(owners), np.concatenate(rows)
+        ends = np.cumsum(np.bincount(owned, minlength=len(numbers)))[:-1]
+        by_request = np.split(found[np.argsort(owned, kind="stable")], ends)
+        each = zip(catch_up.items(), by_request, strict=True)
+        return sources, {name: places for (name, missed), places in each if len(places) == missed.tokens}

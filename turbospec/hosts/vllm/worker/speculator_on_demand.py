@@ -59,6 +59,24 @@ def install_without_cache(model_runner) -> None:
     log.info("TurboSpec runs the drafter only in steps that draft")
 
 
+def install_passes(model_runner) -> None:
+    """Make a draft model that runs in every step run as many passes as the step drafts tokens, and at least one.
+
+    vLLM's runs all passes of the longest draft.
+    """
+    speculator = model_runner.speculator
+    propose = speculator.propose
+
+    def propose_length(input_batch, *given, num_speculative_tokens=None, **named):
+        longest = speculator.num_speculative_steps if num_speculative_tokens is None else num_speculative_tokens
+        with replaced(speculator, num_speculative_steps=max(longest, 1)):
+            propose(input_batch, *given, num_speculative_tokens=num_speculative_tokens, **named)
+        return speculator.draft_tokens[: input_batch.num_reqs]
+
+    speculator.propose = propose_length
+    log.info("TurboSpec runs the drafter's passes after the first only in steps that draft as many tokens")
+
+
 class SpeculatorOnDemand:
     """Wraps a speculator's `propose`.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 from tests.turbospec.hosts.vllm.fuzzing.server import Added, Setup, StandIn
 from tests.turbospec.hosts.vllm.scheduler.test_loop import Recorder
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
+from turbospec.hosts.vllm.shared import metrics_file
 from turbospec.hosts.vllm.shared.drafter_orders import DRAFTS_ATTRIBUTE, orders_of
 from turbospec.hosts.vllm.shared.lookup_drafts import lookup_drafts_of
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE
@@ -158,6 +160,28 @@ def test_a_step_that_cannot_be_planned_is_vllms_own(tmp_path: Path) -> None:
     assert engine.scheduler.must_fetch_drafts
     engine.finish(output)
     assert len(engine.scheduler.requests["a"].spec_token_ids) == K
+
+
+def test_a_turbospec_that_is_off_for_good_says_so_in_its_metrics(tmp_path: Path, warnings: list[str]) -> None:
+    scheduler = Engine(tmp_path).scheduler
+    for _ in range(99):
+        scheduler._fail()
+    assert scheduler._stats.active
+    scheduler._fail()
+    assert not scheduler._stats.active
+    assert scheduler._loop is None
+    assert "off until the server restarts" in warnings[-1]
+
+
+def test_counts_are_there_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A series that begins above 0 would hide what it has counted by then."""
+    monkeypatch.setattr(metrics_file, "EVERY_SECONDS", 0.0)
+    monkeypatch.setenv(METRICS_FILE_VARIABLE, str(tmp_path / "metrics.prom"))
+    Engine(tmp_path)
+    ends = time.monotonic() + 10.0
+    while not (tmp_path / "metrics.prom").exists() and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert "turbospec_host_faults_total 0.0" in (tmp_path / "metrics.prom").read_text()
 
 
 def test_drafts_are_cut_although_a_later_part_of_their_step_fails(tmp_path: Path) -> None:

@@ -38,6 +38,11 @@ def test_known_versions_and_methods_are_supported(version: tuple[int | str, ...]
         ({"data_parallel_size": 2, "experts": True}, "mixture of experts"),
         ({"pipeline_parallel_size": 2}, "pipeline parallelism"),
         ({"scheduler_per_rank": True}, "external_launcher"),
+        ({"target_mla": True, "async_scheduling": True}, "--attention-backend to FLASH_ATTN_MLA"),
+        (
+            {"target_mla": True, "async_scheduling": True, "attention_backend": "TRITON_MLA"},
+            "--no-async-scheduling",
+        ),
         ({"model_runner_v2": True, "version": (0, 31, 0)}, "VLLM_USE_V2_MODEL_RUNNER=0"),
         ({"lookup": True, "method": "ngram"}, "not 'ngram'"),
         ({"lookup": True, "method": "medusa"}, "not 'medusa'"),
