@@ -32,7 +32,7 @@ UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
-def kernels_for_any_shape(device: torch.device) -> AbstractContextManager[None]:
+def kernels_for_any_shape(device: torch.device) -> AbstractContextManager[Any]:
     """Within it PyTorch does not use cuDNN's attention, which it prefers on recent GPUs.
 
     cuDNN builds a plan for every new shape, which takes longer than many steps. The shapes of a pass change with the

@@ -182,7 +182,7 @@ def test_rounds_of_other_code_or_another_processor_are_not_mixed(
     command = [*arguments, *ONE, "--rounds", "1", "--policy", "static-1"]
     assert invoke(*command, "--json", "out.json").exit_code == 0
     document = json.loads((tmp_path / "out.json").read_text())
-    assert document["meta"]["command"].startswith("turbospec ")
+    assert document["meta"]["command"].startswith("turbospec")
     document["meta"][surrounding] = "another"
     (tmp_path / "out.json").write_text(json.dumps(document))
     with pytest.raises(UserError, match=f"was measured with another {words}; start a new one"):
@@ -396,7 +396,6 @@ def test_torch_is_not_loaded_before_its_threads_are_chosen() -> None:
         (["--policy", "mine.yaml", "--json", "mine.yaml"], "mine.yaml: is read by this command"),
         (["--resume", "taken"], "taken: not a results file"),
         (["--profile", "taken"], "taken: not a profile"),
-        (["--drafter", "n-gram", "--profile", "taken"], "--profile has the step times of one drafter"),
         (["--rounds", "1000"], "which is too much; lower"),
         (["--request-rate", "1e308"], "request rate 1e\\+308 is out of range"),
         (["--request-rate", "nan"], "request rate nan is out of range"),
@@ -433,6 +432,12 @@ def test_mistakes_are_one_line(arguments: list[str], tmp_path: Path, extra: list
 def test_an_absurd_controller_benchmark_is_refused_before_it_begins(options: tuple[str, ...]) -> None:
     refused = CliRunner().invoke(app, ["controller", *options])
     assert refused.exit_code == 2 or isinstance(refused.exception, UserError)
+
+
+def test_a_profile_is_of_one_drafter(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Profile, "load", lambda path: Profile([]))
+    with pytest.raises(UserError, match="--profile has the step times of one drafter; choose it with --drafter"):
+        invoke(*arguments, "--drafter", "good", "--drafter", "n-gram", "--profile", "mine.json")
 
 
 def test_a_cache_that_cannot_be_used_costs_a_measurement_and_no_result(arguments: list[str], tmp_path: Path) -> None:

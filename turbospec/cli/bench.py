@@ -150,9 +150,9 @@ def bench(
         read_policy(path)
     enough_seconds = QUICK_SECONDS if quick and rounds is None else math.inf
     rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
-    if profile is not None and len({configuration.drafter for configuration in configurations}) > 1:
-        raise UserError("--profile has the step times of one drafter; choose it with --drafter")
     given = None if profile is None else Profile.load(profile)
+    if given is not None and len({configuration.drafter for configuration in configurations}) > 1:
+        raise UserError("--profile has the step times of one drafter; choose it with --drafter")
     resumed = None if resume is None else Results.load(resume)
     if resumed is not None and resumed.meta.get("omp_wait_policy"):
         os.environ.setdefault("OMP_WAIT_POLICY", resumed.meta["omp_wait_policy"])

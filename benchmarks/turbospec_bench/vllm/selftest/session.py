@@ -214,7 +214,7 @@ class SelfTest:
     def _measure(self, contender: Contender, number: int, reference: dict[str, Any]) -> None:
         self.said(f"round {number + 1} of {self.settings.rounds}: {contender.name}")
         # A prompt is served several times; with a prefix cache its prefill would cost nothing.
-        engine = {"enable_prefix_caching": False} | self.settings.engine
+        engine: dict[str, Any] = {"enable_prefix_caching": False, **self.settings.engine}
         if contender.speculative_config is not None:
             engine["speculative_config"] = contender.speculative_config
         job = self._job(
