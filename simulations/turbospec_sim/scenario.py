@@ -55,8 +55,8 @@ class Server(Settings):
     frontend_seconds: Seconds = 0.0
     """Time from a client sending a request to its arrival in the waiting queue."""
     emit: Literal["before_draft", "after_draft"] = "after_draft"
-    """Whether a step's tokens are emitted before the drafting for the next step, as vLLM's model runner V2 does on a
-    GPU, or after it, as V1 does."""
+    """Whether a step's tokens are emitted before the drafting for the next step, or after it, as by vLLM's model runner
+    V1. In vLLM's order the prompts of the next step are not known to the plan."""
 
     @model_validator(mode="after")
     def _holds_a_block(self) -> Server:

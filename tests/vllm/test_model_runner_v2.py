@@ -104,3 +104,22 @@ def test_one_variable_makes_a_server_adaptive(
     assert "TurboSpec failed" not in done.log
     assert done.tokens == reference
     assert done.metrics[ACCEPTED] > 0
+
+
+@pytest.mark.parametrize(("number", "passes"), [(None, 8), (0, 1), (3, 3)])
+def test_a_draft_model_that_runs_in_every_step_runs_as_many_passes_as_are_drafted(
+    number: int | None, passes: int
+) -> None:
+    """Where its input cannot be kept. vLLM's draft model runs those of the longest draft whatever is asked for."""
+    from types import SimpleNamespace
+
+    from turbospec.hosts.vllm.worker.speculator_on_demand import install_passes
+
+    ran: list[int] = []
+    speculator = SimpleNamespace(num_speculative_steps=8, draft_tokens=[1, 2, 3, 4])
+    speculator.propose = lambda *given, **named: ran.append(speculator.num_speculative_steps)
+    install_passes(SimpleNamespace(speculator=speculator))
+    drafts = speculator.propose(SimpleNamespace(num_reqs=2), None, num_speculative_tokens=number)
+    assert ran == [passes]
+    assert drafts == [1, 2]
+    assert speculator.num_speculative_steps == 8
