@@ -106,14 +106,13 @@ class GatheredRows:
         last_seen = (context_lens - query_lens)[:, None] + columns if batch.causal else context_lens[:, None] - 1
         self.tokens = on_device(batch.query_starts[rows][:, None] + columns, device)
         self.blocks = on_device(batch.context_blocks(rows, block_size), device)
-        self.mask = _visible(self.blocks.shape[1] * block_size, on_device(last_seen, device))[:, None]
+        self.mask = _Mask(_visible(self.blocks.shape[1] * block_size, on_device(last_seen, device))[:, None])
 
     def attend(self, query: torch.Tensor, store: KVStore, layer: int, scale: float, out: torch.Tensor) -> None:
-        attended = _masked_attention(
+        attended = self.mask.attend(
             query[self.tokens].transpose(1, 2),
             store.keys[layer][self.blocks].flatten(1, 2).transpose(1, 2),
             store.values[layer][self.blocks].flatten(1, 2).transpose(1, 2),
-            self.mask,
             scale,
         )
         out[self.tokens] = attended.transpose(1, 2)
@@ -151,14 +150,14 @@ class LongRow:
         self.mask = None
         self.is_causal = batch.causal and context == length
         if batch.causal and context > length:
-            self.mask = _visible(context, torch.arange(context - length, context, device=device))
+            self.mask = _Mask(_visible(context, torch.arange(context - length, context, device=device)))
 
     def attend(self, query: torch.Tensor, store: KVStore, layer: int, scale: float, out: torch.Tensor) -> None:
         queries = query[None, self.span].transpose(1, 2)
         keys = store.keys[layer][self.blocks].flatten(0, 1)[None, : self.context].transpose(1, 2)
         values = store.values[layer][self.blocks].flatten(0, 1)[None, : self.context].transpose(1, 2)
         if self.mask is not None:
-            attended = _masked_attention(queries, keys, values, self.mask, scale)
+            attended = self.mask.attend(queries, keys, values, scale)
         else:
             attended = scaled_dot_product_attention(
                 queries,
@@ -213,31 +212,40 @@ class PagedAttention:
         return out.to(query.dtype)
 
 
-def _masked_attention(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float
-) -> torch.Tensor:
-    """Attention under a mask, in which several query heads may share a KV head.
+class _Mask:
+    """A mask, and attention under it, in which several query heads may share a KV head.
 
     PyTorch's kernels for masks want as many KV heads as query heads; with `enable_gqa` keys and values are copied to
     every query head. Query heads that share a KV head are therefore taken as further queries of one head.
 
     Args:
-        queries: (rows, heads, tokens, head_dim).
-        keys, values: (rows, kv_heads, context, head_dim).
-        mask: whether a query sees a position; broadcast to (rows, 1, tokens, context).
-        scale: factor on the scores.
-
-    Returns:
-        As `queries`.
+        visible: whether a query sees a position; broadcast to (rows, 1, tokens, context).
     """
-    rows, heads, tokens, width = queries.shape
-    shared = heads // keys.shape[1]
-    if shared > 1:
-        queries = queries.reshape(rows, keys.shape[1], shared * tokens, width)
-        mask = torch.cat([mask.expand(*mask.shape[:-2], tokens, -1)] * shared, dim=-2)
-    return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale).reshape(
-        rows, heads, tokens, width
-    )
+
+    def __init__(self, visible: torch.Tensor) -> None:
+        self._visible = visible
+        self._repeated: torch.Tensor | None = None
+        """The mask of all queries of a KV head, the same in all layers; None before the first."""
+
+    def attend(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
+        """Compute the attention.
+
+        Args:
+            queries: (rows, heads, tokens, head_dim).
+            keys, values: (rows, kv_heads, context, head_dim).
+            scale: factor on the scores.
+
+        Returns:
+            As `queries`.
+        """
+        rows, heads, tokens, width = queries.shape
+        shared = heads // keys.shape[1]
+        if self._repeated is None:
+            visible = self._visible.expand(*self._visible.shape[:-2], tokens, -1)
+            self._repeated = torch.cat([visible] * shared, dim=-2) if shared > 1 else visible
+        together = queries.reshape(rows, keys.shape[1], shared * tokens, width)
+        attended = scaled_dot_product_attention(together, keys, values, attn_mask=self._repeated, scale=scale)
+        return attended.reshape(rows, heads, tokens, width)
 
 
 def _visible(context: int, last_seen: torch.Tensor) -> torch.Tensor:

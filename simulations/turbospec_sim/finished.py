@@ -18,7 +18,7 @@ from typing import Any
 
 from turbospec.errors import UserError
 from turbospec.files.reading import MEBIBYTE, is_finite_number, read_bytes, read_json
-from turbospec.files.results_file import keep_earlier, plain, save
+from turbospec.files.results_file import plain, save
 from turbospec.policy import find_policy, read_policy
 from turbospec_sim.backends import Workers
 from turbospec_sim.run import BEST_STATIC, FIELDS, ORACLE, Run
@@ -136,8 +136,6 @@ class FinishedRuns:
         if self.path is None or self._saved == len(self._rows):
             return
         number, began = len(self._rows), time.monotonic()
-        if not self._saved:  # a new run: the file, if there is one, has the results of another
-            keep_earlier(self.path)
         save(self.path, self._meta | {UNFINISHED: True}, [*self._rows.values()], digits=None)
         ended = time.monotonic()
         self._saved, self._next_save = number, ended + max(SAVE_SECONDS, (ended - began) / SAVE_SHARE)

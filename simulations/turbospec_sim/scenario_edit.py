@@ -28,12 +28,13 @@ def with_values(text: str, values: Mapping[str, float]) -> str:
     return text
 
 
-def _change(text: str, node: Any, parts: list[str], value: str) -> tuple[int, int, str]:
+def _change(text: str, node: Any, parts: list[str], value: str, parent: str = "") -> tuple[int, int, str]:
     """Begin and end of the text to replace, and the replacement."""
     part, *rest = parts
     key = child = None
     if isinstance(node, ScalarNode):
-        raise UserError(f"`{part}` cannot be set: the file has `{node.value}` in its place; write its fields out there")
+        given = f"the name `{node.value}`" if node.value else "nothing"
+        raise UserError(f"`{parent}` is {given}; write its fields out, so that `{part}` can be set")
     if isinstance(node, SequenceNode):
         child = node.value[int(part)]
     else:
@@ -43,7 +44,7 @@ def _change(text: str, node: Any, parts: list[str], value: str) -> tuple[int, in
         between = ", " if node.flow_style else "\n" + " " * first.column
         return first.index, first.index, f"{part}: {value}{between}"
     if rest:
-        return _change(text, child, rest, value)
+        return _change(text, child, rest, value, part)
     start, end = child.start_mark.index, child.end_mark.index
     if start == end and key is not None:  # a blank field, whose marks are those of what follows
         start = end = text.index(":", key.end_mark.index) + 1

@@ -103,7 +103,9 @@ def test_numbers_are_put_into_a_files_text_and_nothing_else_changes() -> None:
         "# head\na:\n  # inner\n  new: 1\n  b: 0.25   # why\n  c: {new: 2, d: 5e-08, e: x}\nf: [1, {g: 7}]\n"
     )
     assert with_values("a:\n  b:\n  c: 1\n", {"a.b": 0.25}) == "a:\n  b: 0.25\n  c: 1\n", "a blank field"
-    with pytest.raises(UserError, match="the file has `h100` in its place; write its fields out"):
+    with pytest.raises(
+        UserError, match="`gpu` is the name `h100`; write its fields out, so that `bandwidth` can be set"
+    ):
         with_values("a: {gpu: h100}\n", {"a.gpu.bandwidth": 3.0})
 
 

@@ -180,7 +180,7 @@ def test_a_field_that_a_file_cannot_hold_is_named_before_the_fit(
     (tmp_path / "run.csv").write_text("run,rate_rps,ttft_p99_ms\na,1,90\n")
     words = ["calibrate", "healthy-eagle3=a", "--measured", str(tmp_path / "run.csv"), "--write", str(tmp_path / "w")]
     assert run([*words, "--fit", "latency.gpu.bandwidth_gb_s"], monkeypatch) == 2
-    assert_one_line(capsys.readouterr().err, "--write: healthy-eagle3: `bandwidth_gb_s` cannot be set: the file has")
+    assert_one_line(capsys.readouterr().err, "--write: healthy-eagle3: `gpu` is the name `h200`; write its fields out")
 
 
 @pytest.mark.parametrize(

@@ -47,20 +47,6 @@ def edited(file: Path, **changes: Any) -> Path:
     return file
 
 
-def test_results_of_another_run_in_the_file_are_kept(row: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    path.write_text("results of hours")
-    runs = FinishedRuns(path, META)
-    runs.add(run(), row)
-    runs.add(run(seed=1), row)
-    runs.save()
-    assert (tmp_path / "r.json.bak").read_text() == "results of hours"
-    resumed = FinishedRuns.resumed(path, META)
-    resumed.add(run(seed=2), row)
-    resumed.save()
-    assert (tmp_path / "r.json.bak").read_text() == "results of hours"
-
-
 def test_the_fields_are_those_of_a_run(row: dict[str, Any]) -> None:
     assert tuple(row) == FIELDS
 

@@ -108,8 +108,11 @@ class Outputs:
         before: dict[str, str] = resumed.meta.get("inputs", {})
         if changed := [name for name, content in contents.items() if before.get(name, content) != content]:
             raise UserError(f"{resumed.path}: {changed[0]} has changed since; start a new one")
+        if self.results != resumed.path:
+            keep_earlier(self.results)
         rounds = max(meta["rounds"], resumed.meta.get("rounds", 0))
-        return Results(self.results, resumed.meta | {"rounds": rounds, "inputs": before | contents}, resumed.rows)
+        shared = {name: meta[name] for name in ON_THE_SAME} | resumed.meta
+        return Results(self.results, shared | {"rounds": rounds, "inputs": before | contents}, resumed.rows)
 
 
 def show_configuration(

@@ -298,7 +298,7 @@ def _show(found: Calibration) -> None:
     if not found.converged:
         stdout.print("the fit has not converged; raise --evaluations")
     for name in found.at_limit:
-        stdout.print(f"{name} is at the limit of a fit; start from another value")
+        stdout.print(f"{name} changed as far as a fit allows; start from another value")
     for names in found.unidentified:
         what = " and ".join(names)
         said = "is not identified by these data" if len(names) == 1 else "cannot be told apart by these data"

@@ -59,11 +59,13 @@ def replay(
     json: Annotated[Path | None, typer.Option(help="Write the results to this file, two rows per policy.")] = None,
 ) -> None:
     """Estimate the results of policies on a recorded run, with bounds where the trace cannot tell."""
-    from turbospec.files.results_file import save
+    from turbospec.files.results_file import keep_earlier, save
     from turbospec_sim.replay.replay import Replay
 
     files = [find_policy(name) for name in policy]
     check_outputs(json, inputs=[*trace, *files, profile])
+    if json is not None:
+        keep_earlier(json)
     configs = [(name, read_policy(file)) for name, file in zip(policy, files, strict=True)]
     measured = None if profile is None else Profile.load(profile)
     broken = BrokenLines()
@@ -143,8 +145,8 @@ def _remarks(recorded: Replay, rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
     if recording.missing_steps:
         remarks.append(
-            f"{recording.missing_steps} steps between the trace's first and last are not in it, as if nothing had run "
-            "then: give all its files."
+            f"The trace lacks {recording.missing_steps} steps between its first and last; the replay takes them for "
+            "idle time. If files were left out, give them all."
         )
     if recording.begun_before:
         remarks.append(

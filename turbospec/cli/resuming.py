@@ -33,12 +33,16 @@ def finished_runs(
         fields: of rows that are kept; None for all of a run's.
 
     Raises:
-        UserError: the file to resume is not one of this command with these settings.
+        UserError: the file to resume is not one of this command with these settings, or the file for the results is
+            there already and cannot be kept.
     """
+    from turbospec.files.results_file import keep_earlier
     from turbospec_sim.finished import FinishedRuns
     from turbospec_sim.run import FIELDS
 
     fields = FIELDS if fields is None else fields
+    if json is not None and resume is None:
+        keep_earlier(json)
     return FinishedRuns(json, meta, (), fields) if resume is None else FinishedRuns.resumed(resume, meta, fields)
 
 

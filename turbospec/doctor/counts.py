@@ -51,8 +51,10 @@ class DraftCounts:
     """Draft tokens accepted, by position."""
     drafted: tuple[float, ...] | None = None
     """Draft tokens verified, by position. None where the server does not count them."""
-    failed: bool = False
-    """Whether repeated faults have turned TurboSpec off."""
+    engines: int = 0
+    """Engines with TurboSpec; 0 where they do not say."""
+    engines_off: int = 0
+    """Of these, those in which repeated faults have turned it off."""
     started: float = 0.0
     """When the server's process started, seconds since 1970; 0 where it does not say."""
 
@@ -62,12 +64,8 @@ class DraftCounts:
         Raises:
             UserError: the two readings are not of one run of one server.
         """
-        other = UserError(
-            "the second reading is of another server than the first: it was restarted, or the address leads to several "
-            "servers; run the command again, with the address of one server"
-        )
         if self.started != before.started:
-            raise other
+            raise _another_server()
         # TurboSpec's counts appear up to a second after vLLM's.
         if before.drafted is None and self.drafted is not None:
             nothing = (0.0,) * len(self.accepted)
@@ -75,18 +73,19 @@ class DraftCounts:
         added = [now - then for now, then in zip(self._all(), before._all(), strict=False)]
         alike = len(self.accepted) == len(before.accepted) and (self.drafted is None) == (before.drafted is None)
         if not alike or min(added) < 0:
-            raise other
+            raise _another_server()
         positions = len(self.accepted)
         counts = DraftCounts(
             round(added[0]),
             round(added[1]),
             tuple(added[2 : 2 + positions]),
             None if self.drafted is None else tuple(added[2 + positions :]),
-            self.failed,
+            self.engines,
+            self.engines_off,
             self.started,
         )
         if counts.contradict():
-            raise other
+            raise _another_server()
         return counts
 
     def _all(self) -> tuple[float, ...]:
@@ -122,6 +121,13 @@ class DraftCounts:
         return _shares(accepted, judged, np.nan)
 
 
+def _another_server() -> UserError:
+    return UserError(
+        "the second reading is of another server than the first: it was restarted, or the address leads to several "
+        "servers; run the command again, with the address of one server"
+    )
+
+
 def _shares(parts: FloatArray, wholes: FloatArray, otherwise: float) -> FloatArray:
     """Parts of wholes, at most 1: a part may be counted earlier. `otherwise` where the whole is 0."""
     return np.divide(np.minimum(parts, wholes), wholes, out=np.full(len(parts), otherwise), where=wholes > 0)
@@ -145,6 +151,8 @@ class BenchResult:
     request_rate: str
     max_concurrency: int | None
     model: str
+    prompts: int | None
+    """That were sent; None where the run did not report it."""
 
     @property
     def tokens_per_request(self) -> float:
@@ -179,7 +187,7 @@ def read_metrics(text: str, source: str) -> DraftCounts:
     values: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
     active: list[float] = []
-    """Of each engine."""
+    """`turbospec_active` of each engine."""
     try:
         for sample in _samples(text):
             name, labels = sample.name.removesuffix("_total"), frozenset(sample.labels.items())
@@ -197,8 +205,7 @@ def read_metrics(text: str, source: str) -> DraftCounts:
         raise UserError(f"{source} has no vLLM metrics; give the address of a vLLM server")
     drafts, draft_tokens = (round(sum(values[SPEC + name].values())) for name in ("drafts", "draft_tokens"))
     accepted, started = _in_order(values[SPEC + "accepted_tokens_per_pos"]), sum(values[STARTED].values())
-    failed = any(engine == 0.0 for engine in active)
-    counts = DraftCounts(drafts, draft_tokens, accepted, failed=failed, started=started)
+    counts = DraftCounts(drafts, draft_tokens, accepted, None, len(active), active.count(0.0), started)
     if values[DRAFTED]:
         drafted = _in_order(values[DRAFTED])
         accepted = (*_in_order(values[ACCEPTED]), *(0.0,) * len(drafted))[: len(drafted)]
@@ -260,6 +267,7 @@ class _BenchFile(BaseModel):
     total_input_tokens: Count = 0
     completed: Count
     model_id: str = ""
+    num_prompts: Count | None = None
     request_rate: Figure | Literal["inf"] = "inf"
     max_concurrency: Count | None = None
     spec_decode_num_drafts: Count = 0
@@ -300,4 +308,5 @@ def read_bench(path: Path) -> BenchResult:
         request_rate=str(read.request_rate),
         max_concurrency=read.max_concurrency,
         model=read.model_id,
+        prompts=read.num_prompts,
     )

@@ -35,6 +35,9 @@ TTFT_TOLERANCE = 1.1
 NOISE = 0.02
 """Relative difference that two runs of the same configuration may show."""
 
+UNKNOWN: set[str | int | None] = {"", None}
+"""Of a run's settings, those that its file does not have."""
+
 Severity = Literal["good", "warning", "bad"]
 
 
@@ -118,15 +121,15 @@ def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
         counts: drafted and accepted tokens; None where nothing was drafted.
         cost: assumed cost of drafting.
     """
-    if counts is None or counts.drafts <= 0:
-        return _nothing(warning("nothing was drafted in this time: no request was decoding, or speculation was off"))
-    if counts.failed:
+    if counts is not None and 0 < counts.engines == counts.engines_off:
         return _nothing(
             bad(
                 "TurboSpec is off after repeated faults, and vLLM drafts its own length in every step: the server's "
                 "log says what failed; restart it to turn TurboSpec on"
             )
         )
+    if counts is None or counts.drafts <= 0:
+        return _nothing(warning("nothing was drafted in this time: no request was decoding, or speculation was off"))
     if not counts.accepted:
         return _nothing(warning("the server does not count accepted tokens by position"))
     if counts.positions == 0:
@@ -141,6 +144,13 @@ def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
     one_length = counts.drafted is None and not varying
     of_fixed_lengths = (tokens, speedup) if one_length else (np.zeros(0), np.zeros(0))
     diagnosis = Diagnosis(known, *of_fixed_lengths)
+    if counts.engines_off:
+        diagnosis.findings.append(
+            bad(
+                f"TurboSpec is off after repeated faults in {counts.engines_off} of {counts.engines} engines: the "
+                "server's log says what failed"
+            )
+        )
     if counts.drafts < ENOUGH_DRAFTS:
         diagnosis.findings.append(
             warning(f"only {counts.drafts} drafts were counted: the findings below are rough; repeat with more traffic")
@@ -238,12 +248,16 @@ def compare(run: BenchResult, baseline: BenchResult) -> list[Finding]:
         findings.append(warning(f"the baseline {baseline.path} speculates too: this compares two ways of speculation"))
     for what, ours, theirs in (
         ("model", run.model, baseline.model),
-        ("number of completed requests", run.completed, baseline.completed),
+        ("number of prompts", run.prompts, baseline.prompts),
         ("request rate", run.request_rate, baseline.request_rate),
         ("maximum concurrency", run.max_concurrency, baseline.max_concurrency),
     ):
-        if ours != theirs and "" not in (ours, theirs):
+        if ours != theirs and not {ours, theirs} & UNKNOWN:
             findings.append(bad(f"not the same experiment: {what} {ours}, baseline {theirs}"))
+    if run.prompts == baseline.prompts and run.completed != baseline.completed:
+        findings.append(
+            warning(f"{run.completed} requests were completed, in the baseline {baseline.completed}: others failed")
+        )
     longer = run.tokens_per_request / baseline.tokens_per_request
     if abs(math.log(longer)) > math.log1p(LENGTH_TOLERANCE):
         findings.append(

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,18 +38,18 @@ def save(path: Path, meta: dict[str, Any], rows: Sequence[Mapping[str, Any]], *,
 def keep_earlier(path: Path) -> None:
     """Keep what a file holds beside it, as `NAME.bak`, before results of a new run replace it.
 
+    What was kept before stays: if there is such a file already, the name is `NAME.bak2`, and so on.
+
     Raises:
         UserError: it cannot be kept.
     """
     if not path.is_file():
         return
-    kept = path.with_name(f"{path.name}.bak")
+    names = (path.with_name(f"{path.name}.bak{number if number > 1 else ''}") for number in count(1))
     try:
-        shutil.copyfile(path, kept)
+        shutil.copyfile(path, next(name for name in names if not name.exists()))
     except OSError as error:
-        raise UserError(
-            f"{path}: is there already and cannot be kept as {kept} ({error}); name another file"
-        ) from error
+        raise UserError(f"{path}: is there already and cannot be kept ({error}); name another file") from error
 
 
 def plain(value: Any, digits: int | None = DIGITS) -> Any:

@@ -42,15 +42,16 @@ class StepMetrics(Collector):
     Args:
         stats: of the same controller.
         host: TurboSpec's host time, where the engine measures it.
+        max_draft: longest draft, so that its positions are counted from 0 on; 0 where it is not known yet.
     """
 
-    def __init__(self, stats: ControllerStats, host: HostSeconds | None = None) -> None:
+    def __init__(self, stats: ControllerStats, host: HostSeconds | None = None, *, max_draft: int = 0) -> None:
         self._stats = stats
         self._host = host
         self._last: tuple[StepView, StepOutcome] | None = None
-        self._drafted_lengths = np.zeros(1, np.int64)
+        self._drafted_lengths = np.zeros(max_draft + 1, np.int64)
         """(K + 1,) drafts of all steps, by their length."""
-        self._accepted_lengths = np.zeros(1, np.int64)
+        self._accepted_lengths = np.zeros(max_draft + 1, np.int64)
         """(K + 1,) the same, by their accepted length."""
         self._by_source: IntArray | None = None
         """(sources, 3) drafts, draft tokens and accepted tokens of each source; None where there is one."""

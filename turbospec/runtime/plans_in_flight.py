@@ -15,17 +15,17 @@ class PlansInFlight(Generic[State]):
 
     def __init__(self) -> None:
         self._by_step: dict[int, State] = {}
-        self._newest = 0
+        self._last_put = 0
 
     def __len__(self) -> int:
         return len(self._by_step)
 
     def put(self, step: int, state: State) -> None:
         """Keep a step's state; a second plan for the same step replaces the first."""
-        if step < self._newest:
+        if step < self._last_put:
             for planned in [each for each in self._by_step if each - step >= self.CAPACITY]:
                 del self._by_step[planned]  # planned before the engine counted from 0 again
-        self._newest = step
+        self._last_put = step
         self._by_step[step] = state
         if len(self._by_step) > self.CAPACITY:
             del self._by_step[next(iter(self._by_step))]

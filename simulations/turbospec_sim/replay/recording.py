@@ -21,6 +21,8 @@ from turbospec_sim.workload.acceptance import MAX_POSITIONS
 
 LEAST_STEP_SECONDS = 1e-9
 """Shorter steps were not measured."""
+MISSING_STRETCH = 10
+"""Fewest steps in a row without a line that count as missing. Steps whose requests have all ended have none either."""
 MAX_TOKENS = 20_000_000
 """Output tokens of a trace, each of which takes about 50 bytes of memory."""
 
@@ -71,7 +73,7 @@ class Recording:
     seconds_between: float
     """Mean seconds from a step's end to the next one's beginning while the engine was busy."""
     missing_steps: int
-    """Steps that the trace lacks between its first and its last."""
+    """Steps in the stretches that the trace lacks between its first step and its last."""
 
     @property
     def size(self) -> int:
@@ -137,9 +139,9 @@ def record(steps: Sequence[TraceStep]) -> Recording:
 
 
 def _missing_steps(steps: Sequence[TraceStep]) -> int:
-    """Steps without a line; those that reused a plan are reported in the line of the step after them."""
+    """Steps of stretches without a line. Those that reused a plan are reported in the line of the step after them."""
     gaps = (later.step - earlier.step - 1 - later.reused_plan_steps for earlier, later in pairwise(steps))
-    return sum(gap for gap in gaps if gap > 0)
+    return sum(gap for gap in gaps if gap >= MISSING_STRETCH)
 
 
 def _read_step(step: TraceStep, line: int, known: dict[int, _Request]) -> None:

@@ -92,12 +92,12 @@ def test_a_window_of_two_servers_is_refused() -> None:
         DraftCounts(1100, 3300, (2000.0, 30.0), started=5.0).since(before)
 
 
-@pytest.mark.parametrize(("values", "failed"), [((1.0, 1.0), False), ((1.0, 0.0), True)])
-def test_whether_a_turbospec_is_off_is_read(values: tuple[float, float], failed: bool) -> None:
+@pytest.mark.parametrize(("values", "off"), [((1.0, 1.0), 0), ((1.0, 0.0), 1)])
+def test_in_how_many_engines_turbospec_is_off_is_read(values: tuple[float, float], off: int) -> None:
     lines = (f'turbospec_active{{engine="{engine}"}} {value}\n' for engine, value in enumerate(values))
     page = f"{PAGE}process_start_time_seconds 1.7e9\n{''.join(lines)}"
     read = read_metrics(page, "page")
-    assert (read.failed, read.started) == (failed, 1.7e9)
+    assert (read.engines, read.engines_off, read.started) == (2, off, 1.7e9)
 
 
 def test_a_server_that_no_longer_counts_positions_was_restarted() -> None:

@@ -74,8 +74,8 @@ def test_the_last_drafts_of_requests_may_be_shorter() -> None:
     assert "a step with K = 2 emits 2.40 tokens" in texts(diagnose(shorter, COST), "good")
 
 
-RUN = BenchResult(Path("run.json"), counts(0.6, 0.3), 130.0, 8.0, 60.0, 5000, 50, 6000, "inf", 8, "a model")
-PLAIN = BenchResult(Path("plain.json"), None, 100.0, 10.0, 58.0, 5000, 50, 6000, "inf", 8, "a model")
+RUN = BenchResult(Path("run.json"), counts(0.6, 0.3), 130.0, 8.0, 60.0, 5000, 50, 6000, "inf", 8, "a model", 50)
+PLAIN = BenchResult(Path("plain.json"), None, 100.0, 10.0, 58.0, 5000, 50, 6000, "inf", 8, "a model", 50)
 
 
 def test_where_turbospec_chooses_k_no_fixed_one_is_advised() -> None:
@@ -114,10 +114,18 @@ def test_drafts_of_unequal_lengths_name_no_fixed_k() -> None:
 
 
 def test_a_turbospec_that_is_off_is_said_and_its_old_counts_are_not_judged() -> None:
-    failed = DraftCounts(9000, 27_000, (80.0, 20.0), (100.0, 50.0), failed=True)
-    (finding,) = diagnose(failed, COST).findings
-    assert finding.severity == "bad"
-    assert "off after repeated faults" in finding.text
+    for drafts in (0, 9000):
+        failed = DraftCounts(drafts, 3 * drafts, (80.0, 20.0), (100.0, 50.0), engines=2, engines_off=2)
+        (finding,) = diagnose(failed, COST).findings
+        assert finding.severity == "bad"
+        assert "off after repeated faults" in finding.text
+
+
+def test_of_several_engines_those_that_are_on_are_judged() -> None:
+    partly = DraftCounts(9000, 18_000, (5000.0, 2000.0), (9000.0, 9000.0), engines=4, engines_off=1)
+    diagnosis = diagnose(partly, COST)
+    assert "in 1 of 4 engines" in texts(diagnosis, "bad")
+    assert "TurboSpec chooses K" in texts(diagnosis, "good")
 
 
 def severities(run: BenchResult, baseline: BenchResult) -> list[tuple[str, str]]:
@@ -158,9 +166,12 @@ def test_runs_that_cannot_be_compared_are_not() -> None:
     other = replace(RUN, output_tokens=8000, max_concurrency=64)
     found = severities(other, PLAIN)
     assert found[:2] == [("bad", "not the same experiment"), ("bad", "not the same work")]
-    for changes in ({"model": "another"}, {"completed": RUN.completed - 3}):
+    for changes in ({"model": "another"}, {"prompts": 47}):
         assert severities(replace(RUN, **changes), PLAIN)[0] == ("bad", "not the same experiment")
     longer = replace(RUN, input_tokens=2 * RUN.input_tokens)
     assert severities(longer, PLAIN)[0] == ("bad", "not the same work")
-    assert severities(replace(RUN, input_tokens=0, model=""), PLAIN) == [("good", "measured")]
+    assert severities(replace(RUN, input_tokens=0, model="", prompts=None), PLAIN) == [("good", "measured")]
+    found = compare(replace(RUN, completed=49), PLAIN)
+    assert [finding.severity for finding in found] == ["warning", "good"]
+    assert "49 requests were completed, in the baseline 50" in found[0].text
     assert "speculates too" in compare(RUN, RUN)[0].text

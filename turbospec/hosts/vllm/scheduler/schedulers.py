@@ -123,6 +123,10 @@ class _Adaptive(Scheduler):
         except Exception:
             self._loop = None
             log.exception("TurboSpec cannot start and is off; vLLM keeps its own draft length")
+        if self._metrics_file is not None:
+            self._stats.active = self._loop is not None
+            # Zeros first: Prometheus sees no increase in a series that begins above 0.
+            self._metrics_file.wake()
 
     def _build_loop(self, vllm_config) -> VllmLoop | None:
         speculation, length_table = vllm_config.speculative_config, self.dynamic_sd_lookup
@@ -172,10 +176,8 @@ class _Adaptive(Scheduler):
         if self._trace is not None:
             controller.listeners.append(self._trace)
         if path := os.environ.get(METRICS_FILE_VARIABLE):
-            metrics = StepMetrics(controller.stats, self._seconds)
+            metrics = StepMetrics(controller.stats, self._seconds, max_draft=self.num_spec_tokens)
             self._metrics_file = MetricsFileWriter(file_of_engine(Path(path), engine), metrics)
-            # Zeros: what is counted before the first reading would otherwise look as if it had always been there.
-            self._metrics_file.wake()
             controller.listeners += [metrics, self._metrics_file]
         return VllmLoop(controller, limits, Lookups() if settings.lookup is not None else None)
 
@@ -372,8 +374,6 @@ class _Adaptive(Scheduler):
             return
         self._faults, self._healthy_steps = self._faults + 1, 0
         self._stats.host_faults += 1
-        if self._metrics_file is not None:
-            self._metrics_file.wake()
         if self._faults == 1:
             log.exception("TurboSpec failed in a step; the step runs with vLLM's own draft length")
         if self._faults < MAX_FAULTS:
@@ -381,18 +381,17 @@ class _Adaptive(Scheduler):
         else:
             log.error("TurboSpec failed and is off until the server restarts; vLLM continues with its own draft length")
             self._loop, self._stats.active = None, False
+        if self._metrics_file is not None:
+            self._metrics_file.wake()
 
 
 def _sends_tokens_first(vllm_config) -> bool:
     """Whether a step's tokens are sent before its drafting ends.
 
     Model runner V2 copies them while the drafter runs on the GPU, and sends them once the host has launched it. That is
-    at once only where the drafter's passes are CUDA graphs.
+    at once only where the drafter's passes are CUDA graphs; vLLM captures none for a draft model.
     """
-    launches_graphs = (
-        vllm_config.speculative_config.method != "draft_model" and not vllm_config.model_config.enforce_eager
-    )
-    return vllm_config.use_v2_model_runner and not current_platform.is_cpu() and launches_graphs
+    return vllm_config.speculative_config.method != "draft_model" and _captures_decode_graphs(vllm_config)
 
 
 def _captures_decode_graphs(vllm_config) -> bool:

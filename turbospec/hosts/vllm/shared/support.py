@@ -39,8 +39,9 @@ NO_DRAFTER = {
 KEPT_TOKENS = {"draft_model": 65536} | dict.fromkeys(("eagle", "eagle3", "mtp", "dflash", "dspark"), 8192)
 """Tokens whose input is kept so that a drafter can catch up. All but a draft model's include the target's hidden
 states: about 24 kB a token for an EAGLE head of an 8 B model, 200 MB in all."""
-MLA_OF_ANY_LENGTHS = ("FLASH_ATTN_MLA", "FLASHINFER_MLA")
-"""Attention backends of vLLM that decode requests with different numbers of tokens in one MLA pass."""
+MLA_OF_ANY_LENGTHS = {"FLASH_ATTN_MLA": (0, 29), "FLASHINFER_MLA": (0, 31)}
+"""Attention backends of vLLM that decode requests with different numbers of tokens in one MLA pass, and the first
+version in which they do."""
 WINDOWS = ("sliding_window", "sliding_window_size")
 """Fields of a model's configuration for the width of its windows; None or -1 where it has none."""
 
@@ -228,12 +229,13 @@ def unsupported(setup: SetUp) -> str | None:
             "lookup's drafts have no watermark; set allow_target_only_watermarking in --watermark-config, or leave "
             "lookup out"
         )
-    if setup.target_mla and setup.async_scheduling and setup.attention_backend not in MLA_OF_ANY_LENGTHS:
+    any_lengths = [name for name, first in MLA_OF_ANY_LENGTHS.items() if release >= first]
+    if setup.target_mla and setup.async_scheduling and setup.attention_backend not in any_lengths:
         # Other backends compute rows of unequal length as prefill, with context lengths known to the host, which under
         # async scheduling assume that all drafts in flight are accepted: the output would be wrong.
         return (
             "the target has MLA, whose attention backend may not take drafts of different lengths under async "
-            f"scheduling; set --attention-backend to {' or '.join(MLA_OF_ANY_LENGTHS)}, or --no-async-scheduling"
+            f"scheduling; set --attention-backend to {' or '.join(any_lengths)}, or --no-async-scheduling"
         )
     if setup.model_runner_v2 and release < OLDEST_V2_VERSION:
         return f"vLLM {version}'s model runner V2 has one draft length for all steps; set VLLM_USE_V2_MODEL_RUNNER=0"

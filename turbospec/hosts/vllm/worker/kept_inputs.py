@@ -180,7 +180,7 @@ class KeptInputs:
         since = np.array([missed.since for missed in catch_up.values()])
         sources = [kept for kept in self._steps if kept.step >= since.min()]
         owners, rows, offset = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], total
-        names: list[str] = []
+        names: list[str] | None = None
         for kept in sources:
             # Hundreds of steps may be kept, most of them of the same requests.
             if (own := list(kept.lengths)) != names:

@@ -74,7 +74,7 @@ def install_passes(model_runner) -> None:
         return speculator.draft_tokens[: input_batch.num_reqs]
 
     speculator.propose = propose_length
-    log.info("TurboSpec runs the drafter's passes after the first only in steps that draft as many tokens")
+    log.info("TurboSpec runs one drafter pass for each token that a step drafts, and the first in every step")
 
 
 class SpeculatorOnDemand:

@@ -213,7 +213,7 @@ def _configuration(setup: Setup, rng: random.Random) -> Any:
             use_gemma4_mtp=lambda: False,
             use_step3p5_mtp=lambda: False,
         ),
-        model_config=SimpleNamespace(is_multimodal_model=False, max_model_len=setup.max_model_len, enforce_eager=False),
+        model_config=SimpleNamespace(is_multimodal_model=False, max_model_len=setup.max_model_len),
         cache_config=SimpleNamespace(enable_prefix_caching=setup.prefix_caching),
         parallel_config=SimpleNamespace(data_parallel_index=0, decode_context_parallel_size=1),
         scheduler_config=SimpleNamespace(

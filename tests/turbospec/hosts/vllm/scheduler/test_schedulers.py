@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -162,26 +163,55 @@ def test_a_step_that_cannot_be_planned_is_vllms_own(tmp_path: Path) -> None:
     assert len(engine.scheduler.requests["a"].spec_token_ids) == K
 
 
-def test_a_turbospec_that_is_off_for_good_says_so_in_its_metrics(tmp_path: Path, warnings: list[str]) -> None:
+@pytest.fixture
+def metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], bool]:
+    """Whether the metrics have a line, at the latest after ten seconds."""
+    path = tmp_path / "metrics.prom"
+    monkeypatch.setattr(metrics_file, "EVERY_SECONDS", 0.0)
+    monkeypatch.setenv(METRICS_FILE_VARIABLE, str(path))
+
+    def have(line: str) -> bool:
+        ends = time.monotonic() + 10.0
+        while time.monotonic() < ends:
+            if path.exists() and line in path.read_text().splitlines():
+                return True
+            time.sleep(0.01)
+        return False
+
+    return have
+
+
+def test_a_turbospec_that_is_off_for_good_says_so_in_its_metrics(
+    tmp_path: Path, warnings: list[str], metrics: Callable[[str], bool]
+) -> None:
     scheduler = Engine(tmp_path).scheduler
+    assert metrics("turbospec_active 1.0")
     for _ in range(99):
         scheduler._fail()
-    assert scheduler._stats.active
+    assert scheduler._loop is not None
     scheduler._fail()
-    assert not scheduler._stats.active
     assert scheduler._loop is None
     assert "off until the server restarts" in warnings[-1]
+    assert metrics("turbospec_active 0.0")
+    assert metrics("turbospec_host_faults_total 100.0")
 
 
-def test_counts_are_there_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A series that begins above 0 would hide what it has counted by then."""
-    monkeypatch.setattr(metrics_file, "EVERY_SECONDS", 0.0)
-    monkeypatch.setenv(METRICS_FILE_VARIABLE, str(tmp_path / "metrics.prom"))
+def test_a_turbospec_that_cannot_start_says_so_in_its_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metrics: Callable[[str], bool]
+) -> None:
+    engine = Engine(tmp_path)
+    module = sys.modules[type(engine.scheduler)._build_loop.__module__]
+    monkeypatch.setattr(module, "VllmLoop", fail)
+    assert Engine(tmp_path).scheduler._loop is None
+    assert metrics("turbospec_active 0.0")
+
+
+def test_counts_are_there_before_the_first_step(tmp_path: Path, metrics: Callable[[str], bool]) -> None:
+    """Prometheus sees no increase in a series that begins above 0."""
     Engine(tmp_path)
-    ends = time.monotonic() + 10.0
-    while not (tmp_path / "metrics.prom").exists() and time.monotonic() < ends:
-        time.sleep(0.01)
-    assert "turbospec_host_faults_total 0.0" in (tmp_path / "metrics.prom").read_text()
+    assert metrics("turbospec_host_faults_total 0.0")
+    for position in range(K):
+        assert metrics(f'turbospec_accepted_per_position_total{{position="{position}"}} 0.0')
 
 
 def test_drafts_are_cut_although_a_later_part_of_their_step_fails(tmp_path: Path) -> None:

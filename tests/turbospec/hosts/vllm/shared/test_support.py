@@ -43,6 +43,15 @@ def test_known_versions_and_methods_are_supported(version: tuple[int | str, ...]
             {"target_mla": True, "async_scheduling": True, "attention_backend": "TRITON_MLA"},
             "--no-async-scheduling",
         ),
+        (
+            {
+                "target_mla": True,
+                "async_scheduling": True,
+                "attention_backend": "FLASHINFER_MLA",
+                "version": (0, 30, 0),
+            },
+            "--attention-backend to FLASH_ATTN_MLA, or --no-async-scheduling",
+        ),
         ({"model_runner_v2": True, "version": (0, 31, 0)}, "VLLM_USE_V2_MODEL_RUNNER=0"),
         ({"lookup": True, "method": "ngram"}, "not 'ngram'"),
         ({"lookup": True, "method": "medusa"}, "not 'medusa'"),
