@@ -70,6 +70,13 @@ def test_without_options_the_scenarios_own_run_is_simulated(
     assert (row["policy"], row["request_rate"], row["regret_vs_oracle"]) == ("static-3", 20.0, None)
 
 
+def test_results_that_are_there_are_kept(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "r.json").write_text("results of hours")
+    assert run([str(file), "--json", str(tmp_path / "r.json")], monkeypatch) == 0
+    assert (tmp_path / "r.json.bak").read_text() == "results of hours"
+    assert json.loads((tmp_path / "r.json").read_text())["rows"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -188,7 +188,7 @@ class KeptInputs:
                 place_of = {name: place for place, name in enumerate(names) if name in numbers}
                 places = np.array([*place_of.values()], np.int64)
                 owner = np.array([numbers[name] for name in place_of], np.int64)
-            lengths = np.fromiter(kept.lengths.values(), np.int64, len(names))
+            lengths = np.fromiter(kept.lengths.values(), np.int64, len(own))
             starts = offset + np.cumsum(lengths) - lengths
             for name, number in kept.valid.items():
                 if name in place_of:

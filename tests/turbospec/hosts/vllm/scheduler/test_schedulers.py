@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -199,9 +198,8 @@ def test_a_turbospec_that_is_off_for_good_says_so_in_its_metrics(
 def test_a_turbospec_that_cannot_start_says_so_in_its_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metrics: Callable[[str], bool]
 ) -> None:
-    engine = Engine(tmp_path)
-    module = sys.modules[type(engine.scheduler)._build_loop.__module__]
-    monkeypatch.setattr(module, "VllmLoop", fail)
+    build = type(Engine(tmp_path).scheduler)._build_loop
+    monkeypatch.setitem(build.__globals__, "VllmLoop", fail)
     assert Engine(tmp_path).scheduler._loop is None
     assert metrics("turbospec_active 0.0")
 
