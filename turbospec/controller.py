@@ -87,7 +87,7 @@ class ControllerStats:
     last_fault: str = ""
     """Where the last fault of either occurred, and the exception."""
     active: bool = True
-    """Whether the host calls the controller; a host clears it when it gives up after repeated faults."""
+    """Whether the host calls the controller; cleared where it cannot start, or gives up after repeated faults."""
 
 
 INVALID = ()

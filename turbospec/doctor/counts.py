@@ -54,7 +54,7 @@ class DraftCounts:
     engines: int = 0
     """Engines with TurboSpec; 0 where they do not say."""
     engines_off: int = 0
-    """Of these, those in which repeated faults have turned it off."""
+    """Of these, those in which it could not start or repeated faults have turned it off."""
     started: float = 0.0
     """When the server's process started, seconds since 1970; 0 where it does not say."""
 

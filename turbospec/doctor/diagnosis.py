@@ -124,8 +124,8 @@ def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
     if counts is not None and 0 < counts.engines == counts.engines_off:
         return _nothing(
             bad(
-                "TurboSpec is off after repeated faults, and vLLM drafts its own length in every step: the server's "
-                "log says what failed; restart it to turn TurboSpec on"
+                "TurboSpec is off, and vLLM drafts its own length in every step: TurboSpec could not start, or "
+                "repeated faults turned it off. The server's log says what failed"
             )
         )
     if counts is None or counts.drafts <= 0:
@@ -147,8 +147,8 @@ def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
     if counts.engines_off:
         diagnosis.findings.append(
             bad(
-                f"TurboSpec is off after repeated faults in {counts.engines_off} of {counts.engines} engines: the "
-                "server's log says what failed"
+                f"TurboSpec is off in {counts.engines_off} of {counts.engines} engines, which draft vLLM's own length: "
+                "the server's log says what failed"
             )
         )
     if counts.drafts < ENOUGH_DRAFTS:

@@ -97,7 +97,10 @@ class StepMetrics(Collector):
         gauges = {
             "turbospec_draft_length": ("Mean K over the last step's decoding requests.", draft_length),
             "turbospec_longest_draft": ("Longest draft verified in the last step.", longest),
-            "turbospec_active": ("1 while TurboSpec plans; 0 once repeated faults have turned it off.", stats.active),
+            "turbospec_active": (
+                "1 while TurboSpec plans; 0 if it could not start or repeated faults turned it off.",
+                stats.active,
+            ),
         }
         counters = {
             "turbospec_steps": (

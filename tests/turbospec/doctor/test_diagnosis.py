@@ -118,7 +118,7 @@ def test_a_turbospec_that_is_off_is_said_and_its_old_counts_are_not_judged() -> 
         failed = DraftCounts(drafts, 3 * drafts, (80.0, 20.0), (100.0, 50.0), engines=2, engines_off=2)
         (finding,) = diagnose(failed, COST).findings
         assert finding.severity == "bad"
-        assert "off after repeated faults" in finding.text
+        assert "TurboSpec is off, and vLLM drafts its own length" in finding.text
 
 
 def test_of_several_engines_those_that_are_on_are_judged() -> None:
