@@ -35,9 +35,6 @@ TTFT_TOLERANCE = 1.1
 NOISE = 0.02
 """Relative difference that two runs of the same configuration may show."""
 
-UNKNOWN: set[str | int | None] = {"", None}
-"""Of a run's settings, those that its file does not have."""
-
 Severity = Literal["good", "warning", "bad"]
 
 
@@ -174,7 +171,7 @@ def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
 
 
 def _nothing(finding: Finding) -> Diagnosis:
-    """Without figures."""
+    """A diagnosis without figures."""
     return Diagnosis(np.zeros(0), np.zeros(0), np.zeros(0), [finding])
 
 
@@ -246,13 +243,16 @@ def compare(run: BenchResult, baseline: BenchResult) -> list[Finding]:
     findings: list[Finding] = []
     if baseline.counts is not None:
         findings.append(warning(f"the baseline {baseline.path} speculates too: this compares two ways of speculation"))
-    for what, ours, theirs in (
-        ("model", run.model, baseline.model),
-        ("number of prompts", run.prompts, baseline.prompts),
+    settings = [
         ("request rate", run.request_rate, baseline.request_rate),
-        ("maximum concurrency", run.max_concurrency, baseline.max_concurrency),
-    ):
-        if ours != theirs and not {ours, theirs} & UNKNOWN:
+        ("maximum concurrency", run.max_concurrency, baseline.max_concurrency),  # None: not limited
+    ]
+    if run.model and baseline.model:
+        settings.append(("model", run.model, baseline.model))
+    if run.prompts and baseline.prompts:
+        settings.append(("number of prompts", run.prompts, baseline.prompts))
+    for what, ours, theirs in settings:
+        if ours != theirs:
             findings.append(bad(f"not the same experiment: {what} {ours}, baseline {theirs}"))
     if run.prompts == baseline.prompts and run.completed != baseline.completed:
         findings.append(

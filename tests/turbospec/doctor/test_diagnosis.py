@@ -166,7 +166,7 @@ def test_runs_that_cannot_be_compared_are_not() -> None:
     other = replace(RUN, output_tokens=8000, max_concurrency=64)
     found = severities(other, PLAIN)
     assert found[:2] == [("bad", "not the same experiment"), ("bad", "not the same work")]
-    for changes in ({"model": "another"}, {"prompts": 47}):
+    for changes in ({"model": "another"}, {"prompts": 47}, {"max_concurrency": None}):
         assert severities(replace(RUN, **changes), PLAIN)[0] == ("bad", "not the same experiment")
     longer = replace(RUN, input_tokens=2 * RUN.input_tokens)
     assert severities(longer, PLAIN)[0] == ("bad", "not the same work")
