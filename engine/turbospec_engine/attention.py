@@ -27,13 +27,12 @@ one, because padding the short rows to their length would cost more than it save
 
 UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 """Options of transformers' attention interface that change the scores and are not implemented here."""
-
-
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""PyTorch's attention kernels, without cuDNN's."""
 
 
 def kernels_for_any_shape(device: torch.device) -> AbstractContextManager[Any]:
-    """Within it PyTorch does not use cuDNN's attention, which it prefers on recent GPUs.
+    """A context in which PyTorch does not use cuDNN's attention, which it prefers on recent GPUs.
 
     cuDNN builds a plan for every new shape, which takes longer than many steps. The shapes of a pass change with the
     requests, their drafts and their contexts.

@@ -64,8 +64,6 @@ def replay(
 
     files = [find_policy(name) for name in policy]
     check_outputs(json, inputs=[*trace, *files, profile])
-    if json is not None:
-        keep_earlier(json)
     configs = [(name, read_policy(file)) for name, file in zip(policy, files, strict=True)]
     measured = None if profile is None else Profile.load(profile)
     broken = BrokenLines()
@@ -73,6 +71,8 @@ def replay(
     say_when_compiling()
     recorded = Replay(steps, profile=measured, same_at_any_position=same_at_any_position, concurrency=concurrency)
     say_cost(recorded.cost.times(1 + 2 * len(configs)), 1)
+    if json is not None:
+        keep_earlier(json)
     rows = [recorded.recorded, recorded.as_recorded()]
     interrupted: BaseException | None = None
     try:

@@ -186,8 +186,6 @@ def read_metrics(text: str, source: str) -> DraftCounts:
     """
     values: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
-    active: list[float] = []
-    """`turbospec_active` of each engine."""
     try:
         for sample in _samples(text):
             name, labels = sample.name.removesuffix("_total"), frozenset(sample.labels.items())
@@ -195,8 +193,6 @@ def read_metrics(text: str, source: str) -> DraftCounts:
                 raise ValueError(f"{name} is there twice with the same labels")
             seen.add((name, labels))
             values[name][_position(sample)] += _count(sample)
-            if name == ACTIVE:
-                active.append(sample.value)
     except (ValueError, LookupError, OverflowError) as error:
         raise UserError(f"{source} is not a page of Prometheus metrics ({str(error)[:100]})") from None
     if not values[SPEC + "drafts"]:
@@ -205,7 +201,9 @@ def read_metrics(text: str, source: str) -> DraftCounts:
         raise UserError(f"{source} has no vLLM metrics; give the address of a vLLM server")
     drafts, draft_tokens = (round(sum(values[SPEC + name].values())) for name in ("drafts", "draft_tokens"))
     accepted, started = _in_order(values[SPEC + "accepted_tokens_per_pos"]), sum(values[STARTED].values())
-    counts = DraftCounts(drafts, draft_tokens, accepted, None, len(active), active.count(0.0), started)
+    engines = sum(name == ACTIVE for name, _ in seen)
+    engines_off = engines - round(sum(values[ACTIVE].values()))
+    counts = DraftCounts(drafts, draft_tokens, accepted, None, engines, engines_off, started)
     if values[DRAFTED]:
         drafted = _in_order(values[DRAFTED])
         accepted = (*_in_order(values[ACCEPTED]), *(0.0,) * len(drafted))[: len(drafted)]

@@ -85,9 +85,9 @@ class SelfTest:
             self._random_lengths(reference, asynchronous=asynchronous)
         for number in range(self.settings.rounds):
             # In another order each round: a machine that changes during a round favours no contender.
-            found = contenders(self.settings.speculative_config, quick=self.settings.quick)
-            Random(number).shuffle(found)
-            for contender in found:
+            in_this_round = self._contenders
+            Random(number).shuffle(in_this_round)
+            for contender in in_this_round:
                 if contender.name not in self.skipped:
                     self._measure(contender, number, reference)
         self.complete = True
@@ -101,7 +101,7 @@ class SelfTest:
     def figures(self) -> list[Figures]:
         """Of every contender that was measured, in their order."""
         found: list[Figures] = []
-        for contender in contenders(self.settings.speculative_config, quick=self.settings.quick):
+        for contender in self._contenders:
             name, results = contender.name, self._results.get(contender.name, [])
             if not results:
                 continue
@@ -128,6 +128,10 @@ class SelfTest:
             "skipped": self.skipped,
             "figures": [asdict(each) | {"median": each.median} for each in self.figures()],
         }
+
+    @property
+    def _contenders(self) -> list[Contender]:
+        return contenders(self.settings.speculative_config, quick=self.settings.quick)
 
     def _job(self, **changes: Any) -> Job:
         own = self.settings

@@ -6,7 +6,7 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -88,6 +88,19 @@ def start(vllm: dict[str, Any], usage: str = SERVER) -> Any:
     return vllm["vllm.engine.arg_utils"].EngineArgs().create_engine_config(usage)
 
 
+def change_configuration(vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> None:
+    """Have vLLM make another configuration than the usual one; before `start`."""
+    args = vllm["vllm.engine.arg_utils"].EngineArgs
+    create = args.create_engine_config
+
+    def create_changed(self: Any, usage_context: Any = None) -> Any:
+        config = create(self, usage_context)
+        change(config)
+        return config
+
+    monkeypatch.setattr(args, "create_engine_config", create_changed)
+
+
 def test_a_policy_sets_scheduler_and_table_and_a_private_folder(
     vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,17 +176,13 @@ def test_a_target_with_mla_is_refused_where_its_drafts_must_have_one_length(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("TURBOSPEC_POLICY", "off")
-    args = vllm["vllm.engine.arg_utils"].EngineArgs
-    create = args.create_engine_config
 
-    def changed(self: Any, usage_context: Any = None) -> Any:
-        config = create(self, usage_context)
+    def change(config: Any) -> None:
         config.speculative_config.target_model_config.use_mla = True
         config.scheduler_config.async_scheduling = asynchronous
         config.attention_config = SimpleNamespace(backend=backend and SimpleNamespace(name=backend))
-        return config
 
-    monkeypatch.setattr(args, "create_engine_config", changed)
+    change_configuration(vllm, monkeypatch, change)
     with caplog.at_level(logging.WARNING, "turbospec"):
         chosen = start(vllm).scheduler_config.scheduler_cls
     refused = asynchronous and backend is None
@@ -198,16 +207,12 @@ def test_what_only_the_configuration_tells_is_one_warning(
 ) -> None:
     monkeypatch.setenv("TURBOSPEC_POLICY", "off")
     monkeypatch.setenv("TURBOSPEC_LOOKUP", "ngram")
-    args = vllm["vllm.engine.arg_utils"].EngineArgs
-    create = args.create_engine_config
 
-    def changed(self: Any, usage_context: Any = None) -> Any:
-        config = create(self, usage_context)
+    def change(config: Any) -> None:
         config.speculative_config.target_model_config.is_moe = True
         setattr(config, part, SimpleNamespace(**vars(getattr(config, part, SimpleNamespace())) | values))
-        return config
 
-    monkeypatch.setattr(args, "create_engine_config", changed)
+    change_configuration(vllm, monkeypatch, change)
     with caplog.at_level(logging.WARNING, "turbospec"):
         config = start(vllm)
     assert config.scheduler_config.scheduler_cls not in (support.SYNC_SCHEDULER, support.ASYNC_SCHEDULER)
@@ -269,15 +274,11 @@ def test_engine_cores_under_ray_get_the_settings(
     backend: str, prefixes: str, vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURBOSPEC_POLICY", "off")
-    args = vllm["vllm.engine.arg_utils"].EngineArgs
-    create = args.create_engine_config
 
-    def changed(self: Any, usage_context: Any = None) -> Any:
-        config = create(self, usage_context)
+    def change(config: Any) -> None:
         config.parallel_config.data_parallel_backend = backend
-        return config
 
-    monkeypatch.setattr(args, "create_engine_config", changed)
+    change_configuration(vllm, monkeypatch, change)
     for _ in range(2):
         start(vllm)
         assert os.environ[plugin.RAY_PREFIXES] == prefixes
