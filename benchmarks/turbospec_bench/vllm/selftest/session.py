@@ -85,7 +85,7 @@ class SelfTest:
             self._random_lengths(reference, asynchronous=asynchronous)
         for number in range(self.settings.rounds):
             # In another order each round: a machine that changes during a round favours no contender.
-            in_this_round = self._contenders
+            in_this_round = [*self._contenders]
             Random(number).shuffle(in_this_round)
             for contender in in_this_round:
                 if contender.name not in self.skipped:
