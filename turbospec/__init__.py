@@ -7,6 +7,7 @@ from turbospec.errors import UserError
 from turbospec.interface import (
     DraftGate,
     DraftSelection,
+    DraftTrim,
     LookupView,
     Phase,
     Policy,
@@ -19,6 +20,7 @@ from turbospec.interface import (
 __all__ = [
     "DraftGate",
     "DraftSelection",
+    "DraftTrim",
     "LookupView",
     "Phase",
     "Policy",

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from turbospec.interface import MAX_DRAFT_LENGTH, IntArray, Policy, StepOutcome, StepPlan, StepView
 from turbospec.runtime import guarded_gate, outcome_check, plan_check, view_check
 from turbospec.runtime.contract_types import HostFault
-from turbospec.runtime.guarded_gate import GuardedGate, GuardedSelection
+from turbospec.runtime.guarded_gate import GuardedGate, GuardedSelection, GuardedTrim
 from turbospec.runtime.outcome_check import checked_outcome
 from turbospec.runtime.plan_check import checked_plan
 from turbospec.runtime.plan_reuse import plan_again
@@ -79,9 +79,9 @@ class ControllerStats:
     steps: int = 0
     """Steps observed."""
     decision_seconds: float = 0.0
-    """Time spent in plan, gate, selection and observe; also in plans that the host replaced."""
+    """Time spent in plan, gate, selection, trim and observe; also in plans that the host replaced."""
     guard_trips: int = 0
-    """Faults of the policy, of its gate or selection."""
+    """Faults of the policy, of its gate, selection or trim."""
     host_faults: int = 0
     """Views, outcomes and confidences of the host that broke the contract. The policy saw none of them."""
     last_fault: str = ""
@@ -205,6 +205,8 @@ class Controller:
             since_plan += plan.gate.seconds
         if plan.selection is not None and isinstance(plan.selection, GuardedSelection):
             since_plan += plan.selection.seconds
+        if plan.trim is not None and isinstance(plan.trim, GuardedTrim):
+            since_plan += plan.trim.seconds
         self.stats.steps += 1
         self.stats.decision_seconds += since_plan
         for listener in self.listeners:
@@ -223,6 +225,8 @@ class Controller:
             plan.gate = GuardedGate(plan.gate, view.size, self._report)
         if plan.selection is not None:
             plan.selection = GuardedSelection(plan.selection, view.size, self._report)
+        if plan.trim is not None:
+            plan.trim = GuardedTrim(plan.trim, view.size, self._report)
         if plan.valid_steps > 1:
             self._reusable = plan, view
         self._reuse_ends = view.step + plan.valid_steps
@@ -233,7 +237,7 @@ class Controller:
         return StepPlan(lengths, reason=f"guard: policy failed, fallback to K = {self.guard.fallback_draft_length}")
 
     def _report(self, where: str, error: Exception) -> None:
-        """Count a fault in a gate or a selection, which hosts call."""
+        """Count a fault in a gate, a selection or a trim, which hosts call."""
         if isinstance(error, HostFault):
             self._report_host(where, error)
         else:

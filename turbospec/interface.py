@@ -142,6 +142,8 @@ class StepView:
     them. Non-zero where that pass runs over the target's whole batch."""
     calls_gate: bool = False
     """True where the engine calls `StepPlan.gate` after every drafter pass."""
+    calls_trim: bool = False
+    """True where the engine calls `StepPlan.trim` when it schedules the step that verifies the drafts."""
     graph_lengths: tuple[int, ...] = ()
     """Draft lengths, 0 included, with a full CUDA graph: it is replayed if every request verifies exactly that many
     draft tokens. Any other mix of lengths runs in dearer piecewise graphs. Empty where the mix makes no difference, as
@@ -219,6 +221,28 @@ class DraftSelection(Protocol):
         ...
 
 
+class DraftTrim(Protocol):
+    """Shortens drafts once the prompts that are computed beside them are known.
+
+    An engine that drafts at the end of a step plans before it knows which prompts join the step that verifies. Engines
+    that can do so (`StepView.calls_trim`) call it when that step is scheduled, if it computes more prompt tokens than
+    the view said. It sees no draft token and nothing that depends on one, so sampling stays unbiased.
+    """
+
+    def trim(self, drafts: IntArray, tokens_batched: int) -> IntArray:
+        """Decide how much of each draft is verified; the rest is discarded.
+
+        Args:
+            drafts: (n,) draft tokens of each row of the plan's view that the step is to verify, with padding; 0 for a
+                request that is not in the step.
+            tokens_batched: tokens of the target's pass, prompts and these drafts included.
+
+        Returns:
+            (n,) draft tokens to verify: the first ones of each draft, 0 to `drafts`.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class StepPlan:
     """The controller's decision for one step."""
@@ -258,6 +282,9 @@ class StepPlan:
     passes: int = 0
     """One of the view's `drafter_graph_lengths`, not below any draft length: the drafter runs so many passes, and what
     it drafts beyond a draft length is discarded. 0: as many passes as the longest draft has tokens."""
+    trim: DraftTrim | None = None
+    """Shortens drafts when the step that verifies them is scheduled; ignored by engines that cannot. A plan with a trim
+    is never reused."""
 
     @classmethod
     def same_length(cls, view: StepView, length: int, reason: str) -> StepPlan:
@@ -275,8 +302,8 @@ class StepOutcome:
     request_ids: IntArray
     """Of the view."""
     drafted: IntArray
-    """(n,) draft tokens that were verified: those proposed minus those dropped by a gate, with appended ones. Without
-    padding."""
+    """(n,) draft tokens that were verified: those proposed minus those dropped by a gate or a trim, with appended ones.
+    Without padding."""
     accepted: IntArray
     """(n,) accepted draft tokens: the longest accepted prefix of the verified ones."""
     emitted: IntArray

@@ -13,7 +13,7 @@ import numpy as np
 
 from turbospec.controller import Controller
 from turbospec.errors import UserError
-from turbospec.interface import FloatArray, IntArray, LookupView, Source, StepOutcome, StepPlan, StepView
+from turbospec.interface import DraftTrim, FloatArray, IntArray, LookupView, Source, StepOutcome, StepPlan, StepView
 from turbospec_sim import steps
 from turbospec_sim.confidence import draft_confidence
 from turbospec_sim.drafting import DrafterPasses
@@ -41,6 +41,8 @@ class _Drafts(NamedTuple):
     """(n, longest draft) the drafter's confidence in each token; None where policies do not see it."""
     append_limits: IntArray | None = None
     """(n,) most tokens that the look-up appends, of the plan; None: none."""
+    trim: DraftTrim | None = None
+    """Of the plan."""
 
 
 class _Unverified(NamedTuple):
@@ -140,6 +142,7 @@ class SimulatedEngine:
             first_pass_every_step=state.first_pass_every_step,
             drafter_prefill_tokens=drafter_prefill_tokens,
             calls_gate=state.calls_gate,
+            calls_trim=state.draft_before_emit,
             lookup=LookupView(found, scores.astype(np.float64), state.appends_lookup) if state.offers_lookup else None,
             graph_lengths=() if prefill_tokens or admitted else state.times.full_graphs(ids.size),
             largest_graph=state.times.largest_graph,
@@ -174,9 +177,12 @@ class SimulatedEngine:
         A plan is executed by the end of one step and the beginning of the next one; its outcome has the times of both.
         """
         state, before = self.state, self._unverified
-        verified = steps.verify_batch(state.arrays, NO_TOKENS if before is None else before.slots, self.now)
-        if not verified.size:
+        drafted_slots = NO_TOKENS if before is None else before.slots
+        batch = steps.schedule_batch(state.arrays, drafted_slots, self.now)
+        if not batch.size:
             return False
+        trimmed = before is not None and self._trim(before, batch)
+        verified = steps.verify_batch(state.arrays, batch.size, drafted_slots, int(trimmed), self.now)
         if before is not None:
             drafter = before.drafter
             done = steps.FinishedStep(
@@ -210,11 +216,22 @@ class SimulatedEngine:
             )
             slots, drafts = state.view_slots, self._apply_gate_and_selection(self.controller.plan(view))
         drafter = steps.draft_and_emit(
-            state.arrays, verified.size, slots, drafts.lengths, self._sources(drafts), drafts.padded_length, self.now
+            state.arrays, batch.size, slots, drafts.lengths, self._sources(drafts), drafts.padded_length, self.now
         )
         self.now += drafter.seconds
         self._unverified = None if view is None else _Unverified(view, slots, drafter, drafts)
         self._step += 1
+        return True
+
+    def _trim(self, before: _Unverified, batch: steps.ScheduledBatch) -> bool:
+        """Shorten the drafts of a scheduled batch by the trim of their plan; returns whether it was called."""
+        trim = before.drafts.trim
+        if trim is None or batch.prefill_tokens <= before.view.prefill_tokens or not batch.drafts.any():
+            return False
+        slots, drafts = before.slots[batch.drafts > 0], self.state.requests["drafts"]
+        kept = trim.trim(batch.drafts, batch.tokens)[batch.drafts > 0]
+        drafts[slots] = np.minimum(drafts[slots], kept)
+        self.state.engine["padded_length"] = 0  # a step with prompts replays no graph of padded drafts
         return True
 
     def _sources(self, drafts: _Drafts) -> IntArray:
@@ -225,7 +242,11 @@ class SimulatedEngine:
         """The drafts of a plan after its gate and its selection, which see the drafter's confidence."""
         state, correlation, lengths = self.state, self.state.confidence_correlation, plan.draft_lengths
         drafts = _Drafts(
-            lengths, plan.sources, plan.padded_length if lengths.any() else 0, append_limits=plan.append_limits
+            lengths,
+            plan.sources,
+            plan.padded_length if lengths.any() else 0,
+            append_limits=plan.append_limits,
+            trim=plan.trim,
         )
         state.engine["selection"] = False
         if correlation is None or (plan.selection is None and not state.calls_gate):

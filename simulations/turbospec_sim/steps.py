@@ -19,13 +19,13 @@ from turbospec_sim.drafter_memory import allocate_most, reserve_drafts
 from turbospec_sim.drafting import DRAFTER, DrafterPasses, draft, is_prefilling, keep_inputs, run_first_pass
 from turbospec_sim.emission import emit
 from turbospec_sim.pace import DRAFTER_PART, HOST_PART, TARGET_PART, begin_step, pace
-from turbospec_sim.records import Records
+from turbospec_sim.records import SLOT, TOKENS, Records
 from turbospec_sim.scheduling import drop_finished, next_arrival, queued, receive, schedule
 from turbospec_sim.timeline import take_snapshot
 from turbospec_sim.verification import target_pass, verify
 from turbospec_sim.views import VIEW_SLOT, outcome_columns, view_columns, waiting
 
-__all__ = ["draft_and_emit", "draft_and_verify", "next_arrival", "open_step", "verify_batch"]
+__all__ = ["draft_and_emit", "draft_and_verify", "next_arrival", "open_step", "schedule_batch", "verify_batch"]
 
 
 class OpenedStep(NamedTuple):
@@ -59,11 +59,22 @@ class FinishedStep(NamedTuple):
     piecewise: bool
 
 
-class VerifiedBatch(NamedTuple):
-    """The first half of a step that drafts last: its verification, and what the view for its drafts says."""
+class ScheduledBatch(NamedTuple):
+    """A scheduled step that drafts last."""
 
     size: int
     """Requests in the batch; with 0 there is no step."""
+    tokens: int
+    """Of the target's pass, drafts included."""
+    prefill_tokens: int
+    drafts: IntArray
+    """(n,) tokens that it verifies of each draft of the step before, with padding; 0 for requests that are not in the
+    batch."""
+
+
+class VerifiedBatch(NamedTuple):
+    """The first half of a step that drafts last: its verification, and what the view for its drafts says."""
+
     judged: IntArray
     """Drafts of the step before, as `views.outcome_columns` returns them."""
     tokens_batched: int
@@ -114,12 +125,17 @@ def draft_and_verify(
     return FinishedStep(*_draft_and_verify(size, slots, lengths, sources, append_limits, now, *arrays))
 
 
-def verify_batch(arrays: EngineArrays, drafted_slots: IntArray, now: float) -> VerifiedBatch:
-    """Receive requests, schedule a step that drafts last, and verify what the step before drafted for `drafted_slots`.
+def schedule_batch(arrays: EngineArrays, drafted_slots: IntArray, now: float) -> ScheduledBatch:
+    """Receive requests and schedule a step that drafts last; the step before drafted for `drafted_slots`."""
+    return ScheduledBatch(*_schedule_batch(drafted_slots, now, *arrays))
 
-    This is the step's first half; `draft_and_emit` is the second.
+
+def verify_batch(arrays: EngineArrays, size: int, drafted_slots: IntArray, decisions: int, now: float) -> VerifiedBatch:
+    """Verify what the step before drafted for `drafted_slots`, in a scheduled batch of `size` requests.
+
+    This is the step's first half; `draft_and_emit` is the second. `decisions` were made since it began.
     """
-    return VerifiedBatch(*_verify_batch(drafted_slots, now, *arrays))
+    return VerifiedBatch(*_verify_batch(size, drafted_slots, decisions, now, *arrays))
 
 
 def draft_and_emit(
@@ -193,15 +209,28 @@ def _draft_and_verify(
 
 
 @compiled
-def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple[Any, ...]:
+def _schedule_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple[Any, ...]:
+    arrays = EngineArrays(*loose)
+    requests, batch = arrays.requests, arrays.batch
+    receive(arrays.engine, arrays.offered, now)
+    size = schedule(arrays)
+    of_slot, tokens, prefill_tokens = np.zeros(len(requests), np.int64), 0, 0
+    for row in range(size):
+        slot, own = batch[SLOT, row], batch[TOKENS, row]
+        tokens += own
+        if is_prefilling(requests[slot]):
+            prefill_tokens += own
+        else:
+            of_slot[slot] = max(requests[slot].drafts, arrays.engine[0].padded_length)
+            tokens += of_slot[slot]
+    return size, tokens, prefill_tokens, of_slot[drafted_slots]
+
+
+@compiled
+def _verify_batch(size: int, drafted_slots: IntArray, decisions: int, now: float, *loose: Records) -> tuple[Any, ...]:
     arrays = EngineArrays(*loose)
     engine, requests, offered = arrays.engine, arrays.requests, arrays.offered
     totals = arrays.totals
-    receive(engine, offered, now)
-    size = schedule(arrays)
-    if size == 0:
-        columns, _ = view_columns(arrays, 0)
-        return 0, np.zeros((5, 0), np.int64), 0, 0, 0, 0, False, 0.0, 0.0, columns, 0, 0, 0.0, 0
     begin_step(engine)
     target = target_pass(arrays, size)
     times, step = engine[0].times, engine[0].step
@@ -211,7 +240,7 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
     first_seconds = run_first_pass(engine, requests, columns[VIEW_SLOT])
     target_pace = pace(arrays, TARGET_PART, now)
     verify_seconds = (target.seconds + first_seconds) * target_pace
-    host_seconds = times.host + times.host_request * size
+    host_seconds = times.host + times.host_request * size + times.decision * decisions
     if columns.shape[1]:
         host_seconds += times.decision
     host_seconds *= pace(arrays, HOST_PART, now)
@@ -219,7 +248,7 @@ def _verify_batch(drafted_slots: IntArray, now: float, *loose: Records) -> tuple
     totals[0].prefill_tokens += target.prefill_tokens
     _account(engine, totals, size, Spent(host_seconds, 0.0, verify_seconds, target.prefill_seconds * target_pace))
     return (
-        size, judged, target.tokens, target.padded_tokens, target.prefill_tokens, target.context_tokens,
+        judged, target.tokens, target.padded_tokens, target.prefill_tokens, target.context_tokens,
         target.piecewise, verify_seconds, host_seconds, columns, next_prefill_tokens, number, seconds,
         engine[0].admissible,
     )  # fmt: skip

@@ -369,7 +369,7 @@ def test_a_valid_gate_decides() -> None:
 
 
 class Slow:
-    """A gate and a selection that keep all."""
+    """A gate, a selection and a trim that keep all."""
 
     def advance(self, rows: np.ndarray, confidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         time.sleep(0.02)
@@ -379,19 +379,25 @@ class Slow:
         time.sleep(0.02)
         return proposed
 
+    def trim(self, drafts: np.ndarray, tokens_batched: int) -> np.ndarray:
+        time.sleep(0.02)
+        return drafts
 
-def test_the_time_of_a_gate_and_of_a_selection_counts() -> None:
+
+def test_the_time_of_a_gate_of_a_selection_and_of_a_trim_counts() -> None:
     began, recorder = time.perf_counter(), Recorder()
-    policy = Scripted(lambda view: StepPlan(np.array([0, 4, 7]), gate=Slow(), selection=Slow()))
+    policy = Scripted(lambda view: StepPlan(np.array([0, 4, 7]), gate=Slow(), selection=Slow(), trim=Slow()))
     controller, view = Controller(policy, listeners=[recorder]), a_view()
     plan = controller.plan(view)
     assert plan.gate is not None
     assert plan.selection is not None
     plan.gate.advance(np.array([1, 2]), np.array([0.5, 0.5]))
+    assert plan.trim is not None
     plan.selection.select(np.array([0, 4, 7]), np.full((3, 7), 0.5))
+    plan.trim.trim(np.array([0, 4, 7]), 20)
     controller.observe(an_outcome(view, plan))
-    assert 0.04 <= controller.stats.decision_seconds < time.perf_counter() - began
-    assert recorder.steps[0][3] >= 0.04
+    assert 0.06 <= controller.stats.decision_seconds < time.perf_counter() - began
+    assert recorder.steps[0][3] >= 0.06
 
 
 def reusable(steps: int) -> Callable[[StepView], StepPlan]:
@@ -444,21 +450,63 @@ class FaultySelection:
             raise self.answer
         return self.answer  # type: ignore[return-value]
 
+    def trim(self, drafts: np.ndarray, tokens_batched: int) -> np.ndarray:
+        return self.select(drafts, np.zeros(0))
+
+
+NO_LENGTHS = [
+    RuntimeError("no idea"),
+    np.zeros(1, int),
+    np.ones(2, int),
+    np.array([[0, 4, 7]]),
+    np.array([0.0, 4.0, 7.0]),
+    np.zeros(3, bool),
+    np.array([0, 5, 7]),
+    np.array([0, -1, 7]),
+    None,
+]
+"""Answers that do not shorten drafts of 0, 4 and 7 tokens."""
+
+
+@pytest.mark.parametrize("answer", NO_LENGTHS)
+def test_a_trim_that_fails_verifies_whole_drafts_and_counts_as_a_fault(answer: object) -> None:
+    controller = Controller(Scripted(lambda view: StepPlan(np.array([0, 4, 7]), trim=FaultySelection(answer))))
+    plan = controller.plan(a_view())
+    assert plan.trim is not None
+    assert plan.trim.trim(np.array([0, 4, 7]), 20).tolist() == [0, 4, 7]
+    assert controller.stats.guard_trips == 1
+    assert "trim" in controller.stats.last_fault
+
 
 @pytest.mark.parametrize(
-    "answer",
+    ("drafts", "tokens_batched"),
     [
-        RuntimeError("no idea"),
-        np.zeros(1, int),
-        np.ones(2, int),
-        np.array([[0, 4, 7]]),
-        np.array([0.0, 4.0, 7.0]),
-        np.zeros(3, bool),
-        np.array([0, 5, 7]),
-        np.array([0, -1, 7]),
-        None,
+        (np.array([0, 4]), 20),
+        (np.array([0, 4, -7]), 20),
+        (np.array([0.0, 4.0, 7.0]), 20),
+        (np.array([0, 4, 7]), 10),
+        (np.array([0, 4, 7]), 20.0),
+        (None, 20),
     ],
 )
+def test_a_trim_does_not_see_what_breaks_the_contract(drafts: object, tokens_batched: object) -> None:
+    controller = Controller(Scripted(lambda view: StepPlan(np.array([0, 4, 7]), trim=FaultySelection(Exception()))))
+    plan = controller.plan(a_view())
+    assert plan.trim is not None
+    assert plan.trim.trim(drafts, tokens_batched) is drafts  # type: ignore[arg-type]
+    assert (controller.stats.host_faults, controller.stats.guard_trips) == (1, 0)
+
+
+def test_a_valid_trim_decides() -> None:
+    answer = np.array([0, 4, 0])
+    controller = Controller(Scripted(lambda view: StepPlan(np.array([0, 4, 7]), trim=FaultySelection(answer))))
+    plan = controller.plan(a_view())
+    assert plan.trim is not None
+    assert plan.trim.trim(np.array([0, 4, 7], np.int32), 20).tolist() == [0, 4, 0]
+    assert controller.stats.guard_trips == controller.stats.host_faults == 0
+
+
+@pytest.mark.parametrize("answer", NO_LENGTHS)
 def test_a_selection_that_fails_verifies_whole_drafts_and_counts_as_a_fault(answer: object) -> None:
     controller = Controller(Scripted(lambda view: StepPlan(np.array([0, 4, 7]), selection=FaultySelection(answer))))
     plan = controller.plan(a_view())

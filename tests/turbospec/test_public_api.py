@@ -16,6 +16,7 @@ EXPORTS = {
     "turbospec": [
         "DraftGate",
         "DraftSelection",
+        "DraftTrim",
         "LookupView",
         "Phase",
         "Policy",

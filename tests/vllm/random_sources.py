@@ -14,6 +14,7 @@ from turbospec.hosts.vllm.scheduler.drafter_use import DrafterUse
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.schedulers import TurboSpecAsyncScheduler, TurboSpecScheduler
 from turbospec.interface import Source, StepOutcome, StepPlan, StepView
+from turbospec_bench.vllm.selftest.random_lengths import shorten_at_random
 
 IN_USE_TOKENS = 20
 """Tokens without drafts of the drafter, experiments not counted, after which it is out of use: a step or two."""
@@ -57,6 +58,7 @@ class RandomSourcesAsyncScheduler(TurboSpecAsyncScheduler):
 def _at_random(loop: VllmLoop | None) -> VllmLoop:
     assert loop is not None
     loop.controller = RandomSources()
+    shorten_at_random(loop)
     loop._use = _StopsSoon(IN_USE_TOKENS, 1, DrafterPassCost(), asynchronous=loop.limits.async_scheduling)
     return loop
 

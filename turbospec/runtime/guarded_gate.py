@@ -1,15 +1,16 @@
-"""Guards around a policy's gate and selection: a host gets an answer that it can use, and no exception."""
+"""Guards around a policy's gate, selection and trim: a host gets an answer that it can use, and no exception."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from operator import index
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turbospec.interface import BoolArray, DraftGate, DraftSelection, FloatArray, IntArray
+from turbospec.interface import MAX_COUNT, BoolArray, DraftGate, DraftSelection, DraftTrim, FloatArray, IntArray
 from turbospec.runtime.contract_types import HostFault, converted, floats, integers, table
 from turbospec.runtime.kernels import compile_for, compiled
 from turbospec.runtime.outcome_check import MAX_CONFIDENCE, is_confidence, within
@@ -80,17 +81,53 @@ class GuardedSelection:
             if len(own_proposed) != self._size or not is_confidence(own_confidence, own_proposed):
                 raise HostFault("proposed has not the plan's rows, or confidence is not between 0 and 1 for each token")
             # The selection gets a copy: it is checked against lengths that it cannot change.
-            kept = self._selection.select(own_proposed.copy(), own_confidence)
-            if kept.shape != own_proposed.shape or kept.dtype.kind not in "iu":
-                raise ValueError(f"returned {kept.dtype} of shape {kept.shape}, not integers of {own_proposed.shape}")
-            kept = np.array(kept, np.int64)
-            if not within(kept, own_proposed):
-                raise ValueError("must return 0 to `proposed` tokens for each row")
+            kept = _checked_lengths(self._selection.select(own_proposed.copy(), own_confidence), own_proposed)
         except Exception as error:
             self._on_fault("selection", error)
             kept = proposed
         self.seconds += time.perf_counter() - began
         return kept
+
+
+class GuardedTrim:
+    """Wraps a trim: one that fails verifies whole drafts, and its time counts as decision time.
+
+    Args:
+        trim: of a policy.
+        size: rows of the plan.
+        on_fault: is told of every fault.
+    """
+
+    def __init__(self, trim: DraftTrim, size: int, on_fault: OnFault) -> None:
+        self._trim = trim
+        self._size = size
+        self._on_fault = on_fault
+        self.seconds = 0.0
+        """Time spent in the trim."""
+
+    def trim(self, drafts: IntArray, tokens_batched: int) -> IntArray:
+        began = time.perf_counter()
+        try:
+            own = converted("drafts", drafts, integers)
+            tokens = converted("tokens_batched", tokens_batched, index)
+            if len(own) != self._size or (own < 0).any() or not own.sum() <= tokens <= MAX_COUNT:
+                raise HostFault("drafts has not the plan's rows, is negative, or is more than tokens_batched")
+            kept = _checked_lengths(self._trim.trim(own.copy(), tokens), own)
+        except Exception as error:
+            self._on_fault("trim", error)
+            kept = drafts
+        self.seconds += time.perf_counter() - began
+        return kept
+
+
+def _checked_lengths(kept: IntArray, lengths: IntArray) -> IntArray:
+    """A copy of a policy's answer, which is to shorten (n,) draft lengths."""
+    if kept.shape != lengths.shape or kept.dtype.kind not in "iu":
+        raise ValueError(f"returned {kept.dtype} of shape {kept.shape}, not integers of {lengths.shape}")
+    kept = np.array(kept, np.int64)
+    if not within(kept, lengths):
+        raise ValueError("must return 0 to as many tokens as each draft has")
+    return kept
 
 
 def compile_check() -> None:

@@ -96,8 +96,9 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
         appended = np.minimum(appended, view.max_draft - limits)  # which hold the draft lengths by now
     gate, selection = plan.gate, plan.selection
     return StepPlan(
-        limits, tokens, seconds, reason, gate, padded, probe, selection, valid_steps, sources, appended, passes
-    )
+        limits, tokens, seconds, reason, gate, padded, probe, selection, valid_steps, sources, appended, passes,
+        plan.trim,
+    )  # fmt: skip
 
 
 def compile_check() -> None:

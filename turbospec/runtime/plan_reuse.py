@@ -42,7 +42,7 @@ def plan_again(plan: StepPlan, planned: StepView, view: StepView) -> StepPlan | 
     """
     if not planned.step < view.step < planned.step + plan.valid_steps or view.prefill_pending:
         return None
-    if plan.gate is not None or plan.selection is not None:
+    if plan.gate is not None or plan.selection is not None or plan.trim is not None:
         return None
     if not np.array_equal(view.request_ids, planned.request_ids):
         return None

@@ -77,6 +77,7 @@ def checked_view(view: StepView, *, is_converted: bool = False) -> StepView:
             is type(view.first_pass_every_step)
             is type(view.drafter_always_prefills)
             is type(view.calls_gate)
+            is type(view.calls_trim)
             and tuple is type(lengths) is type(drafter_lengths)
             and (not lengths or _are_draft_lengths(lengths))
             and (not drafter_lengths or _are_draft_lengths(drafter_lengths))

@@ -334,7 +334,7 @@ class Fuzz:
             self.report.find(f"a broken outcome was observed: {difference(wrong, outcome)}")
 
     def _call_wrongly(self, plan: StepPlan) -> None:
-        """Call the gate and the selection of a plan with nonsense."""
+        """Call the gate, the selection and the trim of a plan with nonsense."""
         rng = self.rng
         n = len(plan.draft_lengths)
         rows: Any = [np.array([n, -1]), np.zeros(2), np.zeros((2, 2), np.int64), None, "rows"][rng.integers(5)]
@@ -345,6 +345,9 @@ class Fuzz:
                 self.report.find(f"the gate answered {keep}, {more} to {rows!r}, {seen!r}")
         if plan.selection is not None and plan.selection.select(rows, seen) is not rows:
             self.report.find(f"the selection took {rows!r}, {seen!r}")
+        tokens: Any = [-1, 10**30, 2.5, None, "3"][rng.integers(5)]
+        if plan.trim is not None and plan.trim.trim(rows, tokens) is not rows:
+            self.report.find(f"the trim took {rows!r}, {tokens!r}")
 
 
 def faults_of_plan(plan: Any, view: StepView, limits: np.ndarray) -> Iterator[str]:

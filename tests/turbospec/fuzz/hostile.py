@@ -69,6 +69,7 @@ class HostilePolicy:
                     "passes",
                     "probe",
                     "selection",
+                    "trim",
                     "sources",
                     "append_limits",
                 )
@@ -82,7 +83,8 @@ class HostilePolicy:
                     rng.choice([np.int8, np.int32, np.int64, np.uint64, np.float64])
                 )
             case 6:
-                plan.gate, plan.selection, plan.valid_steps = HostileGate(self), HostileGate(self), 4  # type: ignore[assignment]
+                plan.gate = plan.selection = plan.trim = HostileGate(self)  # type: ignore[assignment]
+                plan.valid_steps = 4
             case _:
                 self._plan.draft_lengths = plan.draft_lengths
                 self._plan.gate = self._plan.gate or HostileGate(self)  # type: ignore[assignment]
@@ -110,7 +112,7 @@ class HostilePolicy:
 
 
 class HostileGate:
-    """A gate, and a selection, whose answers are nonsense."""
+    """A gate, a selection and a trim, whose answers are nonsense."""
 
     def __init__(self, policy: HostilePolicy) -> None:
         self._policy = policy
@@ -129,6 +131,9 @@ class HostileGate:
                 return np.ones(len(rows)), np.ones(len(rows), np.int64)
             case _:
                 return np.ones(len(rows), np.bool_), np.ones(len(rows), np.bool_)
+
+    def trim(self, drafts: np.ndarray, tokens_batched: int) -> Any:
+        return self.select(drafts, np.zeros(0))
 
     def select(self, proposed: np.ndarray, confidence: np.ndarray) -> Any:
         rng = self._policy.rng

@@ -81,6 +81,7 @@ class RandomEngine:
             parallel_drafter=bool(rng.random() < 0.2),
             batch_drafter=bool(rng.random() < 0.3),
             calls_gate=bool(rng.random() < 0.5),
+            calls_trim=bool(rng.random() < 0.5),
             first_pass_every_step=bool(rng.random() < 0.1),
             drafter_always_prefills=bool(rng.random() < 0.1),
             drafter_prefill_tokens=self._count(100) if rng.random() < 0.1 else 0,
@@ -96,7 +97,7 @@ class RandomEngine:
         return LookupView(found.astype(np.int64), rng.exponential(10.0, n) * (found > 0), bool(rng.random() < 0.5))
 
     def outcome(self, view: StepView, plan: StepPlan) -> StepOutcome:
-        """A plan of this view as if it had been run, its gate and selection included."""
+        """A plan of this view as if it had been run, its gate, selection and trim included."""
         rng, n, lengths = self.rng, view.size, plan.draft_lengths
         confidence = np.full((n, int(lengths.max(initial=0))), np.nan)
         proposed, drafted = np.zeros((2, n), np.int64)
@@ -114,8 +115,12 @@ class RandomEngine:
             rows = rows[more]
         if plan.selection is not None:
             drafted = np.minimum(plan.selection.select(proposed, confidence), drafted)
+        joining = int(rng.integers(1, 600)) if rng.random() < 0.3 else 0
+        prefill_tokens = min(view.prefill_tokens + joining, MAX_COUNT - n * self.max_draft)
+        if plan.trim is not None and prefill_tokens > view.prefill_tokens:
+            drafted = plan.trim.trim(drafted, n + int(drafted.sum()) + prefill_tokens)
         accepted = rng.binomial(drafted, rng.choice([0.0, 0.3, 0.7, 1.0]))
-        tokens = n + int(drafted.sum()) + view.prefill_tokens
+        tokens = n + int(drafted.sum()) + prefill_tokens
         draft_seconds, verify_seconds = 1e-3 * len(draft_rows), 7e-3 + 2e-5 * tokens
         step_seconds = draft_seconds + verify_seconds + 1e-3
         if rng.random() < EXTREMES:
@@ -137,7 +142,7 @@ class RandomEngine:
             tokens_batched=tokens,
             padded_tokens=tokens,
             piecewise=bool(rng.random() < 0.1),
-            prefill_tokens=view.prefill_tokens,
+            prefill_tokens=prefill_tokens,
             context_tokens=self._count(100_000),
             draft_seconds=draft_seconds,
             verify_seconds=verify_seconds,

@@ -74,6 +74,10 @@ def test_passes_need_their_graph() -> None:
     assert plan_again(plan, planned, make_view(4, step=6)) is None
 
 
+def test_a_plan_with_a_trim_is_not_reused() -> None:
+    assert plan_again(a_plan(trim=object()), PLANNED, make_view(4, step=6)) is None
+
+
 def test_a_plan_that_selects_after_drafting_is_not_reused() -> None:
     assert plan_again(a_plan(selection=object()), PLANNED, make_view(4, step=6)) is None
 

@@ -41,3 +41,5 @@ class Constants(NamedTuple):
     """Observed draft positions that a request's acceptance remembers."""
     idle_steps: float = MEMORY_STEPS
     """Steps without drafts of a source in which what is known about its acceptance decays by a factor e."""
+    trims: bool = True
+    """Whether drafts are shortened when prompts join the step that verifies them; False only in an ablation."""

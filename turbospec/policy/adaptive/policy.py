@@ -19,6 +19,7 @@ from turbospec.planning.slo import TpotSlo, TtftSlo
 from turbospec.policy.adaptive.confidence_gate import PricedGate
 from turbospec.policy.adaptive.constants import Constants
 from turbospec.policy.adaptive.decision import APPEND_LIMITS, GATE_LIMITS, LENGTHS, SOURCES, decide
+from turbospec.policy.adaptive.draft_trim import PricedTrim, Scratch
 from turbospec.policy.adaptive.learning import learn
 from turbospec.policy.adaptive.settings import AdaptiveSettings
 from turbospec.policy.adaptive.state import AdaptiveState
@@ -102,8 +103,10 @@ class AdaptivePolicy:
             if self.config.max_draft is not None:
                 found = np.minimum(found, self.config.max_draft)
                 longest_appended = min(longest_appended, self.config.max_draft)
-        if n + len(found) > self._work.shape[1]:
-            self._work = np.zeros((4, 2 * (n + len(found)), self._work.shape[2]))
+        scratch = self._scratch
+        if n + len(found) > scratch.work.shape[1]:
+            scratch = scratch._replace(work=np.zeros((4, 2 * (n + len(found)), scratch.work.shape[2])))
+            self._scratch = scratch
         if view.graph_lengths is not self._graph_lengths:
             self._graph_lengths, self._graph_array = view.graph_lengths, np.array(view.graph_lengths, np.int64)
         if view.drafter_graph_lengths != self._drafter_graph_lengths:
@@ -125,13 +128,14 @@ class AdaptivePolicy:
             view.largest_graph,
             self._pass_graphs,
         )
+        columns = (rows, view.phase, view.emitted_tokens, context, left, lag, view.class_ids, limits, found)
         decided = decide(
             state.shared,
             state.requests,
-            self._work,
-            self._counts,
-            self._sums,
-            (rows, view.phase, view.emitted_tokens, context, left, lag, view.class_ids, limits, found),
+            scratch.work,
+            scratch.counts,
+            scratch.sums,
+            columns,
             scores,
             facts,
             self._graph_array,
@@ -145,11 +149,13 @@ class AdaptivePolicy:
         ) = decided  # fmt: skip
         last_step = view.step + valid_steps - 1
         self._records.put(view.step, _Record(view, rows, last_step, price, experiment, extra, best, reserved, allowed))
-        lengths, gate = planned[LENGTHS], None
+        lengths, gate, trim = planned[LENGTHS], None, None
         if gated:
             copied = 0 if view.lookup is None else int(lengths[planned[SOURCES] == LOOKUP].sum())
             lengths, passes = planned[GATE_LIMITS], 0  # a graph of passes does not end early
             gate = PricedGate(state, rows, view, lengths, decoding + view.prefill_tokens + copied, price)
+        if view.calls_trim and drafting and not experiment and self.constants.trims:
+            trim = PricedTrim(state, scratch, columns, scores, lengths, planned[SOURCES], view.largest_graph, price)
         reason = (
             f"{'experiment: ' if experiment else ''}drafts for {drafting} of {decoding} requests at {int(price)} tok/s"
         )
@@ -157,7 +163,7 @@ class AdaptivePolicy:
         added = planned[APPEND_LIMITS] if allowed else None
         # Keyword arguments would take twice as long.
         return StepPlan(
-            lengths, tokens, seconds, reason, gate, padded, experiment, None, valid_steps, sources, added, passes
+            lengths, tokens, seconds, reason, gate, padded, experiment, None, valid_steps, sources, added, passes, trim
         )
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -219,8 +225,8 @@ class AdaptivePolicy:
 
     def _make_scratch(self, max_draft: int) -> None:
         """Make scratch space for drafts of up to `max_draft` tokens, and what belongs to the requests of the state."""
-        self._work = np.zeros((4, 64, max_draft + SCRATCH_COLUMNS))
-        self._counts, self._sums = np.zeros((max_draft + 1, BINS), np.int64), np.zeros((max_draft + 1, BINS))
+        work, counts = np.zeros((4, 64, max_draft + SCRATCH_COLUMNS)), np.zeros((max_draft + 1, BINS), np.int64)
+        self._scratch = Scratch(work, counts, np.zeros(counts.shape))
         self._records = PlansInFlight[_Record]()  # their rows are those of the models before
         if self.config.tpot_slo_ms is not None:
             self.tpot_slo = TpotSlo(self.config.tpot_slo_ms / 1e3, self.state.slots.capacity)

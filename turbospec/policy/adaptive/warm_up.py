@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from turbospec.interface import LookupView, Phase, StepOutcome, StepView
+from turbospec.planning.gain_histogram import BINS
 from turbospec.policy.adaptive.confidence_gate import PricedGate
+from turbospec.policy.adaptive.draft_trim import PricedTrim, Scratch
 from turbospec.policy.adaptive.policy import AdaptivePolicy
 from turbospec.policy.adaptive.settings import AdaptiveSettings
 
@@ -46,3 +48,5 @@ def compile_kernels(settings: AdaptiveSettings) -> None:
         )
     )
     PricedGate(policy.state, ones * 0, view, ones, 2, 1.0).advance(np.arange(2), np.ones(2))
+    scratch = Scratch(np.zeros((4, 4, 7)), np.zeros((5, BINS), np.int64), np.zeros((5, BINS)))
+    PricedTrim(policy.state, scratch, (ones,) * 9, np.ones(2), ones, ones, 0, 1.0).trim(ones, 4)

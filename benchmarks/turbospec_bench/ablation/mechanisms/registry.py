@@ -26,6 +26,12 @@ _ALL = (
         {"mean_weight": 0.0},
     ),
     Mechanism(
+        "draft-trim",
+        "drafts are shortened when prompts join the step that verifies them, in engines that can. Without: they are "
+        "verified whole",
+        {"trims": False},
+    ),
+    Mechanism(
         "token-weights",
         "tokens of requests that emit slowly count more. Without: all count alike",
         {"pace_weight": 0.0},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,19 @@ class RandomAsyncScheduler(TurboSpecAsyncScheduler):
         return _at_random(super()._build_loop(vllm_config))
 
 
+def shorten_at_random(loop: VllmLoop) -> None:
+    """Have a loop shorten one draft in six when the step that verifies it is scheduled, with prompts or without."""
+    rng = np.random.default_rng(1)
+
+    def trim(num_scheduled: Mapping[str, int], drafts: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        return {name: int(rng.integers(0, len(draft))) for name, draft in drafts.items() if rng.random() < 1 / 6}
+
+    if loop.limits.calls_trim:
+        loop.trim = trim
+
+
 def _at_random(loop: VllmLoop | None) -> VllmLoop:
     assert loop is not None
     loop.controller = RandomLengths()
+    shorten_at_random(loop)
     return loop

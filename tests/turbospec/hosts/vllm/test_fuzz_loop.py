@@ -8,7 +8,7 @@ from tests.turbospec.hosts.vllm.fuzz_loop import quiet, walk
 EVENTS, FIRST_SEED = 8_000, 10
 MET = (
     "catching up", "drafting", "drafting late", "drafts of a look-up", "empty", "lost", "preempting", "resets",
-    "resuming", "skipping the drafter", "turns", "verifying", "without TurboSpec",
+    "resuming", "skipping the drafter", "trimming", "turns", "verifying", "without TurboSpec",
 )  # fmt: skip
 
 

@@ -11,20 +11,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.turbospec.factories import make_view
-from tests.turbospec.models.acceptance_model import views
+from tests.turbospec.policy.adaptive.exact_state import DEEPEST, exact_state, exact_weights
 from tests.turbospec.synthetic_engine import AcceptanceLaw, SyntheticEngine, drafter
-from turbospec.interface import FloatArray, LookupView, Source, StepPlan
+from turbospec.interface import LookupView, Source, StepPlan
 from turbospec.models.acceptance import confidence_covariate
-from turbospec.models.latency import VERIFY_KNOTS
-from turbospec.models.logistic import initial_terms
-from turbospec.models.step_cost import DRAFT_CONTEXT, PASSES, ROWS, SIZE, TOKENS
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
 from turbospec.policy.adaptive.confidence_gate import PricedGate, lengthen
-from turbospec.policy.adaptive.constants import Constants
 from turbospec.policy.adaptive.experiments import Requests
-from turbospec.policy.adaptive.state import OF_DRAFTER, OF_LOOKUP, AdaptiveState
-
-DEEPEST = 8
 
 
 def adaptive(**settings: float) -> AdaptivePolicy:
@@ -60,28 +53,6 @@ def test_confidence_that_says_nothing_changes_nothing() -> None:
         return 0.7, float(rng.random())
 
     assert rate(law, 1, confidence=True) > 0.98 * rate(law, 1, confidence=False)
-
-
-def exact_state(acceptance: float, slope: float, weights: FloatArray, requests: int) -> AdaptiveState:
-    """Nothing is uncertain; the mean confidence is 0.5."""
-    state = AdaptiveState(Constants(), None)
-    state.start(DEEPEST)
-    state.rows(np.arange(requests))
-    state.shared["cost"]["weights"] = weights
-    state.shared["drafter"] = initial_terms(np.full(DEEPEST, acceptance))
-    terms = views(state.shared["drafter"], state.requests[:, OF_DRAFTER:OF_LOOKUP])
-    terms.level[:], terms.offsets[:], terms.slope[:] = 0.0, 0.0, (slope, 0.0)
-    terms.classes[:, 1], terms.requests[:, 1] = 1e12, 1e12
-    terms.covariate[0] = confidence_covariate(0.5)
-    return state
-
-
-def exact_weights(verify_token: float, draft_pass: float, draft_row: float, context_token: float = 0.0) -> FloatArray:
-    """Step costs in seconds."""
-    weights = np.zeros(SIZE)
-    weights[TOKENS : TOKENS + len(VERIFY_KNOTS) - 1] = verify_token
-    weights[PASSES], weights[ROWS], weights[DRAFT_CONTEXT] = draft_pass, draft_row, context_token
-    return weights
 
 
 @settings(deadline=None)

@@ -96,6 +96,8 @@ class VllmLoop:
         """KV tokens that the last step's target pass attends to."""
         self._batch_size = 0
         """Requests of the last step."""
+        self._newest_plan: ControllerPlan | None = None
+        """Of the step that was scheduled last; None where it reused one."""
         self._ahead: ControllerPlan | None = None
         """A plan made before its step was scheduled."""
         self._ended: deque[tuple[OpenStep, VerifyResultFn]] = deque()
@@ -126,6 +128,7 @@ class VllmLoop:
             if orders is None:
                 return False, None
         running.run(())
+        self._newest_plan = None
         self._use.undrafted(tokens)
         self._context_tokens += tokens
         self._next_step += 1
@@ -156,6 +159,7 @@ class VllmLoop:
         restarted = self._restart(requests, num_scheduled, restarted)
         batch = ScheduledBatch.of(requests, num_scheduled, self.known)
         plan, lengths, looked_up = self._choose(batch, num_scheduled.keys(), restarted, queue)
+        self._newest_plan = plan
         self._next_step += 1
         orders = None
         if self._lag is not None:
@@ -182,6 +186,29 @@ class VllmLoop:
             step.left_out = _left_out(batch, orders)
         self._steps[step.number] = step
         return Planned(lengths, drafted, looked_up, orders)
+
+    def trim(self, num_scheduled: Mapping[str, int], drafts: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """Shorten the drafts that a step verifies, where prompts have joined it; before it is planned.
+
+        Args:
+            num_scheduled: tokens that the step computes for each of its requests, drafts included.
+            drafts: tokens of each draft in it.
+
+        Returns:
+            Lengths of the drafts that become shorter.
+        """
+        plan = self._newest_plan
+        if plan is None or plan.trim is None or not drafts:
+            return {}
+        tokens = sum(num_scheduled.values())
+        if tokens - len(num_scheduled) <= sum(map(len, drafts.values())):  # no prompt
+            return {}
+        prompts = (each for name, each in num_scheduled.items() if each > 1 + len(drafts.get(name, ())))
+        lengths = np.array([len(drafts.get(name, ())) for name in plan.names])
+        if sum(prompts) <= plan.view.prefill_tokens or not lengths.any():
+            return {}
+        kept = plan.trim.trim(lengths, tokens)
+        return {plan.names[row]: int(kept[row]) for row in np.flatnonzero(kept < lengths).tolist()}
 
     def plan_ahead(self, requests: Sequence[VllmRequest], queue: Queue) -> None:
         """Plan the step after the one that runs, from what is known while it runs.
@@ -240,6 +267,7 @@ class VllmLoop:
     def reset(self) -> None:
         """Drop the open steps and plans, after an error in one of them; what was learnt stays."""
         self._steps, self._last, self._running, self._ahead = {}, None, None, None
+        self._newest_plan = None
         self._ended.clear()
         self._reused = ReusedSteps()
         self._next_step += 1  # the next step does not verify the drafts of a dropped one
@@ -333,7 +361,16 @@ class VllmLoop:
             if lookup_lengths.any():
                 padded_length = 0  # the look-up may find fewer tokens, so that the batch is not surely uniform
         plan = ControllerPlan(
-            view, names, lengths, lookup_lengths, asked.sources, padded_length, asked.passes, asked.probe, reuse
+            view,
+            names,
+            lengths,
+            lookup_lengths,
+            asked.sources,
+            padded_length,
+            asked.passes,
+            asked.probe,
+            asked.trim,
+            reuse,
         )
         return plan, np.full(view.size, padded_length) if padded_length else lengths - lookup_lengths
 

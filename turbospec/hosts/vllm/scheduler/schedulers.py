@@ -164,6 +164,7 @@ class _Adaptive(Scheduler):
             tokens_first=_sends_tokens_first(vllm_config),
             async_scheduling=bool(vllm_config.scheduler_config.async_scheduling),
             largest_graph=_largest_graph(vllm_config.compilation_config),
+            calls_trim=not self._has_connector,
         )
         lacking = lacking_graphs(self.num_spec_tokens, self.max_num_running_reqs)
         uses_graphs = own_schedule and not limits.drafter_is_lookup and _captures_decode_graphs(vllm_config)
@@ -198,6 +199,9 @@ class _Adaptive(Scheduler):
 
     def _update_after_schedule(self, scheduler_output) -> None:
         self.must_fetch_drafts, self._lengths, self._lookup_lengths = True, {}, {}
+        if self._loop is not None:
+            with self._measured:
+                self._trim_drafts(self._loop, scheduler_output)
         with self._measured:
             self._send_looked_up(scheduler_output)
         if self._loop is not None:
@@ -335,6 +339,27 @@ class _Adaptive(Scheduler):
                 request.spec_token_ids = []
         if sent := {name: draft for name, draft in looked_up.items() if name in drafted}:
             setattr(scheduler_output, LOOKUP_DRAFTS_ATTRIBUTE, sent)
+
+    @property
+    def _has_connector(self) -> bool:
+        """Whether a connector has read the step's output before TurboSpec can change it."""
+        connectors = self.connector, self.ec_connector, getattr(self, "aux_output_connector", None)
+        return any(each is not None for each in connectors)
+
+    def _trim_drafts(self, loop: VllmLoop, scheduler_output) -> None:
+        """Shorten the drafts that the step verifies, where the plan wants that beside the step's prompts.
+
+        vLLM counts computed tokens and placeholders afterwards. KV blocks that it has allocated for the tokens left out
+        stay with their request.
+        """
+        scheduled, drafts = scheduler_output.num_scheduled_tokens, scheduler_output.scheduled_spec_decode_tokens
+        for name, length in loop.trim(scheduled, drafts).items():
+            left_out = len(drafts[name]) - length
+            scheduled[name] -= left_out
+            scheduler_output.total_num_scheduled_tokens -= left_out
+            drafts[name] = drafts[name][:length]
+            if not length:
+                del drafts[name]
 
     def _cut_drafts(self) -> None:
         """Cut the drafts of the last scheduled step, or their placeholders, to each request's K."""

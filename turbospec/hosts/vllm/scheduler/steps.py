@@ -12,7 +12,7 @@ from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPasses
 from turbospec.hosts.vllm.scheduler.requests import values_by_name
 from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders
 from turbospec.hosts.vllm.shared.step_times import StepTimes
-from turbospec.interface import BoolArray, IntArray, StepView
+from turbospec.interface import BoolArray, DraftTrim, IntArray, StepView
 from turbospec.runtime.plan_reuse import RunningPlan
 
 UNPLANNED = -1
@@ -89,7 +89,8 @@ class ControllerPlan:
     padded_length: int
     passes: int
     probe: bool
-    """Of a `StepPlan`, as the two before."""
+    trim: DraftTrim | None
+    """Of a `StepPlan`, as the three before."""
     reuse: RunningPlan[str]
 
     def drafts_of(self, names: Sequence[str]) -> tuple[IntArray, IntArray]:

@@ -48,7 +48,8 @@ class EngineLimits:
     async_scheduling: bool = False
     """Whether a step is scheduled before the one before it has ended."""
     largest_graph: int = 0
-    """As in `StepView`."""
+    calls_trim: bool = False
+    """As in `StepView`, as the one before."""
 
     @property
     def first_pass_every_step(self) -> bool:
@@ -157,6 +158,7 @@ class Views:
             graph_lengths=() if prefill_tokens or queue.admitted else self._graph_lengths(batch.size, paddable),
             drafter_graph_lengths=self._drafter_graph_lengths(batch),
             largest_graph=limits.largest_graph,
+            calls_trim=limits.calls_trim,
             lookup=self._look_up(batch, phase, left, drafts),
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from turbospec.interface import Source, StepOutcome, StepPlan, StepView
+from turbospec.interface import IntArray, Source, StepOutcome, StepPlan, StepView
 
 FAILS = 0.01
 
@@ -18,6 +18,20 @@ class UnspeakableError(Exception):
 
     def __str__(self) -> str:
         raise RuntimeError("has no text")
+
+
+class RandomTrim:
+    """Leaves out any of the drafts, and sometimes does what no trim may."""
+
+    def __init__(self, numbers: np.random.Generator) -> None:
+        self._numbers = numbers
+
+    def trim(self, drafts: IntArray, tokens_batched: int) -> IntArray:
+        assert (drafts >= 0).all()
+        assert 0 < drafts.sum() < tokens_batched
+        if self._numbers.random() < FAILS:
+            return drafts + 1
+        return self._numbers.integers(0, drafts, endpoint=True)
 
 
 class RandomPolicy:
@@ -41,7 +55,8 @@ class RandomPolicy:
             limits = np.where(sources == Source.LOOKUP, view.lookup.lengths, limits)
         lengths = np.minimum(self._numbers.integers(0, longest, view.size, endpoint=True), limits)
         valid, probe = rng.choice((1, 1, 4)), rng.random() < 0.1
-        return StepPlan(lengths, padded_length=padded, valid_steps=valid, probe=probe, sources=sources)
+        trim = RandomTrim(self._numbers) if view.calls_trim and rng.random() < 0.7 else None
+        return StepPlan(lengths, padded_length=padded, valid_steps=valid, probe=probe, sources=sources, trim=trim)
 
     def observe(self, outcome: StepOutcome) -> None:
         if self._rng.random() < FAILS / 2:

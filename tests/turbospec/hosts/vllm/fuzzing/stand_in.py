@@ -139,6 +139,7 @@ class Scheduler:
             block_pool=SimpleNamespace(get_num_free_blocks=lambda: self._free), watermark_blocks=0
         )
         self._held: dict[str, int] = {}
+        self.connector = self.ec_connector = None
         self.requests: dict[str, Request] = {}
         self.waiting: deque[Request] = deque()
         self.kv_holding_waiting: deque[Request] = deque()

@@ -376,7 +376,9 @@ class Walk:
     def _check_step(self, step: Dispatched) -> None:
         output, limits = step.output, self.limits
         scheduled, longest = output.num_scheduled_tokens, output.num_spec_tokens_to_schedule
+        self._expect(output.total_num_scheduled_tokens == sum(scheduled.values()), "tokens of the step")
         for name, drafts in output.scheduled_spec_decode_tokens.items():
+            self._expect(0 < len(drafts) < scheduled[name], f"{name}: {len(drafts)} drafts in {scheduled[name]} tokens")
             most = self._most_drafts.get(name, 0)
             self._expect(len(drafts) <= most, f"{name} verifies {len(drafts)} drafts of {most}")
             self._check_looked_up(output, name, step.requests[name], len(drafts))
@@ -472,6 +474,11 @@ class Walk:
                 loop = super()._build_loop(vllm_config)
                 assert loop is not None
                 return walk._checked_loop(loop)
+
+            def _trim_drafts(self, loop: VllmLoop, scheduler_output: Any) -> None:
+                tokens = scheduler_output.total_num_scheduled_tokens
+                super()._trim_drafts(loop, scheduler_output)
+                walk.counts["trimming"] += scheduler_output.total_num_scheduled_tokens < tokens
 
             def _fail(self) -> None:
                 self.errors += 1

@@ -49,6 +49,18 @@ class Request:
 
 
 @dataclass
+class OneToken:
+    """A trim that keeps one token of each draft, or none."""
+
+    keeps: int = 1
+    calls: list[tuple[list[int], int]] = field(default_factory=list)
+
+    def trim(self, drafts: IntArray, tokens_batched: int) -> IntArray:
+        self.calls.append((drafts.tolist(), tokens_batched))
+        return np.minimum(drafts, self.keeps)
+
+
+@dataclass
 class Recorder:
     """Drafts what it is told, capped by the limits, and keeps what it sees."""
 
@@ -59,13 +71,15 @@ class Recorder:
     """Of all drafts, whose lengths are then within those of the look-up."""
     probe: bool = False
     """Whether all drafts are experiments."""
+    trim: OneToken | None = None
+    """Of all plans."""
     views: list[StepView] = field(default_factory=list)
     outcomes: list[StepOutcome] = field(default_factory=list)
 
     def plan(self, view: StepView) -> StepPlan:
         self.views.append(view)
         plan = StepPlan.same_length(view, self.lengths.pop(0) if self.lengths else 0, "")
-        plan.valid_steps, plan.probe = self.idle_steps, self.probe
+        plan.valid_steps, plan.probe, plan.trim = self.idle_steps, self.probe, self.trim
         if (longest := int(plan.draft_lengths.max(initial=0))) > 1:
             plan.passes = min((each for each in view.drafter_graph_lengths if each >= longest), default=0)
         if self.sources is not None:
@@ -172,6 +186,37 @@ def test_a_plan_is_closed_by_the_step_that_verifies_its_drafts() -> None:
     assert outcome.draft_rows.tolist() == [2, 2]  # the first position comes with the pass of every step
     engine.step([a, b])
     assert controller.outcomes[1].drafted.tolist() == [2, 2]
+
+
+def test_a_trim_is_called_where_a_step_has_more_prompt_tokens_than_the_view_said() -> None:
+    trim = OneToken()
+    controller = Recorder(lengths=[3, 3, 3, 3], trim=trim)
+    engine, a, b = FakeEngine(controller), Request("a"), Request("b", num_prompt_tokens=70)
+    engine.schedule([a, b], chunk=64)
+    assert controller.views[-1].prefill_tokens == 6
+    drafts = {"a": [-1] * 3}
+    assert engine.loop.trim({"a": 4, "b": 6}, drafts) == {}, "the view knew the rest of b's prompt"
+    assert engine.loop.trim({"a": 4}, drafts) == {}
+    assert engine.loop.trim({"a": 1, "b": 6, "c": 9}, {}) == {}, "nothing is verified"
+    assert engine.loop.trim({"c": 9, "d": 4}, {"d": [1, 2, 3]}) == {}, "what is verified is of an earlier plan"
+    assert trim.calls == []
+    assert engine.loop.trim({"a": 4, "b": 6, "c": 9}, drafts) == {"a": 1}
+    assert engine.loop.trim({"a": 2, "b": 6, "c": 9}, {"a": [-1]}) == {}, "the draft is as short already"
+    assert trim.calls == [([3, 0], 19), ([1, 0], 17)]
+
+
+def test_no_trim_is_called_once_its_plan_is_dropped_or_another_step_has_run() -> None:
+    trim = OneToken()
+    controller = Recorder(lengths=[3, 3, 0, 3], idle_steps=4, trim=trim)
+    engine, a = FakeEngine(controller), Request("a")
+    engine.schedule([a])
+    engine.loop.reset()
+    assert engine.loop.trim({"a": 4, "c": 9}, {"a": [-1] * 3}) == {}
+    a.num_computed_tokens = a.num_tokens
+    for _ in range(3):
+        engine.step([a])
+    assert engine.loop.trim({"a": 2, "c": 9}, {"a": [-1]}) == {}, "the last step reused a plan"
+    assert trim.calls == []
 
 
 def test_outputs_are_tied_to_their_steps() -> None:

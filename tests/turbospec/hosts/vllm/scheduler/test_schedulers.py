@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.turbospec.hosts.vllm.fuzzing.server import Added, Setup, StandIn
-from tests.turbospec.hosts.vllm.scheduler.test_loop import Recorder
+from tests.turbospec.hosts.vllm.scheduler.test_loop import OneToken, Recorder
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.shared import metrics_file
 from turbospec.hosts.vllm.shared.drafter_orders import DRAFTS_ATTRIBUTE, orders_of
@@ -383,6 +383,54 @@ def test_drafts_of_a_request_that_waits_are_not_taken_for_those_of_a_later_plan(
     engine.step()
     drafted = {outcome.step: outcome.drafted.tolist() for outcome in controller.outcomes}
     assert drafted == {0: [3, 0], 1: [2, 0]}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_drafts_are_shortened_beside_a_prompt_that_has_joined(asynchronous: bool, tmp_path: Path) -> None:
+    engine = Engine(tmp_path, asynchronous=asynchronous)
+    request = engine.add("a", prompt=1)
+    controller = engine.plan(3, 3, 2)
+    controller.trim = OneToken()
+    first = engine.schedule()
+    engine.add("b", prompt=6)
+    if not asynchronous:
+        engine.finish(first)
+    second = engine.schedule()
+    assert controller.trim.calls == [([3], 10)]
+    assert second.num_scheduled_tokens == {"a": 2, "b": 6}
+    assert second.total_num_scheduled_tokens == 8
+    assert [len(each) for each in second.scheduled_spec_decode_tokens.values()] == [1]
+    if asynchronous:
+        assert request.num_output_placeholders == 3, "two steps, one of them with a draft token"
+        engine.finish(first)
+    engine.finish(second)
+    assert request.num_computed_tokens == request.num_tokens - 1 + request.num_output_placeholders
+    engine.step()
+    assert controller.outcomes[0].drafted.tolist() == [1]
+    assert controller.outcomes[0].tokens_batched == 8
+
+
+def test_a_draft_of_which_nothing_is_left_is_no_draft(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    engine.add("a", prompt=1)
+    controller = engine.plan(3, 3, 2)
+    controller.trim = OneToken(keeps=0)
+    engine.step()
+    engine.add("b", prompt=6)
+    output = engine.step()
+    assert (output.num_scheduled_tokens, output.scheduled_spec_decode_tokens) == ({"a": 1, "b": 6}, {})
+    engine.step()
+    assert controller.outcomes[0].drafted.tolist() == [0]
+
+
+@pytest.mark.parametrize("name", ["connector", "ec_connector", "aux_output_connector"])
+def test_with_a_connector_drafts_stay_as_they_are(name: str, tmp_path: Path) -> None:
+    """It has read the step's output by then."""
+    engine = Engine(tmp_path)
+    assert engine.scheduler._loop.limits.calls_trim
+    assert not engine.scheduler._has_connector
+    setattr(engine.scheduler, name, object())
+    assert engine.scheduler._has_connector
 
 
 @pytest.fixture
