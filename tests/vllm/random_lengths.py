@@ -9,7 +9,12 @@ from turbospec.hosts.vllm.scheduler.drafter_pass_cost import DrafterPassCost
 from turbospec.hosts.vllm.scheduler.drafter_use import Allowance, DrafterUse
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.shared.step_times import CapturedGraphs
-from turbospec_bench.vllm.selftest.random_lengths import RandomAsyncScheduler, RandomLengths, RandomScheduler
+from turbospec_bench.vllm.selftest.random_lengths import (
+    RandomAsyncScheduler,
+    RandomLengths,
+    RandomScheduler,
+    shorten_at_random,
+)
 
 GRAPHS = (0, 1, 4)
 """Draft lengths; those of the tests go up to 6."""
@@ -31,7 +36,9 @@ class RandomConstantScheduler(RandomScheduler):
     def _build_loop(self, vllm_config: Any) -> VllmLoop | None:
         loop = super()._build_loop(vllm_config)
         assert loop is not None
-        return VllmLoop(loop.controller, replace(loop.limits, kept_tokens=0, late_drafts=False))
+        loop = VllmLoop(loop.controller, replace(loop.limits, kept_tokens=0, late_drafts=False))
+        shorten_at_random(loop)
+        return loop
 
 
 class RandomGraphsScheduler(RandomScheduler):
@@ -63,6 +70,7 @@ class RandomSmallScheduler(RandomScheduler):
         assert loop is not None
         loop = VllmLoop(loop.controller, replace(loop.limits, kept_tokens=6))
         loop._use = _AlwaysInUse(6, 6, DrafterPassCost(), asynchronous=False)
+        shorten_at_random(loop)
         return loop
 
 
