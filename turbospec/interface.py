@@ -226,7 +226,9 @@ class DraftTrim(Protocol):
 
     An engine that drafts at the end of a step plans before it knows which prompts join the step that verifies. Engines
     that can do so (`StepView.calls_trim`) call it when that step is scheduled, if it computes more prompt tokens than
-    the view said. It sees no draft token and nothing that depends on one, so sampling stays unbiased.
+    the view said. It sees the lengths of the drafts, which depend on no draft token: a plan with a trim has no gate and
+    no selection, and the engine leaves alone a draft that was cut for its tokens, as by a grammar. Sampling therefore
+    stays unbiased.
     """
 
     def trim(self, drafts: IntArray, tokens_batched: int) -> IntArray:
@@ -283,8 +285,8 @@ class StepPlan:
     """One of the view's `drafter_graph_lengths`, not below any draft length: the drafter runs so many passes, and what
     it drafts beyond a draft length is discarded. 0: as many passes as the longest draft has tokens."""
     trim: DraftTrim | None = None
-    """Shortens drafts when the step that verifies them is scheduled; ignored by engines that cannot. A plan with a trim
-    is never reused."""
+    """Shortens drafts when the step that verifies them is scheduled; ignored by engines that cannot. Not in a plan with
+    a gate or a selection. A plan that drafts is never reused with a trim."""
 
     @classmethod
     def same_length(cls, view: StepView, length: int, reason: str) -> StepPlan:
@@ -302,8 +304,8 @@ class StepOutcome:
     request_ids: IntArray
     """Of the view."""
     drafted: IntArray
-    """(n,) draft tokens that were verified: those proposed minus those dropped by a gate or a trim, with appended ones.
-    Without padding."""
+    """(n,) draft tokens that were verified: those proposed minus those dropped by a gate, with appended ones. Without
+    padding."""
     accepted: IntArray
     """(n,) accepted draft tokens: the longest accepted prefix of the verified ones."""
     emitted: IntArray
@@ -312,8 +314,9 @@ class StepOutcome:
     """(n,) True where EOS, a stop string or max_tokens ended the acceptance. The position after the accepted ones is
     then unobserved, not rejected."""
     proposed: IntArray
-    """(n,) draft tokens that were made, verified or not: at least `drafted`, at most the view's `max_draft`.
-    0 for a request that was aborted after its drafts were made, so that nothing is learnt from it."""
+    """(n,) draft tokens that were made, verified or not, without those that a trim left out: at least `drafted`, at
+    most the view's `max_draft`. 0 for a request that was aborted after its drafts were made, so that nothing is learnt
+    from it."""
     confidence: FloatArray | None = None
     """(n, max proposed or more) largest probability of the draft distribution at each proposed position, NaN past
     `proposed`; None where the drafter reports none."""

@@ -384,20 +384,30 @@ class Slow:
         return drafts
 
 
-def test_the_time_of_a_gate_of_a_selection_and_of_a_trim_counts() -> None:
+def test_the_time_of_a_gate_and_of_a_selection_counts() -> None:
     began, recorder = time.perf_counter(), Recorder()
-    policy = Scripted(lambda view: StepPlan(np.array([0, 4, 7]), gate=Slow(), selection=Slow(), trim=Slow()))
+    policy = Scripted(lambda view: StepPlan(np.array([0, 4, 7]), gate=Slow(), selection=Slow()))
     controller, view = Controller(policy, listeners=[recorder]), a_view()
     plan = controller.plan(view)
     assert plan.gate is not None
     assert plan.selection is not None
     plan.gate.advance(np.array([1, 2]), np.array([0.5, 0.5]))
-    assert plan.trim is not None
     plan.selection.select(np.array([0, 4, 7]), np.full((3, 7), 0.5))
+    controller.observe(an_outcome(view, plan))
+    assert 0.04 <= controller.stats.decision_seconds < time.perf_counter() - began
+    assert recorder.steps[0][3] >= 0.04
+
+
+def test_the_time_of_a_trim_counts() -> None:
+    recorder = Recorder()
+    policy = Scripted(lambda view: StepPlan(np.array([0, 4, 7]), trim=Slow()))
+    controller, view = Controller(policy, listeners=[recorder]), a_view()
+    plan = controller.plan(view)
+    assert plan.trim is not None
     plan.trim.trim(np.array([0, 4, 7]), 20)
     controller.observe(an_outcome(view, plan))
-    assert 0.06 <= controller.stats.decision_seconds < time.perf_counter() - began
-    assert recorder.steps[0][3] >= 0.06
+    assert controller.stats.decision_seconds >= 0.02
+    assert recorder.steps[0][3] >= 0.02
 
 
 def reusable(steps: int) -> Callable[[StepView], StepPlan]:
@@ -495,6 +505,13 @@ def test_a_trim_does_not_see_what_breaks_the_contract(drafts: object, tokens_bat
     assert plan.trim is not None
     assert plan.trim.trim(drafts, tokens_batched) is drafts  # type: ignore[arg-type]
     assert (controller.stats.host_faults, controller.stats.guard_trips) == (1, 0)
+
+
+@pytest.mark.parametrize("other", ["gate", "selection"])
+def test_a_trim_beside_a_gate_or_a_selection_is_a_fault(other: str) -> None:
+    controller = Controller(Scripted(lambda view: StepPlan(np.array([0, 4, 7]), trim=Slow(), **{other: Slow()})))
+    assert controller.plan(a_view()).trim is None
+    assert controller.stats.guard_trips == 1
 
 
 def test_a_valid_trim_decides() -> None:

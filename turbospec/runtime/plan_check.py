@@ -94,10 +94,12 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
         raise PlanFault(FAULTS[fault])
     if appended is not None:
         appended = np.minimum(appended, view.max_draft - limits)  # which hold the draft lengths by now
-    gate, selection = plan.gate, plan.selection
+    gate, selection, trim = plan.gate, plan.selection, plan.trim
+    if trim is not None and (gate is not None or selection is not None):
+        raise PlanFault("trim is given beside a gate or a selection, by which the lengths of drafts depend on tokens")
     return StepPlan(
         limits, tokens, seconds, reason, gate, padded, probe, selection, valid_steps, sources, appended, passes,
-        plan.trim,
+        trim,
     )  # fmt: skip
 
 

@@ -83,7 +83,10 @@ class HostilePolicy:
                     rng.choice([np.int8, np.int32, np.int64, np.uint64, np.float64])
                 )
             case 6:
-                plan.gate = plan.selection = plan.trim = HostileGate(self)  # type: ignore[assignment]
+                hostile: Any = HostileGate(self)
+                plan.gate, plan.selection, plan.trim = (
+                    (hostile, hostile, None) if rng.random() < 0.5 else (None, None, hostile)
+                )
                 plan.valid_steps = 4
             case _:
                 self._plan.draft_lengths = plan.draft_lengths

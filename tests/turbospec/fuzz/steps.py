@@ -118,7 +118,10 @@ class RandomEngine:
         joining = int(rng.integers(1, 600)) if rng.random() < 0.3 else 0
         prefill_tokens = min(view.prefill_tokens + joining, MAX_COUNT - n * self.max_draft)
         if plan.trim is not None and prefill_tokens > view.prefill_tokens:
-            drafted = plan.trim.trim(drafted, n + int(drafted.sum()) + prefill_tokens)
+            kept = plan.trim.trim(drafted, n + int(drafted.sum()) + prefill_tokens)
+            proposed = np.where(kept < drafted, kept, proposed)
+            confidence[np.arange(confidence.shape[1]) >= proposed[:, None]] = np.nan
+            drafted = kept
         accepted = rng.binomial(drafted, rng.choice([0.0, 0.3, 0.7, 1.0]))
         tokens = n + int(drafted.sum()) + prefill_tokens
         draft_seconds, verify_seconds = 1e-3 * len(draft_rows), 7e-3 + 2e-5 * tokens

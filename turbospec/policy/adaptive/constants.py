@@ -12,7 +12,7 @@ NEWEST_WEIGHT = 0.3
 
 
 class Constants(NamedTuple):
-    """docs/notes/2026-11-25-constants.md has the experiment that set each."""
+    """docs/notes/2026-11-25-constants.md has the experiment that set each number."""
 
     drift: float = 0.002
     """q: relative drift of step costs per step, a standard deviation, where large errors have no common sign."""
@@ -42,4 +42,4 @@ class Constants(NamedTuple):
     idle_steps: float = MEMORY_STEPS
     """Steps without drafts of a source in which what is known about its acceptance decays by a factor e."""
     trims: bool = True
-    """Whether drafts are shortened when prompts join the step that verifies them; False only in an ablation."""
+    """Whether plans have a trim; no number, but what an ablation switches off."""

@@ -154,7 +154,7 @@ class AdaptivePolicy:
             copied = 0 if view.lookup is None else int(lengths[planned[SOURCES] == LOOKUP].sum())
             lengths, passes = planned[GATE_LIMITS], 0  # a graph of passes does not end early
             gate = PricedGate(state, rows, view, lengths, decoding + view.prefill_tokens + copied, price)
-        if view.calls_trim and drafting and not experiment and self.constants.trims:
+        elif view.calls_trim and drafting and not experiment and self.constants.trims:
             trim = PricedTrim(state, scratch, columns, scores, lengths, planned[SOURCES], view.largest_graph, price)
         reason = (
             f"{'experiment: ' if experiment else ''}drafts for {drafting} of {decoding} requests at {int(price)} tok/s"

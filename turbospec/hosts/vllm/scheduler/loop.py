@@ -96,7 +96,7 @@ class VllmLoop:
         """KV tokens that the last step's target pass attends to."""
         self._batch_size = 0
         """Requests of the last step."""
-        self._newest_plan: ControllerPlan | None = None
+        self._plan_of_newest: ControllerPlan | None = None
         """Of the step that was scheduled last; None where it reused one."""
         self._ahead: ControllerPlan | None = None
         """A plan made before its step was scheduled."""
@@ -128,7 +128,7 @@ class VllmLoop:
             if orders is None:
                 return False, None
         running.run(())
-        self._newest_plan = None
+        self._plan_of_newest = None
         self._use.undrafted(tokens)
         self._context_tokens += tokens
         self._next_step += 1
@@ -159,7 +159,7 @@ class VllmLoop:
         restarted = self._restart(requests, num_scheduled, restarted)
         batch = ScheduledBatch.of(requests, num_scheduled, self.known)
         plan, lengths, looked_up = self._choose(batch, num_scheduled.keys(), restarted, queue)
-        self._newest_plan = plan
+        self._plan_of_newest = plan
         self._next_step += 1
         orders = None
         if self._lag is not None:
@@ -188,17 +188,18 @@ class VllmLoop:
         return Planned(lengths, drafted, looked_up, orders)
 
     def trim(self, num_scheduled: Mapping[str, int], drafts: Mapping[str, Sequence[int]]) -> dict[str, int]:
-        """Shorten the drafts that a step verifies, where prompts have joined it; before it is planned.
+        """Shorten the drafts that a step verifies, where prompts have joined it. To be called before `plan`.
 
         Args:
             num_scheduled: tokens that the step computes for each of its requests, drafts included.
-            drafts: tokens of each draft in it.
+            drafts: tokens of each draft in it. A request that computes one token more is taken to have no prompt, also
+                where that is the last token of one.
 
         Returns:
             Lengths of the drafts that become shorter.
         """
-        plan = self._newest_plan
-        if plan is None or plan.trim is None or not drafts:
+        plan = self._plan_of_newest
+        if plan is None or plan.trim is None or not drafts or not self.limits.calls_trim:
             return {}
         tokens = sum(num_scheduled.values())
         if tokens - len(num_scheduled) <= sum(map(len, drafts.values())):  # no prompt
@@ -267,7 +268,7 @@ class VllmLoop:
     def reset(self) -> None:
         """Drop the open steps and plans, after an error in one of them; what was learnt stays."""
         self._steps, self._last, self._running, self._ahead = {}, None, None, None
-        self._newest_plan = None
+        self._plan_of_newest = None
         self._ended.clear()
         self._reused = ReusedSteps()
         self._next_step += 1  # the next step does not verify the drafts of a dropped one

@@ -1,9 +1,10 @@
 # pyright: basic, reportMissingImports=false
 """vLLM's schedulers, with draft lengths that the controller chooses for every step and every request.
 
-Methods of vLLM are extended, none is replaced: after a step is scheduled its draft length is set, drafts are cut to
-their request's length before they are verified, and every output is reported. All that TurboSpec adds runs within
-`_Adaptive._measured`, which lets no error through to vLLM: a step in which it fails runs as in vLLM without TurboSpec.
+Methods of vLLM are extended, none is replaced: after a step is scheduled, the drafts that it verifies may be shortened
+and the length of those that it makes is set; drafts are cut to their request's length before a step that verifies them
+is scheduled, and every output is reported. All that TurboSpec adds runs within `_Adaptive._measured`, which lets no
+error through to vLLM: a step in which it fails drafts as in vLLM without TurboSpec.
 """
 
 from __future__ import annotations
@@ -354,6 +355,8 @@ class _Adaptive(Scheduler):
         """
         scheduled, drafts = scheduler_output.num_scheduled_tokens, scheduler_output.scheduled_spec_decode_tokens
         for name, length in loop.trim(scheduled, drafts).items():
+            if self.requests[name].use_structured_output and not loop.limits.async_scheduling:
+                continue  # vLLM has cut it where a token breaks the grammar: its length depends on its tokens
             left_out = len(drafts[name]) - length
             scheduled[name] -= left_out
             scheduler_output.total_num_scheduled_tokens -= left_out

@@ -117,6 +117,9 @@ class DraftTokenIds:
 class Scheduler:
     """vLLM's. `config.blocks` and `config.rng` are of the KV cache; the other fields of `config` have vLLM's names."""
 
+    connector: Any = None
+    ec_connector: Any = None
+
     def __init__(self, config: Any) -> None:
         self.max_num_running_reqs = self.max_num_active_reqs = config.scheduler_config.max_num_seqs
         self.max_num_scheduled_tokens = config.scheduler_config.max_num_batched_tokens
@@ -139,7 +142,6 @@ class Scheduler:
             block_pool=SimpleNamespace(get_num_free_blocks=lambda: self._free), watermark_blocks=0
         )
         self._held: dict[str, int] = {}
-        self.connector = self.ec_connector = None
         self.requests: dict[str, Request] = {}
         self.waiting: deque[Request] = deque()
         self.kv_holding_waiting: deque[Request] = deque()

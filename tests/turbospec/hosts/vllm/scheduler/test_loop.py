@@ -22,7 +22,14 @@ from turbospec.hosts.vllm.shared.drafter_orders import DrafterOrders, KvLag
 from turbospec.hosts.vllm.shared.step_times import NO_GRAPHS, CapturedGraphs, StepTimes
 from turbospec.interface import IntArray, Phase, Source, StepOutcome, StepPlan, StepView
 
-LIMITS = EngineLimits(max_draft=5, max_model_len=100, reserved_length=5, max_batched_tokens=64, parallel_drafter=False)
+LIMITS = EngineLimits(
+    max_draft=5,
+    max_model_len=100,
+    reserved_length=5,
+    max_batched_tokens=64,
+    parallel_drafter=False,
+    calls_trim=True,
+)
 ON_DEMAND = replace(LIMITS, kept_tokens=8)
 
 
@@ -203,6 +210,8 @@ def test_a_trim_is_called_where_a_step_has_more_prompt_tokens_than_the_view_said
     assert engine.loop.trim({"a": 4, "b": 6, "c": 9}, drafts) == {"a": 1}
     assert engine.loop.trim({"a": 2, "b": 6, "c": 9}, {"a": [-1]}) == {}, "the draft is as short already"
     assert trim.calls == [([3, 0], 19), ([1, 0], 17)]
+    engine.loop.limits = replace(LIMITS, calls_trim=False)
+    assert engine.loop.trim({"a": 4, "b": 6, "c": 9}, drafts) == {}
 
 
 def test_no_trim_is_called_once_its_plan_is_dropped_or_another_step_has_run() -> None:

@@ -424,13 +424,36 @@ def test_a_draft_of_which_nothing_is_left_is_no_draft(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["connector", "ec_connector", "aux_output_connector"])
-def test_with_a_connector_drafts_stay_as_they_are(name: str, tmp_path: Path) -> None:
+def test_with_a_connector_drafts_stay_as_they_are(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has read the step's output by then."""
+    monkeypatch.setattr(f"tests.turbospec.hosts.vllm.fuzzing.stand_in.Scheduler.{name}", object(), raising=False)
     engine = Engine(tmp_path)
-    assert engine.scheduler._loop.limits.calls_trim
-    assert not engine.scheduler._has_connector
-    setattr(engine.scheduler, name, object())
-    assert engine.scheduler._has_connector
+    engine.add("a", prompt=1)
+    controller = engine.plan(3, 3, 2)
+    controller.trim = OneToken()
+    engine.step()
+    engine.add("b", prompt=6)
+    assert engine.step().num_scheduled_tokens == {"a": 4, "b": 6}
+    assert controller.trim.calls == []
+    assert not any(view.calls_trim for view in controller.views)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_draft_that_a_grammar_has_cut_is_not_shortened(asynchronous: bool, tmp_path: Path) -> None:
+    """Under async scheduling vLLM checks drafts only after the step is scheduled."""
+    engine = Engine(tmp_path, asynchronous=asynchronous)
+    engine.add("a", prompt=1, grammar=True)
+    engine.server.unblock("a")
+    engine.scheduler._valid = lambda request, drafts: drafts[:2]
+    controller = engine.plan(3, 3, 2)
+    controller.trim = OneToken()
+    first = engine.schedule()
+    engine.add("b", prompt=6)
+    if not asynchronous:
+        engine.finish(first)
+    output = engine.schedule()
+    assert len(controller.trim.calls) == 1
+    assert output.num_scheduled_tokens["a"] == (2 if asynchronous else 3)
 
 
 @pytest.fixture
