@@ -610,7 +610,7 @@ def test_plans_whose_outcome_never_comes_are_forgotten() -> None:
 def test_there_is_room_for_the_drafts_of_both_sources() -> None:
     policy, n = adaptive(), 48
     policy.plan(make_view(n, lookup=LookupView(np.full(n, 3), np.ones(n))))
-    assert policy._work.shape[1] >= 2 * n
+    assert policy._scratch.work.shape[1] >= 2 * n
 
 
 def test_an_empty_step_is_planned() -> None:
