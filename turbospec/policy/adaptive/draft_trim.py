@@ -1,13 +1,14 @@
 """Shortens drafts of `adaptive` when prompts join the step that verifies them, compiled.
 
-The drafts are made by then. The objective stays the same, without the cost of drafting and with the tokens that are now
-known to be in the step's pass:
+The drafts are made by then. The objective stays the same, but drafting costs nothing more, and the number of tokens in
+the target's pass is known:
 
     max over 0 ≤ v ≤ k   Σ_i w_i Σ_{j≤v_i} S[i,j]  −  λ · V(base + Σ_i v_i)
 
-k are the drafts, λ is the plan's, and base are the tokens of the step without drafts, prompts included. A plan expects
-prompts by their mean (`turbospec.planning.objective.expected_costs`); what they cost depends on their number, above all
-where a pass becomes too large for CUDA graphs.
+k_i is the length of the draft made for request i, V the duration of the target's pass, λ the plan's price of time, and
+base the number of the step's tokens without drafts, prompts included. A plan expects prompts by their mean
+(`turbospec.planning.objective.expected_costs`). What they cost depends on their number, above all where a pass becomes
+too large for CUDA graphs.
 """
 
 from __future__ import annotations
