@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from turbospec.interface import MAX_DRAFT_LENGTH, IntArray, Policy, StepOutcome, StepPlan, StepView
 from turbospec.runtime import guarded_gate, outcome_check, plan_check, view_check
 from turbospec.runtime.contract_types import HostFault
-from turbospec.runtime.guarded_gate import GuardedGate, GuardedSelection, GuardedTrim
+from turbospec.runtime.guarded_gate import Guarded, GuardedGate, GuardedSelection, GuardedTrim
 from turbospec.runtime.outcome_check import checked_outcome
 from turbospec.runtime.plan_check import checked_plan
 from turbospec.runtime.plan_reuse import plan_again
@@ -201,12 +201,9 @@ class Controller:
             except Exception as error:
                 self._trip("observe", error)
         since_plan = time.perf_counter() - began
-        if plan.gate is not None and isinstance(plan.gate, GuardedGate):
-            since_plan += plan.gate.seconds
-        if plan.selection is not None and isinstance(plan.selection, GuardedSelection):
-            since_plan += plan.selection.seconds
-        if plan.trim is not None and isinstance(plan.trim, GuardedTrim):
-            since_plan += plan.trim.seconds
+        for part in (plan.gate, plan.selection, plan.trim):
+            if isinstance(part, Guarded):
+                since_plan += part.seconds
         self.stats.steps += 1
         self.stats.decision_seconds += since_plan
         for listener in self.listeners:

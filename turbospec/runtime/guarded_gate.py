@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from operator import index
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,25 +15,30 @@ from turbospec.runtime.contract_types import HostFault, converted, floats, integ
 from turbospec.runtime.kernels import compile_for, compiled
 from turbospec.runtime.outcome_check import MAX_CONFIDENCE, is_confidence, within
 
+Part = TypeVar("Part", DraftGate, DraftSelection, DraftTrim)
 OnFault = Callable[[str, Exception], None]
 """Called with where a fault occurred, and the exception; a `HostFault` where it is the host's."""
 
 
-class GuardedGate:
-    """Wraps a gate: one that fails ends all drafts, and its time counts as decision time.
+class Guarded(Generic[Part]):
+    """Wraps a part of a plan that a host calls.
 
     Args:
-        gate: of a policy.
+        part: of a policy.
         size: rows of the plan.
         on_fault: is told of every fault.
     """
 
-    def __init__(self, gate: DraftGate, size: int, on_fault: OnFault) -> None:
-        self._gate = gate
+    def __init__(self, part: Part, size: int, on_fault: OnFault) -> None:
+        self._part = part
         self._size = size
         self._on_fault = on_fault
         self.seconds = 0.0
-        """Time spent in the gate."""
+        """Time spent in the part, which counts as decision time."""
+
+
+class GuardedGate(Guarded[DraftGate]):
+    """A gate that fails ends all drafts."""
 
     def advance(self, rows: IntArray, confidence: FloatArray) -> tuple[BoolArray, BoolArray]:
         began = time.perf_counter()
@@ -45,7 +50,7 @@ class GuardedGate:
                 valid = _is_pass(rows, confidence, self._size)
             if not valid:
                 raise HostFault("rows are not the plan's, or confidence is not between 0 and 1 for each of them")
-            keep, more = self._gate.advance(rows.copy(), confidence.copy())  # the host relies on its own
+            keep, more = self._part.advance(rows.copy(), confidence.copy())  # the host relies on its own
             for answer in (keep, more):
                 if answer.shape != rows.shape or answer.dtype != np.bool_:
                     raise ValueError(f"returned {answer.dtype} of shape {answer.shape}, not bool of {rows.shape}")
@@ -57,21 +62,8 @@ class GuardedGate:
         return keep, more
 
 
-class GuardedSelection:
-    """Wraps a selection: one that fails verifies whole drafts, and its time counts as decision time.
-
-    Args:
-        selection: of a policy.
-        size: rows of the plan.
-        on_fault: is told of every fault.
-    """
-
-    def __init__(self, selection: DraftSelection, size: int, on_fault: OnFault) -> None:
-        self._selection = selection
-        self._size = size
-        self._on_fault = on_fault
-        self.seconds = 0.0
-        """Time spent in the selection."""
+class GuardedSelection(Guarded[DraftSelection]):
+    """A selection that fails verifies whole drafts."""
 
     def select(self, proposed: IntArray, confidence: FloatArray) -> IntArray:
         began = time.perf_counter()
@@ -81,7 +73,7 @@ class GuardedSelection:
             if len(own_proposed) != self._size or not is_confidence(own_confidence, own_proposed):
                 raise HostFault("proposed has not the plan's rows, or confidence is not between 0 and 1 for each token")
             # The selection gets a copy: it is checked against lengths that it cannot change.
-            kept = _checked_lengths(self._selection.select(own_proposed.copy(), own_confidence), own_proposed)
+            kept = _checked_lengths(self._part.select(own_proposed.copy(), own_confidence), own_proposed)
         except Exception as error:
             self._on_fault("selection", error)
             kept = proposed
@@ -89,21 +81,8 @@ class GuardedSelection:
         return kept
 
 
-class GuardedTrim:
-    """Wraps a trim: one that fails verifies whole drafts, and its time counts as decision time.
-
-    Args:
-        trim: of a policy.
-        size: rows of the plan.
-        on_fault: is told of every fault.
-    """
-
-    def __init__(self, trim: DraftTrim, size: int, on_fault: OnFault) -> None:
-        self._trim = trim
-        self._size = size
-        self._on_fault = on_fault
-        self.seconds = 0.0
-        """Time spent in the trim."""
+class GuardedTrim(Guarded[DraftTrim]):
+    """A trim that fails verifies whole drafts."""
 
     def trim(self, drafts: IntArray, tokens_batched: int) -> IntArray:
         began = time.perf_counter()
@@ -112,7 +91,7 @@ class GuardedTrim:
             tokens = converted("tokens_batched", tokens_batched, index)
             if len(own) != self._size or (own < 0).any() or not own.sum() <= tokens <= MAX_COUNT:
                 raise HostFault("drafts has not the plan's rows, is negative, or is more than tokens_batched")
-            kept = _checked_lengths(self._trim.trim(own.copy(), tokens), own)
+            kept = _checked_lengths(self._part.trim(own.copy(), tokens), own)
         except Exception as error:
             self._on_fault("trim", error)
             kept = drafts

@@ -98,9 +98,8 @@ def checked_plan(plan: object, view: StepView, limits: IntArray) -> StepPlan:
     if trim is not None and (gate is not None or selection is not None):
         raise PlanFault("trim is given beside a gate or a selection, by which the lengths of drafts depend on tokens")
     return StepPlan(
-        limits, tokens, seconds, reason, gate, padded, probe, selection, valid_steps, sources, appended, passes,
-        trim,
-    )  # fmt: skip
+        limits, tokens, seconds, reason, gate, padded, probe, selection, valid_steps, sources, appended, passes, trim
+    )
 
 
 def compile_check() -> None:

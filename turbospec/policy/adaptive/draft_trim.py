@@ -104,7 +104,7 @@ def _trim(
     tokens_batched: int,
 ) -> IntArray:
     """(n,) tokens to verify of each draft; the arguments are those of `PricedTrim` and of its method."""
-    shared, scratch, n = state[0], Scratch(*scratch), len(drafts)
+    shared, n = state[0], len(drafts)
     weights = shared.cost.weights
     # A step with prompts replays no full graph, for which drafts are padded.
     made = np.minimum(drafts, lengths)
@@ -124,17 +124,17 @@ def _trim(
         offered = survival
     gains = uncounted_gains(offers, survival, offered, work[1, :size, :depth], scratch.counts, scratch.sums, NO_GRAPHS)
     costs = LinearCosts(
-        weights[TOKENS:PREFILL],
-        0.0,
-        max(tokens_batched - drafts.sum(), 1),
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        largest_graph if largest_graph else NO_LIMIT,
-        weights[UNGRAPHED],
-        0,
+        slopes=weights[TOKENS:PREFILL],
+        floor=0.0,
+        base_tokens=max(tokens_batched - drafts.sum(), 1),
+        no_draft_piecewise=0.0,
+        piecewise=0.0,
+        draft_start=0.0,
+        draft_pass=0.0,
+        draft_token=0.0,
+        graph_tokens=largest_graph if largest_graph else NO_LIMIT,
+        ungraphed=weights[UNGRAPHED],
+        pass_graphs=0,
     )
     fixed, kept = np.zeros(size), np.zeros(size, np.int64)
     consider(gains, costs, price, 0.0, fixed)

@@ -385,18 +385,24 @@ def test_drafts_of_a_request_that_waits_are_not_taken_for_those_of_a_later_plan(
     assert drafted == {0: [3, 0], 1: [2, 0]}
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_drafts_are_shortened_beside_a_prompt_that_has_joined(asynchronous: bool, tmp_path: Path) -> None:
-    engine = Engine(tmp_path, asynchronous=asynchronous)
-    request = engine.add("a", prompt=1)
+def beside_a_prompt(engine: Engine, trim: OneToken, *, asynchronous: bool = False) -> tuple[Recorder, Any, Any]:
+    """Plan three draft tokens for the only request, and schedule the step that makes them and the one that verifies
+    them, which a prompt of six tokens joins. Under async scheduling the first step is still under way then."""
     controller = engine.plan(3, 3, 2)
-    controller.trim = OneToken()
+    controller.trim = trim
     first = engine.schedule()
     engine.add("b", prompt=6)
     if not asynchronous:
         engine.finish(first)
-    second = engine.schedule()
-    assert controller.trim.calls == [([3], 10)]
+    return controller, first, engine.schedule()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_drafts_are_shortened_beside_a_prompt_that_has_joined(asynchronous: bool, tmp_path: Path) -> None:
+    engine, trim = Engine(tmp_path, asynchronous=asynchronous), OneToken()
+    request = engine.add("a", prompt=1)
+    controller, first, second = beside_a_prompt(engine, trim, asynchronous=asynchronous)
+    assert trim.calls == [([3], 10)]
     assert second.num_scheduled_tokens == {"a": 2, "b": 6}
     assert second.total_num_scheduled_tokens == 8
     assert [len(each) for each in second.scheduled_spec_decode_tokens.values()] == [1]
@@ -413,11 +419,8 @@ def test_drafts_are_shortened_beside_a_prompt_that_has_joined(asynchronous: bool
 def test_a_draft_of_which_nothing_is_left_is_no_draft(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     engine.add("a", prompt=1)
-    controller = engine.plan(3, 3, 2)
-    controller.trim = OneToken(keeps=0)
-    engine.step()
-    engine.add("b", prompt=6)
-    output = engine.step()
+    controller, _, output = beside_a_prompt(engine, OneToken(keeps=0))
+    engine.finish(output)
     assert (output.num_scheduled_tokens, output.scheduled_spec_decode_tokens) == ({"a": 1, "b": 6}, {})
     engine.step()
     assert controller.outcomes[0].drafted.tolist() == [0]
@@ -427,32 +430,23 @@ def test_a_draft_of_which_nothing_is_left_is_no_draft(tmp_path: Path) -> None:
 def test_with_a_connector_drafts_stay_as_they_are(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has read the step's output by then."""
     monkeypatch.setattr(f"tests.turbospec.hosts.vllm.fuzzing.stand_in.Scheduler.{name}", object(), raising=False)
-    engine = Engine(tmp_path)
+    engine, trim = Engine(tmp_path), OneToken()
     engine.add("a", prompt=1)
-    controller = engine.plan(3, 3, 2)
-    controller.trim = OneToken()
-    engine.step()
-    engine.add("b", prompt=6)
-    assert engine.step().num_scheduled_tokens == {"a": 4, "b": 6}
-    assert controller.trim.calls == []
+    controller, _, output = beside_a_prompt(engine, trim)
+    assert output.num_scheduled_tokens == {"a": 4, "b": 6}
+    assert trim.calls == []
     assert not any(view.calls_trim for view in controller.views)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_draft_that_a_grammar_has_cut_is_not_shortened(asynchronous: bool, tmp_path: Path) -> None:
     """Under async scheduling vLLM checks drafts only after the step is scheduled."""
-    engine = Engine(tmp_path, asynchronous=asynchronous)
+    engine, trim = Engine(tmp_path, asynchronous=asynchronous), OneToken()
     engine.add("a", prompt=1, grammar=True)
     engine.server.unblock("a")
     engine.scheduler._valid = lambda request, drafts: drafts[:2]
-    controller = engine.plan(3, 3, 2)
-    controller.trim = OneToken()
-    first = engine.schedule()
-    engine.add("b", prompt=6)
-    if not asynchronous:
-        engine.finish(first)
-    output = engine.schedule()
-    assert len(controller.trim.calls) == 1
+    _, _, output = beside_a_prompt(engine, trim, asynchronous=asynchronous)
+    assert len(trim.calls) == 1
     assert output.num_scheduled_tokens["a"] == (2 if asynchronous else 3)
 
 
