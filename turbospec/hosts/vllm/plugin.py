@@ -108,7 +108,7 @@ def _with_scheduler(create):
         from turbospec.hosts.vllm.shared.support import ASYNC_SCHEDULER, SYNC_SCHEDULER
 
         scheduler.scheduler_cls = ASYNC_SCHEDULER if scheduler.async_scheduling else SYNC_SCHEDULER
-        _share_metrics(config.parallel_config.data_parallel_size)
+        _share_metrics(config.model_config.served_model_name, config.parallel_config.data_parallel_size)
         if getattr(config.parallel_config, "data_parallel_backend", None) == "ray":
             _pass_settings_to_ray()
         log.info("TurboSpec chooses draft lengths by policy %s", settings.policy)
@@ -263,7 +263,7 @@ def _pass_settings_to_ray() -> None:
         os.environ[RAY_PREFIXES] = ",".join([*prefixes, ENVIRONMENT])
 
 
-def _share_metrics(engines: int) -> None:
+def _share_metrics(model: str, engines: int) -> None:
     """Show the metrics of the engine cores, which are other processes, on this process's `/metrics`."""
     from prometheus_client import REGISTRY
 
@@ -278,4 +278,4 @@ def _share_metrics(engines: int) -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder) / "metrics.prom"
     os.environ[METRICS_FILE_VARIABLE] = str(path)
-    REGISTRY.register(MetricsFileReader(path, engines))
+    REGISTRY.register(MetricsFileReader(path, model, engines))

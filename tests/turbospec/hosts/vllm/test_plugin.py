@@ -42,6 +42,7 @@ class EngineArgs:
 
     def create_engine_config(self, usage_context: Any = None) -> Any:
         return SimpleNamespace(
+            model_config=SimpleNamespace(served_model_name="m"),
             speculative_config=self.create_speculative_config(),
             scheduler_config=SimpleNamespace(scheduler_cls=None, async_scheduling=False),
             parallel_config=SimpleNamespace(

@@ -81,11 +81,13 @@ class MetricsFileReader(Collector):
 
     Args:
         path: the first engine core's file; the others' are its `file_of_engine`.
-        engines: number of engine cores. With several, every metric has the label `engine`, as vLLM's own.
+        model: name under which the server serves the model.
+        engines: number of engine cores. Every metric has the labels `model_name` and `engine`, as vLLM's own.
     """
 
-    def __init__(self, path: Path, engines: int = 1) -> None:
+    def __init__(self, path: Path, model: str, engines: int = 1) -> None:
         self._path = path
+        self._model = model
         self._engines = engines
         self._complained = False
 
@@ -93,9 +95,8 @@ class MetricsFileReader(Collector):
         families: dict[str, Metric] = {}
         for engine in range(self._engines):
             for family in self._read(file_of_engine(self._path, engine)):
-                samples = family.samples
-                if self._engines > 1:
-                    samples = [each._replace(labels=each.labels | {"engine": str(engine)}) for each in samples]
+                added = {"model_name": self._model, "engine": str(engine)}
+                samples = [each._replace(labels=each.labels | added) for each in family.samples]
                 known = families.setdefault(family.name, family)
                 known.samples = samples if known is family else known.samples + samples
         yield from families.values()

@@ -38,42 +38,47 @@ def eventually(is_so: Callable[[], bool]) -> None:
     assert is_so()
 
 
+LABELS = {"model_name": "m", "engine": "0"}
+"""Those of vLLM's own metrics."""
+
+
 def metrics() -> StepMetrics:
     return StepMetrics(ControllerStats())
 
 
 def test_another_process_shows_the_same(tmp_path: Path) -> None:
     path, counted, there = tmp_path / "metrics.prom", metrics(), CollectorRegistry()
-    there.register(MetricsFileReader(path))
+    there.register(MetricsFileReader(path, "m"))
     assert generate_latest(there) == b""
     a_step(counted, MetricsFileWriter(path, counted))
     eventually(path.exists)
     samples = [sample for family in counted.collect() for sample in family.samples]
-    assert there.get_sample_value("turbospec_emitted_tokens_total") == 3
+    assert there.get_sample_value("turbospec_emitted_tokens_total", LABELS) == 3
     for sample in samples:
-        assert there.get_sample_value(sample.name, sample.labels) == sample.value
+        assert there.get_sample_value(sample.name, sample.labels | LABELS) == sample.value
 
 
 def test_faults_are_shown_without_an_outcome(tmp_path: Path) -> None:
     path, stats, there = tmp_path / "metrics.prom", ControllerStats(), CollectorRegistry()
-    there.register(MetricsFileReader(path))
+    there.register(MetricsFileReader(path, "m"))
     writer = MetricsFileWriter(path, StepMetrics(stats))
     stats.host_faults = 2
     writer.wake()
     late_at = time.monotonic() + 10
     while not path.exists() and time.monotonic() < late_at:
         time.sleep(0.01)
-    assert there.get_sample_value("turbospec_host_faults_total") == 2
+    assert there.get_sample_value("turbospec_host_faults_total", LABELS) == 2
 
 
 def test_several_engine_cores_have_a_label_and_a_file_each(tmp_path: Path) -> None:
     path, there = tmp_path / "metrics.prom", CollectorRegistry()
-    there.register(MetricsFileReader(path, engines=3))
+    there.register(MetricsFileReader(path, "m", engines=3))
     for engine, tokens in ((0, 5), (2, 7)):  # the second has not served anything yet
         text = f"# TYPE turbospec_emitted_tokens_total counter\nturbospec_emitted_tokens_total {tokens}\n"
         file_of_engine(path, engine).write_text(text)
     assert [
-        there.get_sample_value("turbospec_emitted_tokens_total", {"engine": str(engine)}) for engine in range(3)
+        there.get_sample_value("turbospec_emitted_tokens_total", LABELS | {"engine": str(engine)})
+        for engine in range(3)
     ] == [5, None, 7]
     assert generate_latest(there).count(b"# TYPE turbospec_emitted_tokens_total") == 1
 
@@ -97,13 +102,13 @@ def test_a_file_that_cannot_be_read_leaves_the_other_metrics_alone(
     spoil: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, there = tmp_path / "metrics.prom", CollectorRegistry()
-    there.register(MetricsFileReader(path, engines=2))
+    there.register(MetricsFileReader(path, "m", engines=2))
     there.register(metrics())
     file_of_engine(path, 1).write_text("# TYPE turbospec_x counter\nturbospec_x_total 7\n")
     spoil(path)
     with caplog.at_level(logging.WARNING, logger="turbospec"):
         for _ in range(2):
-            assert there.get_sample_value("turbospec_x_total", {"engine": "1"}) == 7
+            assert there.get_sample_value("turbospec_x_total", LABELS | {"engine": "1"}) == 7
             assert there.get_sample_value("turbospec_steps_total") == 0
     assert len(caplog.records) == 1
     assert str(path) in caplog.text
