@@ -305,7 +305,7 @@ class StepOutcome:
     """Of the view."""
     drafted: IntArray
     """(n,) draft tokens that were verified: those proposed minus those dropped by a gate, with appended ones. Without
-    padding."""
+    padding. Where a grammar has ruled out the rest of a draft, its first token counts as verified and rejected."""
     accepted: IntArray
     """(n,) accepted draft tokens: the longest accepted prefix of the verified ones."""
     emitted: IntArray

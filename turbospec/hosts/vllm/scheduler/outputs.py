@@ -11,6 +11,7 @@ import numpy as np
 
 from turbospec.hosts.vllm.scheduler.kernels import verified_columns
 from turbospec.hosts.vllm.scheduler.requests import NAME
+from turbospec.hosts.vllm.scheduler.ruled_out import ruled_out_in
 from turbospec.hosts.vllm.scheduler.steps import Verified
 
 TOKENS = attrgetter("new_token_ids")
@@ -63,9 +64,11 @@ def verified(
         sent.update(zip(map(NAME, client.outputs), map(len, map(TOKENS, client.outputs)), strict=True))
     drafts = scheduled.scheduled_spec_decode_tokens
     lengths = dict(zip(drafts, map(len, drafts.values()), strict=True))
-    # Draft tokens that a grammar ruled out were not verified.
+    # Of the draft tokens that a grammar ruled out, the first one counts as verified.
     for name, tokens in (scheduled.num_invalid_spec_tokens or {}).items():
         lengths[name] = lengths.get(name, 0) - tokens
+    for name in ruled_out_in(scheduled):
+        lengths[name] = lengths.get(name, 0) + 1
     absent, none = repeat(-1), repeat(0)
     in_step, unsent = map(scheduled.num_scheduled_tokens.get, names, absent), map(lengths.get, names, none)
     read = chain(map(rows.get, names, absent), in_step, map(sent.get, names, none), unsent)

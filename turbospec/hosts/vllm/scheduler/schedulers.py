@@ -25,6 +25,7 @@ from turbospec.errors import UserError
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
 from turbospec.hosts.vllm.scheduler.outputs import accepted, verified
+from turbospec.hosts.vllm.scheduler.ruled_out import RULED_OUT_ATTRIBUTE, cut_before, cut_within, drafts_under_grammar
 from turbospec.hosts.vllm.scheduler.views import EngineLimits, Queue
 from turbospec.hosts.vllm.shared.drafter_orders import (
     DRAFTS_ATTRIBUTE,
@@ -111,6 +112,8 @@ class _Adaptive(Scheduler):
         """Longest draft of the look-up for each request in the last scheduled step, where it drafts."""
         self._looked_up: dict[str, LookupDraft] = {}
         """Drafts of the look-up for the step that is being scheduled."""
+        self._kept: dict[str, int] = {}
+        """Tokens left of the drafts that a grammar has cut, for the step that is scheduled next."""
         self.must_fetch_drafts = True
         """Whether the engine core must ask for the drafts of the last scheduled step: its output does not carry them,
         or its drafter passes run only then."""
@@ -205,6 +208,9 @@ class _Adaptive(Scheduler):
                 self._trim_drafts(self._loop, scheduler_output)
         with self._measured:
             self._send_looked_up(scheduler_output)
+            kept, self._kept = self._kept, {}
+            if kept:
+                setattr(scheduler_output, RULED_OUT_ATTRIBUTE, cut_before(scheduler_output, kept))
         if self._loop is not None:
             with self._measured:
                 restarted = _restarted(self._loop, scheduler_output)
@@ -326,6 +332,8 @@ class _Adaptive(Scheduler):
                 drafts[name] = [-1] * (len(tokens) - in_flight)
             else:
                 drafts[name] = self.structured_output_manager.validate_tokens(request, list(tokens))
+                if len(drafts[name]) < len(tokens):
+                    self._kept[name] = len(drafts[name])
         self._looked_up = found  # all or nothing: a worker needs the tokens in place of each -1
         for name, tokens in drafts.items():
             self.requests[name].spec_token_ids = tokens
@@ -497,8 +505,16 @@ class TurboSpecScheduler(_Adaptive):
         return outputs
 
     def update_draft_token_ids(self, draft_token_ids) -> None:
+        made: dict[str, int] = {}
+        with self._measured:
+            made = drafts_under_grammar(self.requests, draft_token_ids)
         super().update_draft_token_ids(draft_token_ids)
         self._cut_drafts()
+        with self._measured:
+            for name, length in made.items():
+                kept = len(self.requests[name].spec_token_ids)
+                if kept < min(length, self._lengths.get(name, 0)):
+                    self._kept[name] = kept
 
 
 class TurboSpecAsyncScheduler(_Adaptive, AsyncScheduler):
@@ -507,6 +523,14 @@ class TurboSpecAsyncScheduler(_Adaptive, AsyncScheduler):
     def _update_after_schedule(self, scheduler_output) -> None:
         super()._update_after_schedule(scheduler_output)
         self._cut_drafts()
+
+    def update_draft_token_ids_in_output(self, draft_token_ids, scheduler_output) -> None:
+        made: dict[str, int] = {}
+        with self._measured:
+            made = drafts_under_grammar(self.requests, draft_token_ids)
+        super().update_draft_token_ids_in_output(draft_token_ids, scheduler_output)
+        with self._measured:
+            setattr(scheduler_output, RULED_OUT_ATTRIBUTE, cut_within(scheduler_output, made))
 
     def update_from_output(self, scheduler_output, model_runner_output):
         outputs = super().update_from_output(scheduler_output, model_runner_output)

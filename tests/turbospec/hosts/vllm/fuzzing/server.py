@@ -175,7 +175,8 @@ class StandIn:
         self.scheduler.failing.add(name)
 
     def rule_out(self, output: Any) -> None:
-        self.scheduler.update_draft_token_ids_in_output(output)
+        drafts = {name: [1] * len(tokens) for name, tokens in output.scheduled_spec_decode_tokens.items()}
+        self.scheduler.update_draft_token_ids_in_output(self.drafts([*drafts], [*drafts.values()]), output)
 
     def model_output(self, names: Sequence[str], sampled: Sequence[list[int]]) -> Any:
         rows = {name: row for row, name in enumerate(names)}

@@ -321,12 +321,12 @@ class Scheduler:
             else:
                 request.spec_token_ids = self._valid(request, tokens)
 
-    def update_draft_token_ids_in_output(self, scheduled: SchedulerOutput) -> None:
+    def update_draft_token_ids_in_output(self, drafts: DraftTokenIds, scheduled: SchedulerOutput) -> None:
         """Under async scheduling: the drafts that a grammar rules out, once the step before has ended."""
         scheduled.num_invalid_spec_tokens = {}
-        for name, drafts in scheduled.scheduled_spec_decode_tokens.items():
-            request = self.requests.get(name)
-            if request is not None and (invalid := len(drafts) - len(self._valid(request, drafts))):
+        for name, tokens in zip(drafts.req_ids, drafts.draft_token_ids, strict=True):
+            request, length = self.requests.get(name), len(scheduled.scheduled_spec_decode_tokens.get(name, ()))
+            if request is not None and (invalid := length - len(self._valid(request, tokens[:length]))):
                 scheduled.num_invalid_spec_tokens[name] = invalid
 
     # Its own methods

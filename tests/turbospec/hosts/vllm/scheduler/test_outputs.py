@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 from turbospec.hosts.vllm.scheduler.outputs import Outputs, Scheduled, accepted, verified
+from turbospec.hosts.vllm.scheduler.ruled_out import RULED_OUT_ATTRIBUTE
 
 
 def a_step(
     drafts: dict[str, list[int]], sampled: dict[str, int], invalid: dict[str, int] | None = None
 ) -> tuple[Scheduled, dict[str, int], list[int]]:
-    scheduled = SimpleNamespace(
+    scheduled: Any = SimpleNamespace(
         num_scheduled_tokens={name: 1 + len(drafts.get(name, ())) for name in sampled},
         scheduled_spec_decode_tokens=drafts,
         num_invalid_spec_tokens=invalid,
@@ -38,6 +40,12 @@ def test_drafts_are_counted_by_what_the_target_sampled() -> None:
     expected = {"a": (3, 2, 3), "b": (1, 0, 1), "c": (0, 0, 1), "d": (0, 0, 0)}
     assert of("abcd", step, outputs) == expected
     assert of("xdb", step, outputs) == {name: expected[name] for name in "db"}, "in the order of the plan's requests"
+
+
+def test_the_first_token_that_a_grammar_ruled_out_counts_as_verified() -> None:
+    step = a_step({"a": [7, 8, -1], "b": [7, 8]}, {"a": 3, "b": 1, "c": 1}, {"a": 1})
+    setattr(step[0], RULED_OUT_ATTRIBUTE, frozenset({"a", "c"}))
+    assert of("abc", step, sent(a=[7, 8, 1], b=[2], c=[3])) == {"a": (3, 2, 3), "b": (2, 0, 1), "c": (1, 0, 1)}
 
 
 def test_requests_that_were_aborted_are_left_out() -> None:

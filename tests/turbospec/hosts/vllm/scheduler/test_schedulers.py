@@ -450,6 +450,54 @@ def test_a_draft_that_a_grammar_has_cut_is_not_shortened(asynchronous: bool, tmp
     assert output.num_scheduled_tokens["a"] == (2 if asynchronous else 3)
 
 
+@pytest.mark.parametrize(
+    ("made", "valid", "reported"),
+    [
+        pytest.param(3, 3, 3, id="nothing"),
+        pytest.param(3, 2, 3, id="the last token"),
+        pytest.param(3, 0, 1, id="all"),
+        pytest.param(2, 2, 2, id="nothing of a draft that is shorter than its plan"),
+    ],
+)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_first_token_that_a_grammar_rules_out_is_reported_as_rejected(
+    made: int, valid: int, reported: int, asynchronous: bool, tmp_path: Path
+) -> None:
+    engine = Engine(tmp_path, asynchronous=asynchronous)
+    request = engine.add("a", prompt=1, grammar=True)
+    engine.server.unblock("a")
+    engine.scheduler._valid = lambda request, drafts: drafts[:valid]
+    controller, drafts = engine.plan(3, 0), engine.server.drafts(["a"], [[1] * made])
+    first = engine.schedule()
+    if asynchronous:
+        verifies = engine.schedule()
+        engine.finish(first)
+        engine.scheduler.update_draft_token_ids_in_output(drafts, verifies)
+    else:
+        engine.finish(first, drafts=False)
+        engine.scheduler.update_draft_token_ids(drafts)
+        verifies = engine.schedule()
+        assert len(verifies.scheduled_spec_decode_tokens.get("a", ())) == valid
+    engine.finish(verifies)
+    engine.step()
+    outcome = controller.outcomes[0]
+    assert (outcome.drafted.tolist(), outcome.accepted.tolist()) == ([reported], [0])
+    assert request.use_structured_output
+
+
+def test_a_draft_that_is_shortened_after_a_grammar_has_cut_it_has_no_certain_rejection(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    request = engine.add("a", prompt=1, grammar=True)
+    engine.server.unblock("a")
+    engine.scheduler._valid = lambda request, drafts: drafts[:2]
+    controller = engine.plan(3, 0)
+    engine.step()
+    request.spec_token_ids = request.spec_token_ids[:1]
+    engine.step()
+    engine.step()
+    assert controller.outcomes[0].drafted.tolist() == [1]
+
+
 @pytest.fixture
 def repeated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The text of all requests."""
