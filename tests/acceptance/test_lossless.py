@@ -17,7 +17,7 @@ from turbospec.policy import load_controller
 from turbospec_engine import Engine, EngineConfig, SamplingParams
 
 REPOSITORY = Path(__file__).parents[2]
-PROMPTS = int(os.environ.get("TURBOSPEC_LOSSLESS_PROMPTS", "24"))
+PROMPTS = int(os.environ.get("TURBOSPEC_LOSSLESS_PROMPTS", "12"))
 PROMPT_TOKENS, NEW_TOKENS = 96, 64
 
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -42,10 +41,9 @@ def test_one_request_gains_from_confidence() -> None:
     assert rate(law, 1, confidence=True) > 1.04 * rate(law, 1, confidence=False)
 
 
-@pytest.mark.parametrize("concurrency", [8, 32])
-def test_a_batch_loses_nothing_by_it(concurrency: int) -> None:
+def test_a_batch_loses_nothing_by_it() -> None:
     law = drafter(1.0)
-    assert rate(law, concurrency, confidence=True) > 0.99 * rate(law, concurrency, confidence=False)
+    assert rate(law, 16, confidence=True) > 0.99 * rate(law, 16, confidence=False)
 
 
 def test_confidence_that_says_nothing_changes_nothing() -> None:
