@@ -200,7 +200,15 @@ class PagedAttention:
 
         Returns:
             (tokens, heads, head_dim), contiguous.
+
+        Raises:
+            UserError: the layer has called it before: what it wrote would be overwritten.
         """
+        if layer in self.layers:
+            raise UserError(
+                f"layer {layer} of the model calls attention more than once in a pass, which this engine does not "
+                "support; use another model"
+            )
         dtype = self.store.dtype
         self.layers.add(layer)
         self.store.write(layer, self.slots, key.to(dtype), value.to(dtype))
@@ -274,6 +282,14 @@ def paged_attention_forward(
     for name in UNSUPPORTED:
         if options.get(name) is not None:
             raise UserError(f"the model's attention uses {name}, which this engine does not support; use another model")
+    if attention_mask is not None:
+        raise UserError(
+            "the model's attention uses a mask of its own, which this engine does not support; use another model"
+        )
+    if not getattr(module, "is_causal", True):
+        raise UserError(
+            "the model's attention is not causal, which this engine does not support; use a model that generates text"
+        )
     out = paged.forward(
         int(module.layer_idx),  # pyright: ignore[reportArgumentType]
         query[0].transpose(0, 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from array import array
 from collections.abc import Sequence
@@ -19,6 +20,10 @@ from turbospec_engine.attention import PagedAttention, RaggedBatch, kernels_for_
 from turbospec_engine.hidden_states import HiddenStates
 from turbospec_engine.kv_store import KVMemory, KVShape, KVStore
 from turbospec_engine.transfer import on_device
+
+NEEDED = ("position_ids", "logits_to_keep")
+"""Arguments of a model's `forward` without which a pass over several requests gives wrong logits. Some architectures
+lack them, and ignore arguments that they do not know."""
 
 
 def kv_shape(model: PreTrainedModel) -> KVShape:
@@ -117,6 +122,12 @@ class ModelRunner:
         """
         one, first = np.ones(1, np.int64), np.zeros((1, 1), np.int64)
         where = self.model.name_or_path
+        taken = inspect.signature(self.model.forward).parameters
+        if absent := [name for name in NEEDED if name not in taken]:
+            raise UserError(
+                f"{where}: the model takes no {' and no '.join(absent)}, which this engine needs; use another "
+                "architecture"
+            )
         try:
             token = torch.zeros(1, dtype=torch.long, device=self.device)
             batch = RaggedBatch(one, one, first)

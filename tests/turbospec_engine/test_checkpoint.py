@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BloomConfig, BloomForCausalLM, RwkvConfig, RwkvForCausalLM
+from transformers import RwkvConfig, RwkvForCausalLM, XGLMConfig, XGLMForCausalLM
 
 from tests.turbospec_engine.harness import Pair, RandomPlans
 from turbospec import UserError
@@ -144,8 +144,8 @@ def test_a_broken_checkpoint_is_refused_by_folder_and_role(copy: Pair, role: str
 def test_a_model_whose_layers_do_not_use_the_kv_cache_is_refused(copy: Pair) -> None:
     """It would give text: that of all requests of a step read as one."""
     torch.manual_seed(0)
-    shape = {"vocab_size": 300, "hidden_size": 64, "n_head": 4, "n_layer": 2}
-    BloomForCausalLM(BloomConfig(**shape)).save_pretrained(copy.target)
+    shape = {"vocab_size": 300, "d_model": 64, "attention_heads": 4, "num_layers": 2, "ffn_dim": 96}
+    XGLMForCausalLM(XGLMConfig(**shape)).save_pretrained(copy.target)
     with pytest.raises(UserError, match=r"2 of 2 layers do not call the attention|cannot run the model"):
         Engine(copy.config(drafter=None, max_model_len=128), RandomPlans())
 
