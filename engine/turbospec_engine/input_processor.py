@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 
 from turbospec import UserError
@@ -77,6 +78,8 @@ class InputProcessor:
         )
 
     def _token_ids(self, prompt: Sequence[int]) -> list[int]:
+        if isinstance(prompt, np.ndarray):
+            prompt = prompt.tolist()
         if not are_token_ids(prompt):
             raise UserError("the prompt is neither a text nor token ids, which are integers; encode it first")
         return [int(token) for token in prompt]

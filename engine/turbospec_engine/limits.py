@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,10 +34,10 @@ def check_integer(name: str, value: object, least: int, most: int = MAX_INTEGER,
 
 
 def are_token_ids(values: object) -> bool:
-    """Whether these are a collection of integers; whether the vocabulary has them is not checked."""
-    return isinstance(values, Collection) and all(
-        isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values
-    )
+    """Whether these are integers in an order; whether the vocabulary has them is not checked."""
+    if isinstance(values, str | bytes | bytearray) or not isinstance(values, Sequence):
+        return False
+    return all(isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values)
 
 
 def check_number(name: str, value: object) -> float:

@@ -63,12 +63,12 @@ class SamplingParams:
             raise UserError(f"top_p={self.top_p} is out of range; use more than 0 and at most 1")
         if self.seed is not None:
             check_integer("seed", self.seed, 0)
-        if self.allowed_token_ids is not None and not self.allowed_token_ids:
-            raise UserError("allowed_token_ids is empty, so nothing could be emitted; name at least one token")
         for name in ("allowed_token_ids", "forced_token_ids"):
             value = getattr(self, name)
             if value is not None and not are_token_ids(value):
-                raise UserError(f"{name} holds something that is no integer; give a tuple of token ids")
+                raise UserError(f"{name} is no tuple of token ids, which are integers; give one")
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise UserError("allowed_token_ids is empty, so nothing could be emitted; name at least one token")
         if self.max_draft is not None:
             check_integer("max_draft", self.max_draft, 0, hint=" (0 never drafts)")
         if isinstance(self.stop, str) or not isinstance(self.stop, Collection):

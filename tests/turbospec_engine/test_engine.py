@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.turbospec_engine.harness import DEVICE, FixedPlans, Pair, RandomPlans, byte_level_tokenizer
@@ -314,6 +315,8 @@ def refused(message: str) -> None:
         ("half a pair \ud800", {}, "no Unicode text"),
         ([1] * 256, {}, "shorten"),
         (["the"], {}, "neither a text nor token ids"),
+        ({1, 2}, {}, "neither a text nor token ids"),
+        (np.array(1), {}, "neither a text nor token ids"),
         ([3.9], {}, "neither a text nor token ids"),
         ([100_000], {}, "outside"),
         ([1], {"allowed_token_ids": (100_000,)}, "outside"),
@@ -321,7 +324,7 @@ def refused(message: str) -> None:
         ([1], {"max_draft": 7}, "above the engine's 6"),
     ],
 )
-def test_bad_requests(prompt: list[int] | str, params: dict, match: str, engine: Engine) -> None:
+def test_bad_requests(prompt: Any, params: dict, match: str, engine: Engine) -> None:
     with pytest.raises(UserError, match=match) as error:
         engine.add_request(prompt, SamplingParams(**params))
     refused(str(error.value))
@@ -344,6 +347,11 @@ def test_bad_requests(prompt: list[int] | str, params: dict, match: str, engine:
         {"stop": None},
         {"allowed_token_ids": (1.5,)},
         {"forced_token_ids": (1.5,)},
+        {"forced_token_ids": {5}},
+        {"forced_token_ids": np.array([5, 6])},
+        {"forced_token_ids": b"ab"},
+        {"allowed_token_ids": np.array([5, 6])},
+        {"allowed_token_ids": 5},
         {"service_class": ["a"]},
         {"stop": ("x" * 10**6,)},
         {"max_tokens": 10**30},

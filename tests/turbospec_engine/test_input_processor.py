@@ -38,6 +38,11 @@ def test_equal_sets_of_allowed_tokens_share_a_mask(processor: InputProcessor) ->
     assert process(processor).allowed is None
 
 
+def test_a_prompt_may_be_an_array(processor: InputProcessor) -> None:
+    request = processor.process(np.array([3, 4]), SamplingParams(), "a", 0)  # pyright: ignore[reportArgumentType]
+    assert request.tokens[: request.num_tokens].tolist() == [3, 4]
+
+
 def test_requests_without_a_seed_draw_other_numbers_than_those_with_the_engines(processor: InputProcessor) -> None:
     given = process(processor, seed=0).rng.random()
     assert given == np.random.default_rng(0).random()
