@@ -209,10 +209,9 @@ class PagedAttention:
                 f"layer {layer} of the model calls attention more than once in a pass, which this engine does not "
                 "support; use another model"
             )
-        dtype = self.store.dtype
         self.layers.add(layer)
-        self.store.write(layer, self.slots, key.to(dtype), value.to(dtype))
-        queries = query.to(dtype)
+        self.store.write(layer, self.slots, key, value)
+        queries = query.to(self.store.dtype)
         out = torch.empty_like(queries, memory_format=torch.contiguous_format)
         for rows in self.parts:
             rows.attend(queries, self.store, layer, scale, out)

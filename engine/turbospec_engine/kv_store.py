@@ -60,11 +60,14 @@ class KVStore:
         Args:
             layer: index of the layer.
             slots: (tokens,) block of each token, and (tokens,) its place there.
-            key: the keys.
-            value: the values.
+            key: the keys, of any type.
+            value: the values, of any type.
         """
-        self.keys[layer][slots] = key
-        self.values[layer][slots] = value
+        for kept, new in ((self.keys, key), (self.values, value)):
+            # Numbers in float16 overflow to infinity. Masked attention multiplies a rejected draft's values by 0, and
+            # those in a block that another request gave back: 0 · ∞ is NaN, which would spoil the tokens seen.
+            finite = new.nan_to_num() if new.dtype == torch.float16 else new
+            kept[layer][slots] = finite.to(self.dtype)
 
 
 class KVMemory:
@@ -85,7 +88,8 @@ class KVMemory:
     ) -> None:
         self.shape, self.block_size = shape, block_size
         size = (shape.layers, num_blocks * block_size * shape.width)
-        # Zeros, because masked attention multiplies slots that were never written by 0, and 0 · NaN is NaN.
+        # Zeros, because masked attention multiplies slots that were never written by 0, and 0 · NaN is NaN. What
+        # `KVStore.write` stores is finite too.
         self._keys = torch.zeros(size, dtype=dtype, device=device)
         self._values = torch.zeros(size, dtype=dtype, device=device)
 

@@ -109,6 +109,25 @@ def test_large_scores_do_not_overflow() -> None:
     torch.testing.assert_close(kernel, gathered, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize("length", [3, 40])
+@pytest.mark.parametrize("spoilt", [torch.inf, -torch.inf, torch.nan])
+def test_an_overflow_in_float16_spoils_no_other_token(spoilt: float, length: int) -> None:
+    """Neither those before it in its row, which may be accepted, nor a request that gets its block later."""
+    torch.manual_seed(0)
+    store = random_store(3, 16, KVShape(1, 2, 16))
+    query, key, value = torch.randn(3, length, 2, 16).half().unbind(0)
+    key[-1], value[-1] = spoilt, spoilt
+    cpu, tables = torch.device("cpu"), np.array([[0, 1, 2]])
+    written = RaggedBatch(np.array([length]), np.array([length]), tables)
+    out = PagedAttention(written, store, cpu).forward(0, query, key, value, 0.25)
+    assert torch.isfinite(out[:-1]).all()
+    later = RaggedBatch(np.array([length - 1]), np.array([length - 1]), tables)
+    for rows in (GatheredRows(later, np.array([0]), 16, cpu), KernelRows(later, np.array([0]), store)):
+        attended = torch.empty(length - 1, 2, 16)
+        rows.attend(query[:-1].float(), store, 0, 0.25, attended)
+        assert torch.isfinite(attended).all()
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_long_and_short_rows_in_one_pass(causal: bool) -> None:
     """A prefill chunk rides with decodes: every token attends to its own request only."""

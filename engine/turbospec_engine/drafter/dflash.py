@@ -41,12 +41,12 @@ class DFlashDrafter(OnePassDrafter[DFlashHead]):
             batch: the tokens.
             target_tables: (rows, blocks) ids of the rows' blocks in the target's KV cache.
         """
-        device, dtype = self.head.device, self.store.dtype
+        device = self.head.device
         slots = batch.slots(self.store.block_size, device)
         states = self.hidden_states.read(batch, target_tables)
         context = self.head.context(states, on_device(batch.positions, device))
         for layer, (key, value) in enumerate(context):
-            self.store.write(layer, slots, key.to(dtype), value.to(dtype))
+            self.store.write(layer, slots, key, value)
 
     def _logits(self, newest: IntArray, batch: RaggedBatch) -> torch.Tensor:
         """Run the pass over the blocks.
