@@ -12,6 +12,7 @@ import torch
 
 from turbospec import Phase, Policy, UserError
 from turbospec_engine import sizing
+from turbospec_engine.attention import kernels_for_any_shape
 from turbospec_engine.blocks import BlockAllocator
 from turbospec_engine.config import EngineConfig
 from turbospec_engine.drafter import Drafter, LookupDrafter, build_drafter
@@ -65,7 +66,8 @@ class Engine:
         memory = kv_memory(self.models.target, num_blocks, config.block_size)
         draft_blocks = None
         if drafter is None:
-            drafter, draft_blocks = build_drafter(config, self.models, memory, self.allocator)
+            with kernels_for_any_shape(self.device):
+                drafter, draft_blocks = build_drafter(config, self.models, memory, self.allocator)
         self.drafter = drafter
         blocks = RequestBlocks(self.allocator, draft_blocks, gives_back=config.drafter_memory == "shared")
         self.scheduler = Scheduler(blocks, config.max_num_seqs, config.max_num_batched_tokens)
@@ -76,7 +78,8 @@ class Engine:
             )
         hidden_states = self.drafter.hidden_states if self.drafter else None
         self.target = ModelRunner(self.models.target, memory.store(memory.shape), hidden_states)
-        self.target.warm_up()
+        with kernels_for_any_shape(self.device):
+            self.target.warm_up()
         self._planner = StepPlanner(config, self.scheduler, self.drafter, self.lookup)
         longest = max(config.max_draft, self._planner.max_draft)
         self._input = InputProcessor(config, self.models, self.max_request_tokens, longest)
@@ -158,7 +161,8 @@ class Engine:
             error, self._error = self._error, None
             raise error
         if self.scheduler.has_work() and not self._emitted:
-            self._run_step()
+            with kernels_for_any_shape(self.device):
+                self._run_step()
         emitted_at = time.perf_counter()
         emitted, self._emitted = self._emitted, []
         return [emission.as_output(emitted_at) for emission in emitted]

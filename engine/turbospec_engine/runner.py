@@ -16,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from turbospec import UserError
 from turbospec.interface import IntArray
-from turbospec_engine.attention import PagedAttention, RaggedBatch, kernels_for_any_shape
+from turbospec_engine.attention import PagedAttention, RaggedBatch
 from turbospec_engine.hidden_states import HiddenStates
 from turbospec_engine.kv_store import KVMemory, KVShape, KVStore
 from turbospec_engine.transfer import on_device
@@ -174,14 +174,13 @@ class ModelRunner:
         self, input_ids: torch.Tensor, positions: IntArray, paged: PagedAttention, logits_at: IntArray
     ) -> torch.Tensor:
         kept = self.hidden_states
-        with kernels_for_any_shape(self.device):
-            output = self.model(
-                input_ids=input_ids[None],
-                position_ids=on_device(positions, self.device)[None],
-                use_cache=False,
-                logits_to_keep=on_device(logits_at, self.device),
-                paged=paged,
-            )
+        output = self.model(
+            input_ids=input_ids[None],
+            position_ids=on_device(positions, self.device)[None],
+            use_cache=False,
+            logits_to_keep=on_device(logits_at, self.device),
+            paged=paged,
+        )
         if kept is not None:
             kept.write(paged.slots, [self._entering[layer] for layer in kept.layers])
             self._entering.clear()
