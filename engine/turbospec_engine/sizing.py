@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import Any
 
@@ -36,9 +37,7 @@ def max_model_len(config: EngineConfig, models: Models) -> int:
     length = config.max_model_len or limit
     if length > limit:
         raise UserError(f"max_model_len={length} is above the target's {limit} positions; lower it")
-    window = getattr(text_config, "sliding_window", None)
-    if window is not None:
-        check_integer(f"{config.target}: sliding_window", window, 0)
+    window = _window(config, text_config)
     if window is not None and window < length:
         raise UserError(
             f"{config.target}: uses sliding-window attention over {window} tokens, which this engine does not support; "
@@ -52,6 +51,19 @@ def max_model_len(config: EngineConfig, models: Models) -> int:
     if config.max_draft >= length:
         raise UserError(f"max_draft={config.max_draft} does not fit in max_model_len={length}; lower it")
     return length
+
+
+def _window(config: EngineConfig, text_config: Any) -> int | None:
+    """Tokens that a layer with sliding-window attention sees; None where the target has no such layer."""
+    window = getattr(text_config, "sliding_window", None)
+    if window is not None:
+        check_integer(f"{config.target}: sliding_window", window, 0)
+    # Models without this field in their config, as Mistral's, ignore it in a file: all their layers have the window.
+    named = "layer_types" in inspect.signature(type(text_config)).parameters
+    kinds = text_config.layer_types if named else None
+    if kinds and "sliding_attention" not in kinds:
+        return None
+    return window or None  # some configs say 0 for none
 
 
 def _check_positions(config: EngineConfig, text_config: Any, length: int) -> None:
