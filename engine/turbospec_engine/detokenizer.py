@@ -65,11 +65,16 @@ class Detokenizer:
             return self._stream.step(self._tokenizer, token_id) or ""
 
     def flush(self, token_ids: Sequence[int]) -> str:
-        """Release the text held back, once no token will follow; `token_ids` is the whole output."""
+        """Release the text held back, once no token will follow; `token_ids` is the whole output.
+
+        The last token may end in the first bytes of a character. `feed` has then not seen what is before them, which
+        may hold a stop string: it sets `stopped` and cuts the text, as `feed` does.
+        """
         if not self.stopped:
             whole = self._tokenizer.decode([int(token_id) for token_id in token_ids], skip_special_tokens=True)
             if whole.startswith(released := self.text):  # not where the decoder had to start anew
                 self._held = whole[len(released) :]
+            self.stopped = self._cut_at_stop()
         return self._release(len(self._held))
 
     def _cut_at_stop(self) -> bool:

@@ -45,10 +45,10 @@ def emit(request: Request, candidates: list[int], eos_token_ids: Collection[int]
     used, text = request.detokenizer.feed(candidates)
     candidates = candidates[:used]
     request.append(candidates)
-    if request.detokenizer.stopped:
-        reason = "stop"
-    elif reason is None and request.tokens_left == 0:
+    if reason is None and request.tokens_left == 0:
         reason = "length"
     if reason is not None:
         text += request.detokenizer.flush(request.output_tokens.tolist())
+    if request.detokenizer.stopped:
+        reason = "stop"
     return Emission(request, tuple(candidates), text, reason)
