@@ -32,10 +32,6 @@ def emit(request: Request, candidates: list[int], eos_token_ids: Collection[int]
         candidates: the accepted draft tokens and the target's own token after them (the bonus token, where all drafts
             were accepted).
     """
-    request.decode_steps += int(request.emitted > 0)
-    # The pass has computed the newest token and the accepted drafts; the last candidate is not in the KV cache yet.
-    request.computed = request.num_tokens + len(candidates) - 1
-    request.draft_computed = min(request.draft_computed, request.computed)
     reason: FinishReason | None = None
     if not request.params.ignore_eos:
         for position, token_id in enumerate(candidates):
@@ -44,11 +40,16 @@ def emit(request: Request, candidates: list[int], eos_token_ids: Collection[int]
                 break
     used, text = request.detokenizer.feed(candidates)
     candidates = candidates[:used]
-    request.append(candidates)
-    if reason is None and request.tokens_left == 0:
+    if reason is None and request.tokens_left == len(candidates):
         reason = "length"
     if reason is not None:
-        text += request.detokenizer.flush(request.output_tokens.tolist())
+        text += request.detokenizer.flush([*request.output_tokens.tolist(), *candidates])
     if request.detokenizer.stopped:
         reason = "stop"
+    # Last, so that the request is as before where decoding fails.
+    request.decode_steps += int(request.emitted > 0)
+    request.append(candidates)
+    # The pass has computed the accepted drafts; the last candidate is not in the KV cache yet.
+    request.computed = request.num_tokens - 1
+    request.draft_computed = min(request.draft_computed, request.computed)
     return Emission(request, tuple(candidates), text, reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 
@@ -39,3 +40,25 @@ def test_a_stop_string_is_found_in_text_that_waits_for_the_rest_of_a_character()
 def test_without_a_stop_string_that_text_is_shown() -> None:
     emission = emit(request_of(("b",), max_tokens=2), [LETTER, LINE_END], ())
     assert (emission.text, emission.finish_reason) == ("a\n\ufffd", "length")
+
+
+@pytest.mark.parametrize("failing", ["feed", "flush"])
+def test_a_request_is_as_before_where_decoding_fails(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = request_of((), max_tokens=3)
+    emit(request, [LETTER], ())
+    request.draft_computed = 3  # with the drafts of the step
+
+    def fail(token_ids: list[int]) -> None:
+        raise RuntimeError
+
+    def state() -> tuple[int, ...]:
+        return request.num_tokens, request.computed, request.draft_computed, request.decode_steps
+
+    before = state()
+    monkeypatch.setattr(request.detokenizer, failing, fail)
+    with pytest.raises(RuntimeError):
+        emit(request, [LETTER, LETTER], ())
+    assert state() == before
+    monkeypatch.undo()
+    emit(request, [LETTER, LETTER], ())
+    assert state() == (4, 3, 3, 1)
