@@ -79,6 +79,9 @@ class Recorded:
             tokens: np.ndarray, batch: RaggedBatch, target_tables: np.ndarray, continued: np.ndarray | None
         ) -> torch.Tensor:
             logits = run_pass(tokens, batch, target_tables, continued)
+            self.passes.append(len(tokens))
+            if continued is None and batch.context_lens.tolist() != [fed.num_tokens - 1 for fed in current]:
+                return logits  # of a pass that catches up
             if continued is not None:
                 before = [current[row] for row in continued]
                 current[:] = [
@@ -88,7 +91,6 @@ class Recorded:
             for fed, row in zip(current, logits.cpu(), strict=True):
                 fed.logits = row
             self.rows += current
-            self.passes.append(len(tokens))
             return logits
 
         monkeypatch.setattr(drafter, "propose", recorded_propose)

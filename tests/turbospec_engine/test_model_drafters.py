@@ -17,7 +17,10 @@ from tests.turbospec_engine.harness import (
     write_parallel_head,
 )
 from turbospec_engine import Engine, SamplingParams, attention, engine
+from turbospec_engine.draft import Draft
+from turbospec_engine.drafter import DraftModel
 
+DRAFTED = 3
 HEADS = {
     "eagle3": lambda folder, target: write_head(folder, target, range(0, 200, 2), seed=0),
     "parallel": lambda folder, target: write_parallel_head(folder, target, seed=0),
@@ -49,3 +52,41 @@ def test_no_attention_builds_a_plan_for_every_shape(pair: Pair, monkeypatch: pyt
     served.generate([[5] * 40], SamplingParams(max_tokens=8, ignore_eos=True))
     assert 0 < tried < len(excluded)
     assert all(excluded)
+
+
+def test_a_long_lag_is_caught_up_in_passes_of_bounded_size(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the draft is that after a single pass."""
+    draft, largest = first_draft(pair, 512, monkeypatch)
+    bounded_draft, bounded = first_draft(pair, 16, monkeypatch)
+    assert largest > 50
+    # The target's largest pass, and the mask tokens of a parallel head.
+    assert bounded <= 16 + 2 * DRAFTED
+    assert draft == bounded_draft
+
+
+def first_draft(pair: Pair, max_num_batched_tokens: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], int]:
+    """A draft after a long prompt, and the tokens of the drafter's largest pass."""
+    plans = FixedPlans(longest=0)
+    sizes = {"max_num_batched_tokens": max_num_batched_tokens, "max_num_seqs": 1, "max_draft": DRAFTED}
+    served = Engine(pair.config(**sizes), plans)
+    served.add_request([5, 6, 7, 8, 9] * 12, SamplingParams(max_tokens=40, ignore_eos=True))
+    while served.is_prefilling():
+        served.step()
+    drafter: Any = served.drafter
+    store = drafter.runner.store if isinstance(drafter, DraftModel) else drafter.store
+    write, propose, passes, drafts = store.write, drafter.propose, list[int](), list[Draft]()
+
+    def noted_write(layer: int, slots: Any, key: torch.Tensor, value: torch.Tensor) -> None:
+        passes.append(len(key))
+        write(layer, slots, key, value)
+
+    def noted_propose(*given: Any) -> Draft:
+        drafts.append(propose(*given))
+        return drafts[-1]
+
+    monkeypatch.setattr(store, "write", noted_write)
+    monkeypatch.setattr(drafter, "propose", noted_propose)
+    plans.longest = DRAFTED
+    served.step()
+    assert plans.outcomes[-1].catch_up_tokens > 50
+    return drafts[0].tokens[0].tolist(), max(passes)

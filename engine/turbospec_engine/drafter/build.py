@@ -52,7 +52,14 @@ def build_drafter(
     else:
         draft_blocks = PartAllocator(blocks, *parts)
     store = memory.store(shape)
-    sizes = {"num_blocks": blocks.num_blocks, "block_size": config.block_size, "max_draft": config.max_draft}
+    # As many as in the target's largest pass: what drafters compute in every step takes no second pass.
+    most = config.max_num_batched_tokens + config.max_num_seqs * config.max_draft
+    sizes = {
+        "num_blocks": blocks.num_blocks,
+        "block_size": config.block_size,
+        "max_draft": config.max_draft,
+        "max_pass_tokens": most,
+    }
     if isinstance(model, Eagle3Head):
         drafter = Eagle3Drafter(model, models.target, store, **sizes)
     elif isinstance(model, ParallelHead):
@@ -60,5 +67,5 @@ def build_drafter(
     elif isinstance(model, DFlashHead):
         drafter = DFlashDrafter(model, models.target, store, **sizes)
     else:
-        drafter = DraftModel(model, store, models.vocab_size)
+        drafter = DraftModel(model, store, models.vocab_size, max_pass_tokens=most)
     return drafter, draft_blocks

@@ -10,9 +10,9 @@ import torch
 from turbospec.interface import IntArray
 from turbospec_engine.attention import PagedAttention, RaggedBatch
 from turbospec_engine.dflash_head import DFlashHead
+from turbospec_engine.drafter.catch_up import lacking_tokens
 from turbospec_engine.drafter.one_pass import OnePassDrafter, places_in_rows
 from turbospec_engine.request import Request
-from turbospec_engine.runner import block_table
 from turbospec_engine.transfer import on_device
 
 
@@ -28,11 +28,14 @@ class DFlashDrafter(OnePassDrafter[DFlashHead]):
     def _draft_logits(self, drafting: Sequence[Request], planned: IntArray) -> tuple[torch.Tensor, int]:
         known = np.array([request.num_tokens for request in drafting]) - 1
         lacking = known - np.array([request.draft_computed for request in drafting])
-        tables = block_table([request.draft_block_ids for request in drafting])
-        self._add_context(RaggedBatch(lacking, known, tables), block_table([request.block_ids for request in drafting]))
-        blocks = RaggedBatch(planned + 1, known + planned + 1, tables, causal=False)
+        context, target_tables = lacking_tokens(drafting, lacking)
+        self._add_context(context, target_tables)
+        blocks = RaggedBatch(planned + 1, known + planned + 1, context.block_tables, causal=False)
         newest = np.array([request.tokens[request.num_tokens - 1] for request in drafting])
         return self._logits(newest, blocks), int(blocks.context_lens.sum())
+
+    def _compute(self, requests: Sequence[Request], batch: RaggedBatch, target_tables: IntArray) -> None:
+        self._add_context(batch, target_tables)
 
     def _add_context(self, batch: RaggedBatch, target_tables: IntArray) -> None:
         """Store the keys and values of tokens that the target has computed.

@@ -20,8 +20,8 @@ ORDINARY_TOKENS = 2
 class DraftModel(SequentialDrafter):
     """Drafts with a causal language model that reads the request's tokens."""
 
-    def __init__(self, model: PreTrainedModel, store: KVStore, target_vocab_size: int) -> None:
-        super().__init__(skipped=0, ordinary_tokens=ORDINARY_TOKENS, keeps_drafts=True)
+    def __init__(self, model: PreTrainedModel, store: KVStore, target_vocab_size: int, *, max_pass_tokens: int) -> None:
+        super().__init__(skipped=0, ordinary_tokens=ORDINARY_TOKENS, keeps_drafts=True, max_pass_tokens=max_pass_tokens)
         self.runner = ModelRunner(model, store)
         self.runner.warm_up()
         self.target_vocab_size = target_vocab_size

@@ -29,6 +29,7 @@ class Eagle3Drafter(SequentialDrafter):
         num_blocks: blocks of the target's KV cache.
         block_size: tokens in a block of the target.
         max_draft: longest draft of the engine.
+        max_pass_tokens: most tokens of a pass that catches up.
 
     Raises:
         UserError: the head's logits are not finite.
@@ -43,9 +44,10 @@ class Eagle3Drafter(SequentialDrafter):
         num_blocks: int,
         block_size: int,
         max_draft: int,
+        max_pass_tokens: int,
     ) -> None:
         # After a draft that was accepted: its tokens and the target's own.
-        super().__init__(skipped=1, ordinary_tokens=1 + max_draft, keeps_drafts=False)
+        super().__init__(skipped=1, ordinary_tokens=1 + max_draft, keeps_drafts=False, max_pass_tokens=max_pass_tokens)
         self.head = head
         self.embed = target.get_input_embeddings()
         self.store = store

@@ -13,7 +13,9 @@ from transformers import PreTrainedModel
 
 from turbospec import DraftGate, UserError
 from turbospec.interface import FloatArray, IntArray
+from turbospec_engine.attention import RaggedBatch
 from turbospec_engine.draft import Draft
+from turbospec_engine.drafter.catch_up import catch_up
 from turbospec_engine.drafter.choice import choose
 from turbospec_engine.head import Head
 from turbospec_engine.kv_store import KVStore
@@ -37,6 +39,7 @@ class OnePassDrafter(ABC, Generic[HeadT]):
         num_blocks: blocks of the target's KV cache.
         block_size: tokens in a block of the target.
         max_draft: longest draft of the engine.
+        max_pass_tokens: most tokens of a pass that catches up.
 
     Raises:
         UserError: the head's logits are not finite.
@@ -54,6 +57,7 @@ class OnePassDrafter(ABC, Generic[HeadT]):
         num_blocks: int,
         block_size: int,
         max_draft: int,
+        max_pass_tokens: int,
     ) -> None:
         self.head = head
         self.embed = target.get_input_embeddings()
@@ -63,6 +67,7 @@ class OnePassDrafter(ABC, Generic[HeadT]):
         self._norm, self._output = head.norm, cast("nn.Module", target.get_output_embeddings())
         # After a draft that was accepted: its tokens and the target's own.
         self._ordinary_tokens = 1 + max_draft
+        self._max_pass_tokens = max_pass_tokens
         with torch.inference_mode():
             # Not token 0, which may be padding, with an embedding of zeros.
             if not all(torch.isfinite(logits).all() for logits in self._trials(head.config.vocab_size - 1)):
@@ -84,6 +89,16 @@ class OnePassDrafter(ABC, Generic[HeadT]):
         """
 
     @abstractmethod
+    def _compute(self, requests: Sequence[Request], batch: RaggedBatch, target_tables: IntArray) -> None:
+        """Store the keys and values of tokens that the target has computed.
+
+        Args:
+            requests: the requests.
+            batch: the next tokens that the head's KV cache lacks of each.
+            target_tables: (rows, blocks) ids of the rows' blocks in the target's KV cache.
+        """
+
+    @abstractmethod
     def _trials(self, token: int) -> Iterator[torch.Tensor]:
         """Logits of the shortest passes that have each kind of position, after a token at the first position."""
 
@@ -96,6 +111,9 @@ class OnePassDrafter(ABC, Generic[HeadT]):
         size, longest = len(requests), int(lengths.max())
         rows = np.flatnonzero(lengths)
         drafting, planned = [requests[row] for row in rows.tolist()], lengths[rows]
+        catch_up_tokens = sum(self.lag_tokens(request) for request in drafting)
+        missing = np.array([request.num_tokens - 1 - request.draft_computed for request in drafting])
+        catch_up(drafting, missing, self._max_pass_tokens, self._compute)
         logits, context_tokens = self._draft_logits(drafting, planned)
 
         # Row and draft position of each draft token.
@@ -111,7 +129,7 @@ class OnePassDrafter(ABC, Generic[HeadT]):
             confidence=confidence,
             draft_rows=np.array([lengths.sum()]),
             context_tokens=context_tokens,
-            catch_up_tokens=sum(self.lag_tokens(request) for request in drafting),
+            catch_up_tokens=catch_up_tokens,
         )
         draft.tokens[at, depths], confidence[at, depths], draft.distributions = choose(
             logits, sampling, at, draws[at, depths]

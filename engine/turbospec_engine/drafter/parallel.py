@@ -9,6 +9,7 @@ import torch
 
 from turbospec.interface import IntArray
 from turbospec_engine.attention import PagedAttention, RaggedBatch
+from turbospec_engine.drafter.catch_up import tokens_to_read
 from turbospec_engine.drafter.one_pass import OnePassDrafter, places_in_rows
 from turbospec_engine.parallel_head import ParallelHead
 from turbospec_engine.request import Request
@@ -41,6 +42,11 @@ class ParallelDrafter(OnePassDrafter[ParallelHead]):
         depths = places_in_rows(planned)
         last = np.repeat(batch.query_starts + query_lens - planned, planned) + depths
         return self._logits(tokens, batch, target_tables, last, last[depths > 0]), int(context_lens.sum())
+
+    def _compute(self, requests: Sequence[Request], batch: RaggedBatch, target_tables: IntArray) -> None:
+        tokens = tokens_to_read(requests, batch.query_lens, skipped=1)
+        none = np.zeros(0, np.int64)
+        self._logits(tokens, batch, target_tables, none, none)
 
     def _logits(
         self, tokens: IntArray, batch: RaggedBatch, target_tables: IntArray, logits_at: IntArray, masked: IntArray

@@ -12,6 +12,7 @@ from turbospec import DraftGate
 from turbospec.interface import FloatArray, IntArray
 from turbospec_engine.attention import RaggedBatch
 from turbospec_engine.draft import Draft
+from turbospec_engine.drafter.catch_up import catch_up, tokens_to_read
 from turbospec_engine.drafter.choice import choose
 from turbospec_engine.hidden_states import HiddenStates
 from turbospec_engine.request import Request
@@ -23,14 +24,15 @@ class SequentialDrafter(ABC):
     """Drafts with a model that has a KV cache, in the blocks `request.draft_block_ids`.
 
     The first pass is ragged: it computes what each request's drafter KV cache lacks: the tokens since its last draft
-    or, after steps without drafts, up to the whole prompt. Each later pass computes one token for the requests that
-    still draft.
+    or, after steps without drafts, up to the whole prompt, of which earlier passes compute what is too much for one.
+    Each later pass computes one token for the requests that still draft.
 
     Args:
         skipped: tokens at a request's beginning that are not fed. The cache holds token i + skipped at position i.
         ordinary_tokens: most tokens that the first pass computes for a request that drafted in the step before.
         keeps_drafts: whether what later passes write to the KV cache stays valid for accepted draft tokens; otherwise
             the next draft's first pass computes them again.
+        max_pass_tokens: most tokens of a pass that catches up.
     """
 
     parallel = False
@@ -38,10 +40,11 @@ class SequentialDrafter(ABC):
     hidden_states: HiddenStates | None = None
     max_model_len: int | None
 
-    def __init__(self, *, skipped: int, ordinary_tokens: int, keeps_drafts: bool) -> None:
+    def __init__(self, *, skipped: int, ordinary_tokens: int, keeps_drafts: bool, max_pass_tokens: int) -> None:
         self._skipped = skipped
         self._ordinary_tokens = ordinary_tokens
         self._keeps_drafts = keeps_drafts
+        self._max_pass_tokens = max_pass_tokens
 
     @abstractmethod
     def _logits(
@@ -86,12 +89,9 @@ class SequentialDrafter(ABC):
         draft_rows: list[int] = []
         num_drawn = 0
         continued: IntArray | None = None
-        query_lens = np.array(
-            [request.num_tokens - self._skipped - request.draft_computed for request in drafting], np.int64
-        )
-        fed = np.concatenate(
-            [request.tokens[request.draft_computed + self._skipped : request.num_tokens] for request in drafting]
-        )
+        catch_up(drafting, self._missing(drafting), self._max_pass_tokens, self._compute)
+        query_lens = self._missing(drafting)
+        fed = tokens_to_read(drafting, query_lens, self._skipped)
         for depth in range(longest):
             context_lens = fed_tokens[rows] + depth
             batch = RaggedBatch(query_lens, context_lens, tables[rows])
@@ -127,3 +127,12 @@ class SequentialDrafter(ABC):
         draft.confidence = confidences[:, : len(draft_rows)].copy()
         draft.draft_rows = np.array(draft_rows)
         return draft
+
+    def _missing(self, requests: Sequence[Request]) -> IntArray:
+        """(n,) tokens that the drafter's KV cache lacks of each request."""
+        lacking = [request.num_tokens - self._skipped - request.draft_computed for request in requests]
+        return np.array(lacking, np.int64)
+
+    def _compute(self, requests: Sequence[Request], batch: RaggedBatch, target_tables: IntArray) -> None:
+        """Run a pass whose logits nobody needs."""
+        self._logits(tokens_to_read(requests, batch.query_lens, self._skipped), batch, target_tables, None)
