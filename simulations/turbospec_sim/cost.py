@@ -11,6 +11,7 @@ from turbospec.errors import UserError
 from turbospec_sim.fixed_plans import fixed_plans
 from turbospec_sim.run import BEST_STATIC
 from turbospec_sim.scenario import Scenario
+from turbospec_sim.workload.config import RequestClass
 from turbospec_sim.workload.offered import offered_requests
 
 STEP_SECONDS = 2e-4
@@ -110,7 +111,7 @@ def run_cost(scenario: Scenario, rate: float | None) -> Cost:
         requests = workload.requests + workload.warmup_requests
         shares = sum(kind.share for kind in workload.classes)
         prompt = sum(kind.share * kind.prompt_tokens.mean_tokens for kind in workload.classes if kind.prompt_tokens)
-        output = sum(kind.share * kind.output_tokens.mean_tokens for kind in workload.classes if kind.output_tokens)
+        output = sum(kind.share * _mean_output(kind) for kind in workload.classes)
         prompt, output = prompt / shares, output / shares
     if workload.concurrency is not None:
         batch = float(workload.concurrency)
@@ -125,6 +126,12 @@ def run_cost(scenario: Scenario, rate: float | None) -> Cost:
 def _tried(policy: str, scenario: Scenario) -> int:
     """Runs of a policy under one load with one seed."""
     return len(fixed_plans(scenario)) if policy == BEST_STATIC else 1
+
+
+def _mean_output(kind: RequestClass) -> float:
+    """Mean tokens of a class's outputs; where they are cut at `max_tokens`, at most that."""
+    assert kind.output_tokens is not None
+    return min(kind.output_tokens.mean_tokens, kind.max_tokens or math.inf)
 
 
 def _in_words(seconds: float) -> str:

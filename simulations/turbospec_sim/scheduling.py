@@ -203,7 +203,6 @@ def _prepare_next(arrays: EngineArrays) -> int:
         asked = arrays.offered[state.head]
         kind = arrays.classes[asked.class_id]
         limit = kind.max_tokens if kind.max_tokens > 0 else asked.output_tokens
-        output = min(asked.output_tokens, limit)
         if asked.prompt_tokens + limit <= state.num_blocks * state.block_size:
             break
         state.failed += state.head >= state.first_measured
@@ -216,7 +215,8 @@ def _prepare_next(arrays: EngineArrays) -> int:
     request.index = state.head
     request.key = key(state.seed, state.head)
     request.class_id, request.told_class = asked.class_id, kind.told_class
-    request.prompt_tokens, request.output_tokens, request.max_tokens = asked.prompt_tokens, output, limit
+    request.prompt_tokens, request.output_tokens = asked.prompt_tokens, asked.output_tokens
+    request.max_tokens = limit
     cached = min(int(asked.prompt_tokens * kind.cached_share), asked.prompt_tokens - 1)
     request.cached_tokens = cached // state.block_size * state.block_size
     request.shared_tokens = request.cached_tokens if kind.cached_in_common else 0

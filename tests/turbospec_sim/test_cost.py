@@ -31,6 +31,10 @@ def test_steps_are_estimated_to_within_a_factor(made: Any) -> None:
     assert steps / 4 < estimate < steps * 4
 
 
+def test_outputs_that_are_cut_cost_fewer_steps() -> None:
+    assert run_cost(closed(4, chat__max_tokens=5), None).seconds < run_cost(closed(4), None).seconds / 2
+
+
 def test_a_traces_cost_is_that_of_its_requests(tmp_path: Path) -> None:
     file = tmp_path / "t.jsonl"
     lines = [{"arrival_time": place, "prompt_tokens": 10, "output_tokens": 100} for place in range(30)]

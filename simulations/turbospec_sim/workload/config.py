@@ -27,7 +27,8 @@ class RequestClass(Settings):
     cached_in_common: bool = False
     """Whether all requests share those KV blocks, so that no request needs blocks of its own for them."""
     max_tokens: Count | None = None
-    """Limit of the output that requests send; None: exactly their output, as with `ignore_eos`."""
+    """Limit of the output that requests send, at which a longer output is cut; None: exactly their output, as with
+    `ignore_eos`."""
     acceptance: Acceptance
     """Of the drafter's tokens."""
     lookup: Repeats | None = None

@@ -25,7 +25,8 @@ steps before the first request."""
 def offered_requests(workload: Workload, rate: float | None, seed: int) -> Records:
     """The requests of a run, warm-up first, as `OFFERED` records in the order in which they are sent.
 
-    `sent` is in seconds since the measured part began, and 0 for warm-up requests and closed loops.
+    `sent` is in seconds since the measured part began, and 0 for warm-up requests and closed loops. An output longer
+    than its class's `max_tokens` is cut to it.
 
     Args:
         workload: arrivals and request classes.
@@ -36,7 +37,15 @@ def offered_requests(workload: Workload, rate: float | None, seed: int) -> Recor
         UserError: a trace cannot be read.
     """
     if isinstance(workload.arrivals, TraceArrivals):
-        return _recorded(workload.arrivals.file, workload)
+        requests = _recorded(workload.arrivals.file, workload)
+    else:
+        requests = _drawn(workload, rate, seed)
+    limits = np.array([kind.max_tokens or MAX_COUNT for kind in workload.classes])[requests["class_id"]]
+    requests["output_tokens"] = np.minimum(requests["output_tokens"], limits)
+    return requests
+
+
+def _drawn(workload: Workload, rate: float | None, seed: int) -> Records:
     assert workload.requests is not None
     warmup = workload.warmup_requests
     requests = _blank(warmup + workload.requests)

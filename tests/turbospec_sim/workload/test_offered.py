@@ -36,6 +36,17 @@ def test_classes_have_their_shares_and_leave_each_other_alone() -> None:
     assert (drawn["prompt_tokens"][first] == alone["prompt_tokens"][first]).all()
 
 
+def test_an_output_ends_at_the_limit_of_its_class(tmp_path: Path) -> None:
+    both = [CHAT | {"max_tokens": 30}, CHAT | {"name": "b"}]
+    drawn = offered_requests(workload(classes=both), 1.0, 0)
+    assert [drawn["output_tokens"][drawn["class_id"] == kind].max() for kind in (0, 1)] == [30, 60]
+    file = tmp_path / "trace.jsonl"
+    file.write_text('{"arrival_time": 0, "prompt_tokens": 7, "output_tokens": 400}\n')
+    trace = {"process": "trace", "file": str(file)}
+    recorded = offered_requests(workload(requests=None, arrivals=trace, classes=both), None, 0)
+    assert recorded["output_tokens"].tolist() == [30]
+
+
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
 def test_a_trace_is_played_in_the_order_of_its_times(form: str, tmp_path: Path) -> None:
     file = tmp_path / f"trace.{form}"
