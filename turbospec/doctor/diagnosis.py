@@ -274,16 +274,25 @@ def compare(run: BenchResult, baseline: BenchResult) -> list[Finding]:
         )
     throughput = run.output_throughput / baseline.output_throughput
     tpot = run.mean_tpot_ms / baseline.mean_tpot_ms
-    # At a fixed request rate the throughput equals the rate, with speculation or without.
-    gains = [1.0 / tpot] if run.request_rate == baseline.request_rate != "inf" else [throughput, 1.0 / tpot]
+    # Servers that keep up with a fixed rate serve as many requests/s, with speculation or without.
+    fixed_rate = run.request_rate == baseline.request_rate != "inf"
+    served = throughput / longer
+    overloaded = fixed_rate and abs(math.log(served)) > math.log1p(NOISE)
+    gains = [served] if overloaded else [1.0 / tpot] if fixed_rate else [throughput, 1.0 / tpot]
     pays = min(gains) >= 1.0 - NOISE
     text = f"measured: {throughput:.2f} × the output tokens/s and {tpot:.2f} × the mean TPOT of the baseline"
+    if overloaded:
+        who = "this server" if served < 1.0 else "the baseline"
+        text += f"; {who} did not keep up with {run.request_rate} requests/s, so that the throughput decides"
     findings.append(good(text) if pays else bad(text))
     if run.p99_ttft_ms and baseline.p99_ttft_ms and (ttft := run.p99_ttft_ms / baseline.p99_ttft_ms) > TTFT_TOLERANCE:
-        findings.append(
-            warning(
-                f"measured: {ttft:.2f} × the P99 TTFT of the baseline: first tokens wait for the drafter's prefill and "
-                'first draft; a smaller "num_speculative_tokens" delays them less'
+        text = f"measured: {ttft:.2f} × the P99 TTFT of the baseline: "
+        if overloaded and served < 1.0:
+            text += "requests wait in the queue of a server that does not keep up with the rate; compare at a lower one"
+        else:
+            text += (
+                "first tokens wait for the drafter's prefill and first draft; a smaller "
+                '"num_speculative_tokens" delays them less'
             )
-        )
+        findings.append(warning(text))
     return findings

@@ -142,12 +142,29 @@ def test_a_measured_loss_is_said() -> None:
 
 
 def test_at_a_fixed_rate_the_time_per_token_tells() -> None:
-    """Both runs serve what arrives: a difference in throughput is one of arrivals."""
-    plain = replace(PLAIN, request_rate="2.0")
-    run = replace(RUN, request_rate="2.0", output_throughput=90.0, mean_tpot_ms=6.0)
-    assert severities(run, plain) == [("good", "measured")]
-    run = replace(RUN, output_throughput=90.0, mean_tpot_ms=6.0)
-    assert severities(run, PLAIN) == [("bad", "measured")]
+    """Both servers keep up: their throughputs are that of the arrivals."""
+    plain, run = replace(PLAIN, request_rate="2.0"), replace(RUN, request_rate="2.0", output_throughput=101.0)
+    assert severities(replace(run, mean_tpot_ms=6.0), plain) == [("good", "measured")]
+    assert severities(replace(run, mean_tpot_ms=11.0), plain) == [("bad", "measured")]
+    longer = replace(run, output_tokens=5400, output_throughput=108.0, mean_tpot_ms=11.0)
+    assert severities(longer, plain) == [("bad", "measured")]  # as many requests/s
+
+
+def test_at_a_rate_with_which_a_server_does_not_keep_up_the_throughput_tells() -> None:
+    """A full batch has long steps: the slower server may have the lower TPOT."""
+    plain, run = replace(PLAIN, request_rate="2.0"), replace(RUN, request_rate="2.0", p99_ttft_ms=300.0)
+    loss, queue = compare(replace(run, output_throughput=80.0, mean_tpot_ms=8.0), plain)
+    assert loss.severity == "bad"
+    assert "this server did not keep up with 2.0 requests/s" in loss.text
+    assert "queue" in queue.text
+    gain, first_token = compare(replace(run, output_throughput=120.0, mean_tpot_ms=10.4), plain)
+    assert gain.severity == "good"
+    assert "the baseline did not keep up" in gain.text
+    assert "queue" not in first_token.text
+
+
+def test_without_a_rate_both_figures_tell() -> None:
+    assert severities(replace(RUN, output_throughput=90.0, mean_tpot_ms=6.0), PLAIN) == [("bad", "measured")]
 
 
 def test_a_loss_within_noise_is_none() -> None:
