@@ -59,7 +59,9 @@ def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
     """Highest rate at which one run meets its scenario's SLO.
 
     A seed's requests and their acceptance are the same at every rate and only arrive closer together. The SLO is
-    therefore missed above one rate and met below it, nearly always, and bisection finds that rate.
+    therefore missed above one rate and met below it, nearly always, and bisection finds that rate. This does not hold
+    where the rate varies over a period: the faster the requests arrive, the less of the period they cover, and they may
+    all come before its peak. Such scenarios are refused.
 
     Args:
         run: what is simulated; the search begins at its rate, where it has one.
@@ -71,7 +73,7 @@ def capacity(run: Run, *, tolerance: float = TOLERANCE) -> float:
         up to it misses it.
 
     Raises:
-        UserError: the scenario has no SLO, its arrivals have no rate, or the tolerance is too fine.
+        UserError: the scenario has no SLO, its arrivals have no rate or one that varies, or the tolerance is too fine.
     """
     if not tolerance >= FINEST:  # NaN
         raise UserError(f"tolerance {tolerance:g} is too fine; use at least {FINEST:g} (of the rate)")
@@ -94,7 +96,7 @@ def check(run: Run) -> None:
     """Check that a run has a capacity.
 
     Raises:
-        UserError: the scenario has no SLO, or its arrivals have no rate.
+        UserError: the scenario has no SLO, or its arrivals have no rate or one that varies.
     """
     if run.scenario.slo is None or run.scenario.slo == Slo():
         raise UserError(
@@ -102,7 +104,13 @@ def check(run: Run) -> None:
             "`p99_tpot_ms` to `slo`"
         )
     if not run.scenario.workload.has_rates:
-        raise UserError(f"scenario `{run.name}` has no request rate; capacity needs Poisson or other open arrivals")
+        raise UserError(f"scenario `{run.name}` has no request rate; capacity needs Poisson or gamma arrivals")
+    if run.scenario.workload.period_seconds is not None:
+        raise UserError(
+            f"scenario `{run.name}` has `{run.scenario.workload.arrivals.process}` arrivals: the same requests at a "
+            "higher rate cover less of the period and may miss its peak; use poisson arrivals "
+            """(--set 'workload.arrivals={"process": "poisson"}')"""
+        )
 
 
 def capacities(

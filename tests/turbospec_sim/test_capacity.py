@@ -71,3 +71,17 @@ def test_without_objectives_rates_or_a_tolerance_there_is_none() -> None:
     assert searched.refused(RUN) is None
     with pytest.raises(UserError, match="has no request rate"):
         capacity(Run("s", closed(2, slo=SLO), "off", None, 0))
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        {"process": "day", "curve": [0.1, 2.0], "period_seconds": 60},
+        {"process": "bursts", "on_seconds": 1, "off_seconds": 3},
+    ],
+)
+def test_arrivals_that_vary_have_none(arrivals: dict[str, Any]) -> None:
+    """At a high rate all requests arrive before the curve's peak."""
+    made = scenario(slo=SLO, workload__arrivals=arrivals)
+    with pytest.raises(UserError, match=f"`{arrivals['process']}` arrivals: .* use poisson"):
+        capacity(Run("s", made, "off", None, 0))

@@ -250,6 +250,17 @@ def test_requests_that_fit_no_cache_are_told(
     assert row["refused"] in said
 
 
+@pytest.mark.parametrize(("rates", "said"), [("1.2", False), ("0.5,1.31", True)])
+def test_a_curve_that_is_cut_is_told(
+    rates: str, said: bool, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    day = 'workload.arrivals={"process": "day", "curve": [0.1, 2.0], "period_seconds": 10}'
+    assert run([str(file), *QUICK, "--set", day, "--rates", rates], monkeypatch) == 0
+    told = capsys.readouterr().err
+    assert ("mine: at 1.31 requests/s its 12 requests end before one period of 10 s" in told) == said
+    assert ("may miss the peak" in told) == said
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_keep_finished_runs_and_leave_no_process(number: signal.Signals, file: Path, tmp_path: Path) -> None:
     part = tmp_path / "part.json"

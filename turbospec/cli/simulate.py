@@ -29,6 +29,7 @@ from turbospec.files.writing import check_outputs
 
 if TYPE_CHECKING:
     from turbospec_sim.replications import Replications
+    from turbospec_sim.scenario import Scenario
 
 COLUMNS = (
     ("policy", "label", ""),
@@ -106,6 +107,7 @@ def simulate(
     left = cost.times(1.0 - len(finished) / len(runs))
     left.check(processes)
     say_cost(left, processes)
+    _say_cut_periods(read, chosen)
     rows: list[dict[str, Any]] = []
     say_when_compiling(processes)
     with progress() as bar, kept(finished, len(runs)):
@@ -128,6 +130,19 @@ def simulate(
         stdout.print(f"results: {json}", soft_wrap=True)
     if report is not None:
         stdout.print(f"report:  {report}", soft_wrap=True)
+
+
+def _say_cut_periods(scenarios: Sequence[tuple[str, Scenario]], rates: Sequence[float]) -> None:
+    """Name scenarios whose requests end before one period of their varying rate, and may miss its peak."""
+    for name, scenario in scenarios:
+        workload, requests = scenario.workload, scenario.workload.requests or 0
+        rate = max((rate for rate in scenario.rates_of_runs(rates) if rate is not None), default=0.0)
+        if requests < (enough := workload.whole_period(rate)):
+            stderr.print(
+                f"{name}: at {rate:g} requests/s its {requests:,} requests end before one period of "
+                f"{workload.period_seconds:g} s and may miss the peak; set workload.requests to {enough:,} or more",
+                soft_wrap=True,
+            )
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:

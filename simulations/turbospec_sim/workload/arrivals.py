@@ -44,6 +44,11 @@ class BurstArrivals(Settings):
     off_share: float = Field(default=0.0, ge=0, le=1)
     """Rate of the quiet periods as a share of the busy ones'; 0: no arrivals."""
 
+    @property
+    def period_seconds(self) -> float:
+        """A busy and a quiet period."""
+        return self.on_seconds + self.off_seconds
+
     def times(self, rng: np.random.Generator, rate: float, size: int) -> FloatArray:
         """(size,) seconds, rising, at `rate` requests/s averaged over both kinds of periods."""
         return _modulated_times(rng, rate, size, [self.on_seconds, self.off_seconds], [1.0, self.off_share])

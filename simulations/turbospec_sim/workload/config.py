@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from pydantic import Field, model_validator
 
 from turbospec.files.settings import Settings
 from turbospec.models.logistic import MAX_CLASSES
 from turbospec_sim.limits import MAX_REQUESTS, Count, Positive
 from turbospec_sim.workload.acceptance import Acceptance
-from turbospec_sim.workload.arrivals import Arrivals, ClosedLoop, TraceArrivals
+from turbospec_sim.workload.arrivals import Arrivals, BurstArrivals, ClosedLoop, DayArrivals, TraceArrivals
 from turbospec_sim.workload.lengths import Lengths
 from turbospec_sim.workload.repeats import Repeats
 
@@ -68,6 +70,15 @@ class Workload(Settings):
     def has_rates(self) -> bool:
         """Whether a request rate gives the load."""
         return not isinstance(self.arrivals, ClosedLoop | TraceArrivals)
+
+    @property
+    def period_seconds(self) -> float | None:
+        """Of arrivals whose rate varies; None for others."""
+        return self.arrivals.period_seconds if isinstance(self.arrivals, BurstArrivals | DayArrivals) else None
+
+    def whole_period(self, rate: float) -> int:
+        """Requests that arrive in one period at a mean rate, in requests/s; 0 where the rate does not vary."""
+        return math.floor(rate * (self.period_seconds or 0.0))
 
     @property
     def concurrency(self) -> int | None:
