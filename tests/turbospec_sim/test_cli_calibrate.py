@@ -50,6 +50,18 @@ def test_a_fit_is_shown_saved_and_written(
     assert latency.model_dump()["verify_floor_seconds"] == pytest.approx(one["value"], rel=1e-3)
 
 
+def test_a_scenario_that_is_there_is_kept(
+    file: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = tmp_path / "fitted/mine.yaml"
+    earlier.parent.mkdir()
+    earlier.write_text("# edited by hand\n")
+    words = ["calibrate", f"{file}=a", "--measured", str(measured), "--seeds", "1", "--write", str(earlier.parent)]
+    assert run(words, monkeypatch) == 0
+    assert (earlier.parent / "mine.yaml.bak").read_text() == "# edited by hand\n"
+    assert earlier.read_text().startswith("# A comment\n")
+
+
 def test_a_closed_stdout_loses_no_results(
     file: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,7 +66,7 @@ def calibrate(
     resume: Resume = None,
 ) -> None:
     """Fit fields of scenarios to measured runs, jointly, and report which fields the measurements do not identify."""
-    from turbospec.files.results_file import save
+    from turbospec.files.results_file import keep_earlier, save
     from turbospec_sim import calibration
     from turbospec_sim.finished import FIGURES_ONLY, scenario_settings
     from turbospec_sim.scenario_file import find_scenario, read_scenario
@@ -95,6 +95,8 @@ def calibrate(
     _check_number(coefficients, cases)
     if write is not None:  # before the fit: afterwards its result would be lost
         _check_fields(texts, coefficients)
+        for name in files:
+            keep_earlier(write / f"{name}.yaml")
     meta = {
         "command": "calibrate",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
