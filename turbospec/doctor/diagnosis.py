@@ -164,7 +164,7 @@ def diagnose(counts: DraftCounts | None, cost: StepCost) -> Diagnosis:
     diagnosis.findings.append(_of_drafter(first))
     if first >= MISMATCH:
         if one_length:
-            diagnosis.findings += _of_length(counts, diagnosis, survival)
+            diagnosis.findings += _of_length(diagnosis, survival)
         elif counts.drafted is not None:
             diagnosis.findings.append(_of_chosen_lengths(counts.drafted, counts.accepted))
     return diagnosis
@@ -189,7 +189,7 @@ def _of_drafter(first: float) -> Finding:
     return good(f"{share}: the drafter matches its target.")
 
 
-def _of_length(counts: DraftCounts, diagnosis: Diagnosis, survival: FloatArray) -> list[Finding]:
+def _of_length(diagnosis: Diagnosis, survival: FloatArray) -> list[Finding]:
     findings: list[Finding] = []
     wasted = np.flatnonzero(survival < WASTED)
     if len(wasted):
@@ -199,7 +199,7 @@ def _of_length(counts: DraftCounts, diagnosis: Diagnosis, survival: FloatArray) 
                 f'Set "num_speculative_tokens" to {wasted[0]} or less in --speculative-config'
             )
         )
-    used = min(round(counts.mean_draft_length), len(survival))
+    used = len(survival)  # the mean draft length is below it: the last drafts of requests are shorter
     tokens, here = float(diagnosis.tokens_per_step[used]), float(diagnosis.speedup[used])
     findings.append(
         good(

@@ -72,6 +72,9 @@ def test_counts_without_drafts_are_said(nothing: DraftCounts | None) -> None:
 def test_the_last_drafts_of_requests_may_be_shorter() -> None:
     shorter = DraftCounts(1000, 1850, (800.0, 600.0))
     assert "a step with K = 2 emits 2.40 tokens" in texts(diagnose(shorter, COST), "good")
+    eight = diagnose(DraftCounts(1000, 7300, tuple(1000 * 0.95**j for j in range(1, 9))), COST)
+    assert "K = 8 is the best fixed K" in texts(eight, "good")
+    assert texts(eight, "warning") == ""
 
 
 RUN = BenchResult(Path("run.json"), counts(0.6, 0.3), 130.0, 8.0, 60.0, 5000, 50, 6000, "inf", 8, "a model", 50)
