@@ -13,6 +13,7 @@ import math
 from turbospec.interface import IntArray, Source
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.records import RUNNING, Record, Records
+from turbospec_sim.shared_prefix import hold_prefix, prefix_lacking
 
 DRAFTER = Source.DRAFTER.value
 IDLE_STEPS = 100
@@ -34,7 +35,7 @@ def blocks_lacking(engine: Records, request: Record, tokens: int, drafting: bool
     """Blocks that a request lacks for `tokens` tokens, in the drafter too where it is `drafting`."""
     state = engine[0]
     needed = -(-(tokens - request.shared_tokens) // state.block_size)
-    lacking = max(needed - request.blocks, 0)
+    lacking = max(needed - request.blocks, 0) + prefix_lacking(state, request)
     if drafting and state.draft_kv_share > 0:
         lacking += _whole(state, state.draft_blocks + max(needed - request.draft_blocks, 0))
         lacking -= _whole(state, state.draft_blocks)
@@ -54,6 +55,7 @@ def allocate(engine: Records, request: Record, tokens: int, drafting: bool) -> b
     state.free_blocks -= lacking
     needed = -(-(tokens - request.shared_tokens) // state.block_size)
     request.blocks = max(needed, request.blocks)
+    hold_prefix(state, request)
     if drafting and state.draft_kv_share > 0:
         state.draft_blocks += max(needed - request.draft_blocks, 0)
         request.draft_blocks = max(needed, request.draft_blocks)

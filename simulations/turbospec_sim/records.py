@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from turbospec.models.logistic import MAX_CLASSES
+
 Records = Any
 """A numpy array of records; type checkers do not know the fields of records."""
 Record = Any
@@ -143,6 +145,7 @@ ENGINE = np.dtype(
         ("preempted", "i8"),
         ("free_slots", "i8"),
         ("free_blocks", "i8"),
+        ("shared_blocks", "i8", (MAX_CLASSES,)),  # KV blocks of the prefix that a class's running requests share
         ("head", "i8"),  # index of the first request that was never admitted
         ("tail", "i8"),  # one past the last request in the waiting queue
         ("sent", "i8"),  # one past the last request whose sending time is known

@@ -32,6 +32,7 @@ from turbospec_sim.kv_gaps import NO_LAG
 from turbospec_sim.randomness import key
 from turbospec_sim.records import FREE_SLOTS, PREEMPTED, RUNNING, SLOT, TOKENS, Record, Records
 from turbospec_sim.repeats import begin_repeats
+from turbospec_sim.shared_prefix import free_prefixes
 
 
 @compiled
@@ -146,7 +147,9 @@ def drop_finished(engine: Records, requests: Records, queues: IntArray) -> None:
         free(engine, request)
         queues[FREE_SLOTS, state.free_slots] = slot
         state.free_slots += 1
-    state.running = kept
+    if kept < state.running:
+        state.running = kept
+        free_prefixes(engine, requests, queues)
 
 
 @compiled
@@ -181,6 +184,7 @@ def _preempt_latest(engine: Records, requests: Records, queues: IntArray) -> int
     slot = queues[RUNNING, state.running]
     request = requests[slot]
     free(engine, request)
+    free_prefixes(engine, requests, queues)
     request.computed = request.draft_computed = request.drafts = request.gap_end = 0
     request.kept_since = NO_LAG
     queues[PREEMPTED, state.preempted] = slot

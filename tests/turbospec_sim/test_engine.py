@@ -16,6 +16,7 @@ from turbospec.interface import Phase, Policy, StepOutcome, StepPlan, StepView
 from turbospec.policy import load_policy
 from turbospec.policy.static import StaticPolicy
 from turbospec_sim.oracle import OraclePolicy
+from turbospec_sim.records import RUNNING
 from turbospec_sim.run import Run, simulate
 from turbospec_sim.state import EngineState
 
@@ -53,7 +54,10 @@ class Invariants:
         assert (of_drafter >= 0).all()
         assert of_drafter.sum() == engine["draft_blocks"]
         taken = held.sum() + math.ceil(engine["draft_kv_share"] * of_drafter.sum() - 1e-9)
-        assert taken + engine["free_blocks"] == engine["num_blocks"]
+        running = state.requests[state.arrays.queues[RUNNING, : engine["running"]]]
+        shared = engine["shared_blocks"].sum()
+        assert shared == max(running["shared_tokens"], default=0) // engine["block_size"]  # of one class
+        assert taken + shared + engine["free_blocks"] == engine["num_blocks"]
         assert engine["running"] + engine["preempted"] + engine["free_slots"] == engine["max_num_seqs"]
         assert len(set(view.request_ids.tolist())) == view.size <= engine["max_num_seqs"]
         # A step's drafts are part of its budget where they are made before it is scheduled.
@@ -133,6 +137,21 @@ def test_a_full_cache_preempts_and_loses_no_token() -> None:
     serve(state, StaticPolicy(3), Invariants(state, 512))
     assert state.engine["preemptions"][0] > 0
     assert state.engine["finished"][0] == len(state.offered)
+
+
+def test_a_shared_prefix_takes_its_blocks_once() -> None:
+    """Of 40 blocks the prefix takes 20, and the rest of each prompt 5."""
+    made = closed(
+        12,
+        server__kv_cache_tokens=640,
+        chat__prompt_tokens={"distribution": "constant", "tokens": 400},
+        chat__output_tokens={"distribution": "constant", "tokens": 16},
+        chat__cached_share=0.8,
+        chat__cached_in_common=True,
+    )
+    state, steps = state_of(made), Steps()
+    serve(state, StaticPolicy(0), Invariants(state, 512), steps)
+    assert max(view.size for view, _, _ in steps.seen) == 4
 
 
 def test_requests_that_fit_no_cache_are_refused_and_the_others_served() -> None:

@@ -27,7 +27,8 @@ class RequestClass(Settings):
     cached_share: float = Field(default=0.0, ge=0, lt=1)
     """Share of each prompt that the prefix cache holds, in whole KV blocks; it is not computed."""
     cached_in_common: bool = False
-    """Whether all requests share those KV blocks, so that no request needs blocks of its own for them."""
+    """Whether the requests of the class share those KV blocks: they are held once, for the longest of the running
+    requests, and take no memory while none runs."""
     max_tokens: Count | None = None
     """Limit of the output that requests send, at which a longer output is cut; None: exactly their output, as with
     `ignore_eos`."""
