@@ -53,6 +53,8 @@ class Measurement:
     """By the names of `FIGURES`."""
     concurrency: float | None = None
     """Most requests at a time, where the run says so (`max_concurrency`)."""
+    requests: float | None = None
+    """Requests that were sent, where the run says so (`num_prompts`)."""
 
 
 def read_measurements(path: Path, figures: Sequence[str] = ()) -> list[Measurement]:
@@ -112,13 +114,14 @@ def _measurement(where: str, fields: dict[str, Any], wanted: Sequence[str], run:
         raise UserError(f"{where}: no figure that can be compared; known: {', '.join(wanted)}")
     rate = named.get("request_rate")
     open_loop = rate is not None and str(rate) != "inf"
-    concurrency = named.get("max_concurrency")
+    concurrency, requests = named.get("max_concurrency"), named.get("num_prompts")
     return Measurement(
         run,
         _number(where, "request_rate", rate) if open_loop else None,
         policy,
         found,
         None if concurrency is None else _number(where, "max_concurrency", concurrency),
+        None if requests is None else _number(where, "num_prompts", requests),
     )
 
 

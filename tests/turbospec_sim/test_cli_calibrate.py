@@ -178,6 +178,18 @@ def test_of_a_file_with_one_run_another_that_is_named_is_not_there(
     assert_one_line(capsys.readouterr().err, "no measured run is called `run-7`")
 
 
+def test_a_run_with_another_number_of_requests_is_named(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_file = tmp_path / "run.json"
+    words = ["calibrate", str(file), "--measured", str(run_file), "--seeds", "1"]
+    run_file.write_text('{"request_rate": 5, "num_prompts": 900, "mean_ttft_ms": 90}')
+    assert run(words, monkeypatch) == 2
+    assert_one_line(capsys.readouterr().err, "run `run` had 900 requests, but mine has 15; set workload.requests")
+    run_file.write_text('{"request_rate": 5, "num_prompts": 15, "mean_ttft_ms": 90}')
+    assert run(words, monkeypatch) == 0
+
+
 def test_a_run_with_another_number_of_clients_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

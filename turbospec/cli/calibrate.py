@@ -209,6 +209,12 @@ def _cases(
                 f"run `{case.measured.run}` had {case.measured.concurrency:g} requests at a time, but {case.scenario} "
                 f"has {clients}; set workload.arrivals.concurrency"
             )
+        requests = scenario.workload.requests
+        if requests is not None and case.measured.requests not in (None, requests):
+            raise UserError(
+                f"run `{case.measured.run}` had {case.measured.requests:.0f} requests, but {case.scenario} has "
+                f"{requests}; set workload.requests"
+            )
         policy = case.measured.policy or scenario.policy
         if policy == BEST_STATIC:
             raise UserError(f"run `{case.measured.run}`: a fit needs one policy, not {BEST_STATIC}; name static-K")
