@@ -2,8 +2,7 @@
 
 A residual is the logarithm of a simulated over a measured figure, averaged over seeds. All points of a fit are
 simulated with the same seeds (common random numbers), so that the effect of a small change of a coefficient exceeds the
-noise. A measured figure is one run, not a mean: its weight is the inverse of its variance from seed to seed plus that
-of `MODEL_ERROR`.
+noise. The figures of a run are taken as independent. They are not, and the intervals may be too narrow.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import ValidationError
 from scipy.optimize import least_squares
+from scipy.special import stdtrit
 
 from turbospec.errors import UserError
 from turbospec.interface import FloatArray
@@ -102,6 +102,8 @@ class Calibration:
     """The measured figures, each with its run."""
     log_ratios: FloatArray
     """(seeds, figures) log of simulated over measured, at the fitted values."""
+    freedom: int = 1
+    """Figures beyond the number of coefficients, at least 1."""
     converged: bool = True
     """Whether the fit ended because no change of the coefficients improved it any more."""
 
@@ -112,8 +114,8 @@ class Calibration:
         return [one.name for one, reached in zip(self.coefficients, far, strict=True) if reached]
 
     def interval(self, place: int) -> tuple[float, float]:
-        """95 % interval of a coefficient."""
-        reach = min(1.96 * float(self.errors[place]), 50.0)
+        """95 % interval of a coefficient by Student's t, as if all figures were independent."""
+        reach = min(float(stdtrit(self.freedom, 0.975)) * float(self.errors[place]), 50.0)
         coefficient, change = self.coefficients[place], float(self.changes[place])
         return coefficient.value(change - reach), coefficient.value(change + reach)
 
@@ -220,8 +222,7 @@ def calibrate(
     converged = True
     freedom = max(1, len(simulations.figures) - len(coefficients))
     for _ in range(ROUNDS if evaluations > 1 else 1):
-        spread = ratios.std(axis=0, ddof=1) if seeds > 1 else np.zeros(len(simulations.figures))
-        weights = 1.0 / np.hypot(spread, MODEL_ERROR)
+        weights = residual_weights(ratios)
 
         def residuals(point: FloatArray, weights: FloatArray = weights) -> FloatArray:
             means = simulations.log_ratios([point])[0].mean(axis=0)
@@ -257,8 +258,22 @@ def calibrate(
         unidentified,
         simulations.figures,
         ratios,
+        freedom,
         converged,
     )
+
+
+def residual_weights(ratios: FloatArray) -> FloatArray:
+    """(figures,) weights of the residuals: the inverses of their standard deviations.
+
+    A residual varies as the one measured run does, as the mean over the simulated seeds, and by `MODEL_ERROR`.
+
+    Args:
+        ratios: (seeds, figures) log ratios.
+    """
+    seeds = len(ratios)
+    spread = ratios.std(axis=0, ddof=1) if seeds > 1 else np.zeros(ratios.shape[1])
+    return 1.0 / np.hypot(spread * math.sqrt(1.0 + 1.0 / seeds), MODEL_ERROR)
 
 
 def most_cost(

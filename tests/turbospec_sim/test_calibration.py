@@ -8,7 +8,7 @@ import pytest
 from tests.turbospec_sim.scenarios import closed, scenario, serve, state_of
 from turbospec import UserError
 from turbospec.policy.static import StaticPolicy
-from turbospec_sim.calibration import Calibration, Case, Coefficient, calibrate, identified
+from turbospec_sim.calibration import Calibration, Case, Coefficient, calibrate, identified, residual_weights
 from turbospec_sim.measurements import Measurement
 from turbospec_sim.run import Run, simulate
 from turbospec_sim.scenario import Scenario
@@ -41,8 +41,17 @@ def test_known_coefficients_are_found_within_their_intervals() -> None:
         assert value == pytest.approx(truth, rel=0.25)
         assert low < truth < high
     assert found.unidentified == []
+    assert found.freedom == 9 - 3
     assert number(found.scenarios["s"], FLOOR) == pytest.approx(0.04, rel=0.05)
     assert np.abs(found.log_ratios.mean(axis=0)).max() < 0.1
+
+
+def test_few_figures_and_few_seeds_make_wide_intervals() -> None:
+    one = Coefficient("a", (FLOOR,), ("s",), 1.0)
+    found = Calibration([one], {}, np.zeros(1), np.array([0.1]), [], [], np.zeros((2, 3)), freedom=2)
+    assert found.interval(0)[1] == pytest.approx(np.exp(0.1 * 4.303), rel=1e-3)  # Student's t
+    ratios = np.array([[-0.3, 0.0], [0.3, 0.0]])
+    assert 1.0 / residual_weights(ratios) == pytest.approx([np.hypot(0.3 * 2**0.5 * 1.5**0.5, 0.05), 0.05])
 
 
 def test_what_the_data_do_not_tell_is_named() -> None:

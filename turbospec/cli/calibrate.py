@@ -297,7 +297,7 @@ def _show(found: Calibration) -> None:
         stdout.print(f"{figure}: mean absolute error {error:.1%}")
     if not found.coefficients:
         return
-    shown = table("coefficients", "field", "start", "fitted", "95 % interval")
+    shown = table("coefficients", "field", "start", "fitted", "approximate 95 % interval")
     for place, one in enumerate(found.coefficients):
         low, high = found.interval(place)
         value = f"{one.value(float(found.changes[place])):.4g}"
