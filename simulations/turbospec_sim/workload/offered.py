@@ -60,7 +60,7 @@ def _drawn(workload: Workload, rate: float | None, seed: int) -> Records:
         # Drawn for all requests, so that the lengths of one class do not depend on the number of others.
         requests["prompt_tokens"][mine] = kind.prompt_tokens.draw(rng, len(requests))[mine]
         requests["output_tokens"][mine] = kind.output_tokens.draw(rng, len(requests))[mine]
-    if not isinstance(workload.arrivals, ClosedLoop):
+    if not isinstance(workload.arrivals, ClosedLoop | TraceArrivals):
         assert rate is not None
         rng = np.random.default_rng([seed, ARRIVALS])
         requests["sent"][warmup:] = workload.arrivals.times(rng, rate, workload.requests)
