@@ -316,6 +316,12 @@ def discount_shared(terms: Terms, factor: float) -> None:
 
 
 @compiled
+def discount_offsets(terms: Terms, first: int, factor: float) -> None:
+    """Multiply the weight of the evidence about the offsets from the feature `first` on by `factor`."""
+    _discount(terms.offsets[0, first:], terms.offsets[1, first:], PRIOR_VARIANCE, factor)
+
+
+@compiled
 def _discount(mean: FloatArray, variance: FloatArray, prior_variance: float, factor: float) -> None:
     for i in range(len(mean)):
         precision = 1.0 / prior_variance + factor * max(1.0 / variance[i] - 1.0 / prior_variance, 0.0)

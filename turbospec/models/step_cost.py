@@ -9,10 +9,14 @@ used in planning (`turbospec.exploration.knowledge_gradient`).
 
 Before each step P grows by q²·(w·wᵀ + d·dᵀ), where d has the weights of drafting and is 0 elsewhere: the machine's
 speed drifts, which changes all weights in proportion, and the speed of drafting drifts by itself. A machine that
-becomes slower therefore raises the predicted cost of drafting before anything is drafted. After a thousand steps
-without drafts that cost is uncertain again. Where large errors have one sign the speed has changed at once, and up to
-the size of the error is added to q. Without this the change would be attributed to the weights that are most
-uncertain, and the cost of draft tokens would be overestimated on a machine that became quicker.
+becomes slower therefore raises the predicted cost of drafting before anything is drafted. Where large errors have one
+sign the speed has changed at once, and up to the size of the error is added to q. Without this the change would be
+attributed to the weights that are most uncertain, and the cost of draft tokens would be overestimated on a machine that
+became quicker.
+
+Steps without drafts do not measure drafting. Where its cost has jumped lately it may jump back, and its relative
+standard deviation grows in each of them by a thousandth of the jump, up to 1: otherwise a drafter that was slow for ten
+steps would be out of use for tens of thousands.
 
 Where a host measures drafting by itself, the two parts of the step are two measurements of the same weights.
 """
@@ -52,6 +56,9 @@ class StepCost(Protocol):
     surprise: float
     """Running mean of relative errors, each divided by the standard deviation that was expected of it and limited to
     `OUTLIER_SIGMAS`."""
+    jump: float
+    """How far measurements of drafting were from their predictions lately, beyond noise, as relative errors; 1 before
+    the first."""
 
 
 STEP_COST = np.dtype(
@@ -60,6 +67,7 @@ STEP_COST = np.dtype(
         ("covariance", np.float64, (SIZE, SIZE)),
         ("noise", np.float64, (1,)),
         ("surprise", np.float64),
+        ("jump", np.float64),
     ]
 )
 
@@ -80,7 +88,7 @@ def initial_cost(latency: LatencyModel | None) -> Any:
     covariance[np.ix_([0, REQUESTS], [0, REQUESTS])] += start.host.covariance
     weights[DRAFT:], covariance[DRAFT:, DRAFT:] = start.draft.weights, start.draft.covariance
     cost = np.zeros(1, STEP_COST)
-    cost["noise"] = 0.15
+    cost["noise"], cost["jump"] = 0.15, 1.0
     if latency is not None:
         drafting = np.where(np.arange(SIZE) >= DRAFT, weights, 0.0)
         wrong = np.outer(weights, weights) + np.outer(drafting, drafting) + np.diag(weights**2)
@@ -118,6 +126,27 @@ def graph_features(x: FloatArray, piecewise: bool, tokens: float, largest_graph:
 
 
 @compiled
+def forget_drafting(cost: StepCost, share: float) -> None:
+    """Make the costs of drafting less certain, all of them together, after steps in which nothing was drafted.
+
+    Args:
+        cost: the state, updated in place.
+        share: of the jump, by which the standard deviation of their relative error rises, up to 1.
+    """
+    weights, covariance, squares, spread = cost.weights, cost.covariance, 0.0, 0.0
+    for i in range(DRAFT, SIZE):
+        squares += weights[i] * weights[i]
+        for j in range(DRAFT, SIZE):
+            spread += weights[i] * covariance[i, j] * weights[j]
+    before = np.sqrt(max(spread, 0.0)) / max(squares, 1e-300)
+    added = min(before + share * cost.jump, 1.0) ** 2 - before**2
+    if added > 0.0:
+        for i in range(DRAFT, SIZE):
+            for j in range(DRAFT, SIZE):
+                covariance[i, j] += added * weights[i] * weights[j]
+
+
+@compiled
 def learn_step(
     cost: StepCost, x: FloatArray, step_seconds: float, draft_seconds: float, drift: float, surprise_weight: float
 ) -> None:
@@ -129,11 +158,20 @@ def learn_step(
         step_seconds: its duration, above 0.
         draft_seconds: the part of it that was drafting; 0 if not measured.
         drift: q, where large errors have no common sign.
-        surprise_weight: of the newest error in `StepCost.surprise`.
+        surprise_weight: of the newest error in `StepCost.surprise` and `StepCost.jump`.
     """
     weights, covariance, noise = cost.weights, cost.covariance, cost.noise
     regression = Regression(weights, covariance, noise)
     error, expected = relative_error(regression, x, step_seconds)
+    drafted = x[DRAFT] + x[PASSES] > 0.0
+    measured = drafted and draft_seconds > 0.0
+    drafting = np.zeros(SIZE)
+    if measured:
+        drafting[DRAFT:] = x[DRAFT:]
+    if drafted:
+        jump = abs(relative_error(regression, drafting, draft_seconds)[0] if measured else error)
+        jump = max(jump - OUTLIER_SIGMAS * noise[0], 0.0)
+        cost.jump = max(jump, (1.0 - surprise_weight) * cost.jump)
     error = min(max(error, -OUTLIER_SIGMAS * expected), OUTLIER_SIGMAS * expected)
     # Large errors of one sign in a row: the whole machine has become slower or quicker.
     cost.surprise += surprise_weight * (error / expected - cost.surprise)
@@ -144,9 +182,7 @@ def learn_step(
         for j in range(SIZE):
             both = 2.0 if i >= DRAFT and j >= DRAFT else 1.0
             covariance[i, j] += both * growth * weights[i] * weights[j]
-    if x[DRAFT] + x[PASSES] > 0.0 and draft_seconds > 0.0:
-        drafting = np.zeros(SIZE)
-        drafting[DRAFT:] = x[DRAFT:]
+    if measured:
         learn_online(regression, drafting, draft_seconds)
         x[DRAFT:] = 0.0
         learn_online(regression, x, max(step_seconds - draft_seconds, 1e-9))

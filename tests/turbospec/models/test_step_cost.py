@@ -26,6 +26,7 @@ from turbospec.models.step_cost import (
     ROWS,
     SIZE,
     TOKENS,
+    forget_drafting,
     initial_cost,
     learn_step,
     target_features,
@@ -164,6 +165,41 @@ def test_the_cost_of_drafting_becomes_uncertain_while_nothing_is_drafted() -> No
     assert deviations[0] < deviations[1] < deviations[2]
     # 1,000 steps of a drift by 0.2 %: √1000 · 0.002.
     assert deviations[2] == pytest.approx(np.hypot(deviations[0], np.sqrt(1000) * DRIFT), rel=0.4)
+
+
+@pytest.mark.parametrize("steps", [1, 100])
+def test_a_cost_of_drafting_that_has_jumped_becomes_uncertain_while_nothing_is_drafted(steps: int) -> None:
+    rng = np.random.default_rng(6)
+    model, x = Model(profile()), features(measured(rng, 8, 3), 8)
+    target, drafting = np.where(np.arange(SIZE) < DRAFT, x, 0.0), np.where(np.arange(SIZE) < DRAFT, 0.0, x)
+
+    def deviations() -> tuple[float, float]:
+        """Of the target's pass and of drafting, relative ones."""
+        target_variance, variance = (each @ model.covariance @ each for each in (target, drafting))
+        return np.sqrt(target_variance) / (target @ model.weights), np.sqrt(variance) / (drafting @ model.weights)
+
+    assert model.cost["jump"][0] == 1.0
+    before = deviations()
+    for number in range(0, 200, steps):
+        forget_drafting(model.cost[0], steps / 1000)
+        assert deviations()[1] == pytest.approx(before[1] + (number + steps) / 1000, rel=0.1)
+    assert deviations()[0] == before[0]
+    forget_drafting(model.cost[0], 5.0)
+    assert deviations()[1] == pytest.approx(1.0, rel=0.1)
+
+
+def test_a_jump_is_what_exceeds_the_noise_and_is_forgotten_while_drafts_are_as_predicted() -> None:
+    rng = np.random.default_rng(6)
+    model = Model(profile())
+    for step in range(100):
+        model.learn(measured(rng, 8, step % 4), 8)
+    assert model.cost["jump"][0] < 1e-3
+    slow = measured(rng, 8, 3)
+    model.learn(replace(slow, draft_seconds=10 * slow.draft_seconds), 8)
+    assert model.cost["jump"][0] > 0.6
+    for _ in range(20):
+        model.learn(measured(rng, 8, 0), 8)
+    assert model.cost["jump"][0] > 0.6, "steps without drafts say nothing"
 
 
 @pytest.mark.parametrize("parts", [True, False], ids=["drafting measured", "whole steps"])

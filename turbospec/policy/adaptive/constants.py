@@ -40,6 +40,10 @@ class Constants(NamedTuple):
     request_memory: float = 48.0
     """Observed draft positions that a request's acceptance remembers."""
     idle_steps: float = MEMORY_STEPS
-    """Steps without drafts of a source in which what is known about its acceptance decays by a factor e."""
+    """Steps without drafts of a source in which what is known about its acceptance decays by a factor e. The same holds
+    for positions that no draft reaches."""
+    idle_cost_steps: float = 1000.0
+    """Steps without drafts after which the costs of drafting may be wrong by as much as they have jumped lately, a
+    standard deviation."""
     trims: bool = True
     """Whether plans have a trim; no number, but what an ablation switches off."""

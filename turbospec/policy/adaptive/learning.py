@@ -11,7 +11,7 @@ import numpy as np
 from turbospec.interface import BoolArray, FloatArray, IntArray, Source
 from turbospec.models.acceptance import Memory, VerifiedDrafts, forget_gradually, score_buckets
 from turbospec.models.acceptance import observe as observe_drafts
-from turbospec.models.logistic import Terms, discount_shared
+from turbospec.models.logistic import Terms, discount_offsets, discount_shared
 from turbospec.models.step_cost import (
     CATCH_UP,
     DRAFT,
@@ -20,6 +20,7 @@ from turbospec.models.step_cost import (
     ROWS,
     SIZE,
     StepCost,
+    forget_drafting,
     graph_features,
     learn_step,
     target_features,
@@ -94,6 +95,9 @@ def _learn_source(
         forget_gradually(terms, drafts.rows, memory, idle_steps)
     if used:
         observe_drafts(terms, drafts, memory)
+        if memory.idle_decay < 1.0 and not len(drafts.buckets):
+            # Positions that no draft reaches are not observed: without this they would never be tried again.
+            discount_offsets(terms, drafts.drafted.max(), memory.idle_decay)
 
 
 @compiled
@@ -129,20 +133,21 @@ def learn(
     """
     measured, shared = Measured(*measured), state[0]
     constants, prompts = shared.constants, max(measured.prefill_tokens - measured.planned_prefill_tokens, 0)
+    # Without experiments nothing would correct what is forgotten.
+    forgets, passes = probe_share > 0.0, len(draft_rows)
     _learn_budget(shared.server, measured, accepted.sum(), probe_share, constants)
     if measured.step_seconds > 0.0:
-        _learn_cost(shared.cost, measured, draft_rows, constants)
+        _learn_cost(shared.cost, measured, draft_rows, forgets, constants)
     weight, server = constants.mean_weight, shared.server
-    # Known of planned steps alone: a step on a reused plan has no view.
-    server.limited_share += weight * (measured.prefill_limited - server.limited_share)
-    server.drafter_kv_share += weight * (measured.drafter_kv_share - server.drafter_kv_share)
+    # A step on a reused plan has no view, and is taken to be like the planned one after it.
+    planned_weight = 1.0 - (1.0 - weight) ** (1 + measured.reused_plan_steps)
+    server.limited_share += planned_weight * (measured.prefill_limited - server.limited_share)
+    server.drafter_kv_share += planned_weight * (measured.drafter_kv_share - server.drafter_kv_share)
     server.unforeseen_share += weight * ((prompts > 0) - server.unforeseen_share)
     server.unforeseen_tokens += weight * (prompts - server.unforeseen_tokens)
     server.prompt_share += weight * ((measured.prefill_tokens > 0) - server.prompt_share)
     server.prompt_tokens += weight * (measured.prefill_tokens - server.prompt_tokens)
     drafts = VerifiedDrafts(rows, class_ids, score_buckets(lookup_scores), drafted, accepted, truncated, confidence)
-    # Without experiments nothing would correct what is forgotten.
-    forgets, passes = probe_share > 0.0, len(draft_rows)
     drafter_used = _learn_acceptance(shared, request_state, drafts, sources, appended, passes, measured, forgets)
     server.drafting_share *= (1.0 - weight) ** measured.reused_plan_steps
     server.drafting_share += weight * (drafter_used - server.drafting_share)
@@ -167,10 +172,16 @@ def _learn_budget(
 
 
 @inlined
-def _learn_cost(cost: StepCost, measured: Measured, draft_rows: IntArray, constants: Constants) -> None:
-    """Learn the step's time, and the mean time of steps that reused the plan before it if none had prompts."""
-    x = np.zeros(SIZE)
+def _learn_cost(cost: StepCost, measured: Measured, draft_rows: IntArray, forgets: bool, constants: Constants) -> None:
+    """Learn the step's time, and the mean time of steps that reused the plan before it if none had prompts.
+
+    `forgets` says whether the cost of drafting becomes uncertain in steps without drafts.
+    """
+    x, passes = np.zeros(SIZE), len(draft_rows)
     context, requests = float(measured.context_tokens), float(measured.requests)
+    idle_steps = measured.reused_plan_steps + (passes == 0)
+    if idle_steps and forgets:
+        forget_drafting(cost, idle_steps / constants.idle_cost_steps)
     if measured.reused_plan_steps and not measured.reused_plan_prefill_tokens:
         tokens = measured.reused_plan_tokens / measured.reused_plan_steps
         target_features(x, tokens, context, requests, 0.0)
@@ -181,7 +192,6 @@ def _learn_cost(cost: StepCost, measured: Measured, draft_rows: IntArray, consta
         learn_step(cost, x, mean_seconds, 0.0, drift, constants.surprise_weight)
     target_features(x, float(measured.tokens_batched), context, requests, float(measured.prefill_tokens))
     graph_features(x, measured.piecewise, float(measured.tokens_batched), measured.largest_graph)
-    passes = len(draft_rows)
     if passes:
         x[DRAFT] = 0.0 if measured.first_pass_every_step else 1.0
         x[PASSES], x[ROWS], x[DRAFT_CONTEXT] = passes, float(draft_rows.sum()), measured.draft_context_tokens

@@ -23,6 +23,7 @@ from tests.turbospec.synthetic_engine import (
     never_accepted,
 )
 from turbospec.interface import LookupView, Phase, Policy, StepOutcome, StepPlan, StepView
+from turbospec.models.logistic import PRIOR_VARIANCE
 from turbospec.models.profile import Profile
 from turbospec.models.step_cost import PIECEWISE, UNGRAPHED
 from turbospec.policy.adaptive import AdaptiveConfig, AdaptivePolicy
@@ -208,6 +209,34 @@ def test_drafting_comes_back_when_the_machine_does(served_before: int, seed: int
     server.serve(policy, GOOD, 1, seed=seed + 1)
     server.times = Times()
     assert server.serve(policy, GOOD, 24, seed=seed + 2).tokens_per_second > 0.85 * best_fixed(GOOD, 1)
+
+
+@pytest.mark.parametrize("seed", [1, 11])
+def test_drafting_comes_back_after_a_few_slow_drafts(seed: int) -> None:
+    server, policy = SyntheticEngine(concurrency=8), adaptive()
+    server.serve(policy, GOOD, 64, seed=seed)
+    server.times = Times(draft_start=20e-3)
+    slow = server.serve(policy, GOOD, 8, seed=seed + 1)
+    server.times = Times()
+    server.serve(policy, GOOD, 120, seed=seed + 2)
+    assert any(step.outcome.drafted.any() for step in slow.steps[:20])
+    assert not slow.steps[-1].outcome.drafted.any()
+    assert server.serve(policy, GOOD, 24, seed=seed + 3).tokens_per_second > 0.85 * best_fixed(GOOD, 8)
+
+
+def test_positions_that_no_draft_reaches_are_tried_again() -> None:
+    policy, offsets = adaptive(), list[float]()
+    policy.plan(make_view(4))
+    terms = policy.state.shared["drafter"]["offsets"][0]
+    terms[0], terms[1] = -3.0, 0.1
+    for step in range(1000):
+        view = make_view(4, step=step)
+        policy.plan(view)
+        policy.observe(make_outcome(view, 2, 2))
+        offsets.append(float(terms[0, 2]))
+    assert all(np.diff(offsets) > 0.0)
+    assert offsets[-1] > -0.5
+    assert terms[1, 2] > 0.9 * PRIOR_VARIANCE
 
 
 @pytest.mark.parametrize("drafted", [0, 1])
@@ -441,6 +470,21 @@ def test_time_is_dear_where_prefill_limits_every_step() -> None:
     assert dear[399] > 10 * usual[399]
     assert not any(drafted_dear[300:400])
     assert dear[-1] == pytest.approx(usual[-1], rel=0.05)
+
+
+def test_steps_that_reuse_a_plan_count_where_prefill_no_longer_limits() -> None:
+    shares: list[float] = []
+    for reused, plans in ((0, 64), (7, 8)):
+        policy = adaptive()
+        policy.plan(make_view(4))
+        policy.state.shared["server"]["limited_share"] = 1.0
+        for step in range(plans):
+            view = make_view(4, step=step)
+            policy.plan(view)
+            policy.observe(make_outcome(view, 0, 0, reused_plan_steps=reused, reused_plan_seconds=0.01 * reused))
+        shares.append(float(policy.state.shared["server"]["limited_share"][0]))
+    assert shares[0] < 0.8
+    assert shares[1] == pytest.approx(shares[0])
 
 
 def test_a_preempted_request_waits_for_no_first_token() -> None:
