@@ -278,7 +278,12 @@ def compare(run: BenchResult, baseline: BenchResult) -> list[Finding]:
     fixed_rate = run.request_rate == baseline.request_rate != "inf"
     served = throughput / longer
     overloaded = fixed_rate and abs(math.log(served)) > math.log1p(NOISE)
-    gains = [served] if overloaded else [1.0 / tpot] if fixed_rate else [throughput, 1.0 / tpot]
+    if overloaded:
+        gains = [served]
+    elif fixed_rate:
+        gains = [1.0 / tpot]
+    else:
+        gains = [throughput, 1.0 / tpot]
     pays = min(gains) >= 1.0 - NOISE
     text = f"measured: {throughput:.2f} × the output tokens/s and {tpot:.2f} × the mean TPOT of the baseline"
     if overloaded:

@@ -41,6 +41,11 @@ def catch_up(
         lag, missing = lag - taken, missing - taken
 
 
+def missing_tokens(requests: Sequence[Request], skipped: int) -> IntArray:
+    """(n,) tokens that the drafter's KV cache lacks of each request, where it holds all but the last `skipped`."""
+    return np.array([request.num_tokens - skipped - request.draft_computed for request in requests], np.int64)
+
+
 def lacking_tokens(requests: Sequence[Request], counts: IntArray) -> tuple[RaggedBatch, IntArray]:
     """The next positions that the drafter's KV cache lacks, and (rows, blocks) ids of the rows' blocks in the target's.
 

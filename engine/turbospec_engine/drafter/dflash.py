@@ -10,7 +10,7 @@ import torch
 from turbospec.interface import IntArray
 from turbospec_engine.attention import PagedAttention, RaggedBatch
 from turbospec_engine.dflash_head import DFlashHead
-from turbospec_engine.drafter.catch_up import lacking_tokens
+from turbospec_engine.drafter.catch_up import lacking_tokens, missing_tokens
 from turbospec_engine.drafter.one_pass import OnePassDrafter, places_in_rows
 from turbospec_engine.request import Request
 from turbospec_engine.transfer import on_device
@@ -27,8 +27,7 @@ class DFlashDrafter(OnePassDrafter[DFlashHead]):
 
     def _draft_logits(self, drafting: Sequence[Request], planned: IntArray) -> tuple[torch.Tensor, int]:
         known = np.array([request.num_tokens for request in drafting]) - 1
-        lacking = known - np.array([request.draft_computed for request in drafting])
-        context, target_tables = lacking_tokens(drafting, lacking)
+        context, target_tables = lacking_tokens(drafting, missing_tokens(drafting, 1))
         self._add_context(context, target_tables)
         blocks = RaggedBatch(planned + 1, known + planned + 1, context.block_tables, causal=False)
         newest = np.array([request.tokens[request.num_tokens - 1] for request in drafting])

@@ -15,7 +15,7 @@ from turbospec import DraftGate, UserError
 from turbospec.interface import FloatArray, IntArray
 from turbospec_engine.attention import RaggedBatch
 from turbospec_engine.draft import Draft
-from turbospec_engine.drafter.catch_up import catch_up
+from turbospec_engine.drafter.catch_up import catch_up, missing_tokens
 from turbospec_engine.drafter.choice import choose
 from turbospec_engine.head import Head
 from turbospec_engine.kv_store import KVStore
@@ -112,8 +112,7 @@ class OnePassDrafter(ABC, Generic[HeadT]):
         rows = np.flatnonzero(lengths)
         drafting, planned = [requests[row] for row in rows.tolist()], lengths[rows]
         catch_up_tokens = sum(self.lag_tokens(request) for request in drafting)
-        missing = np.array([request.num_tokens - 1 - request.draft_computed for request in drafting])
-        catch_up(drafting, missing, self._max_pass_tokens, self._compute)
+        catch_up(drafting, missing_tokens(drafting, 1), self._max_pass_tokens, self._compute)
         logits, context_tokens = self._draft_logits(drafting, planned)
 
         # Row and draft position of each draft token.

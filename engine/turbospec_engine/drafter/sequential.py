@@ -12,7 +12,7 @@ from turbospec import DraftGate
 from turbospec.interface import FloatArray, IntArray
 from turbospec_engine.attention import RaggedBatch
 from turbospec_engine.draft import Draft
-from turbospec_engine.drafter.catch_up import catch_up, tokens_to_read
+from turbospec_engine.drafter.catch_up import catch_up, missing_tokens, tokens_to_read
 from turbospec_engine.drafter.choice import choose
 from turbospec_engine.hidden_states import HiddenStates
 from turbospec_engine.request import Request
@@ -89,8 +89,8 @@ class SequentialDrafter(ABC):
         draft_rows: list[int] = []
         num_drawn = 0
         continued: IntArray | None = None
-        catch_up(drafting, self._missing(drafting), self._max_pass_tokens, self._compute)
-        query_lens = self._missing(drafting)
+        catch_up(drafting, missing_tokens(drafting, self._skipped), self._max_pass_tokens, self._compute)
+        query_lens = missing_tokens(drafting, self._skipped)
         fed = tokens_to_read(drafting, query_lens, self._skipped)
         for depth in range(longest):
             context_lens = fed_tokens[rows] + depth
@@ -127,11 +127,6 @@ class SequentialDrafter(ABC):
         draft.confidence = confidences[:, : len(draft_rows)].copy()
         draft.draft_rows = np.array(draft_rows)
         return draft
-
-    def _missing(self, requests: Sequence[Request]) -> IntArray:
-        """(n,) tokens that the drafter's KV cache lacks of each request."""
-        lacking = [request.num_tokens - self._skipped - request.draft_computed for request in requests]
-        return np.array(lacking, np.int64)
 
     def _compute(self, requests: Sequence[Request], batch: RaggedBatch, target_tables: IntArray) -> None:
         """Run a pass whose logits nobody needs."""

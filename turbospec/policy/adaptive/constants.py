@@ -43,7 +43,6 @@ class Constants(NamedTuple):
     """Steps without drafts of a source in which what is known about its acceptance decays by a factor e. The same holds
     for positions that no draft reaches."""
     idle_cost_steps: float = 1000.0
-    """Steps without drafts after which the costs of drafting may be wrong by as much as they have jumped lately, a
-    standard deviation."""
+    """Steps without drafts in which the relative standard deviation of the drafting cost grows by its last jump."""
     trims: bool = True
     """Whether plans have a trim; no number, but what an ablation switches off."""

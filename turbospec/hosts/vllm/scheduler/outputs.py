@@ -11,18 +11,10 @@ import numpy as np
 
 from turbospec.hosts.vllm.scheduler.kernels import verified_columns
 from turbospec.hosts.vllm.scheduler.requests import NAME
-from turbospec.hosts.vllm.scheduler.ruled_out import ruled_out_in
+from turbospec.hosts.vllm.scheduler.ruled_out import Scheduled, ruled_out_in
 from turbospec.hosts.vllm.scheduler.steps import Verified
 
 TOKENS = attrgetter("new_token_ids")
-
-
-class Scheduled(Protocol):
-    """vLLM's `SchedulerOutput`."""
-
-    num_scheduled_tokens: Mapping[str, int]
-    scheduled_spec_decode_tokens: Mapping[str, Sequence[int]]
-    num_invalid_spec_tokens: Mapping[str, int] | None
 
 
 class Output(Protocol):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
+from turbospec.hosts.vllm.scheduler.requests import VllmRequest
+
 RULED_OUT_ATTRIBUTE = "turbospec_ruled_out"
 """Of `SchedulerOutput`: names of the requests whose draft a grammar has cut."""
 
@@ -20,13 +22,7 @@ class Drafts(Protocol):
     draft_token_ids: Sequence[Sequence[int]]
 
 
-class Draftable(Protocol):
-    """vLLM's `Request`."""
-
-    use_structured_output: bool
-
-
-class Step(Protocol):
+class Scheduled(Protocol):
     """vLLM's `SchedulerOutput`."""
 
     num_scheduled_tokens: Mapping[str, int]
@@ -34,7 +30,7 @@ class Step(Protocol):
     num_invalid_spec_tokens: Mapping[str, int] | None
 
 
-def drafts_under_grammar(requests: Mapping[str, Draftable], drafts: Drafts) -> dict[str, int]:
+def drafts_under_grammar(requests: Mapping[str, VllmRequest], drafts: Drafts) -> dict[str, int]:
     """Lengths of the drafts of requests with a grammar, before vLLM checks them. A token of -1 ends a draft."""
     lengths: dict[str, int] = {}
     for name, tokens in zip(drafts.req_ids, drafts.draft_token_ids, strict=True):
@@ -44,18 +40,17 @@ def drafts_under_grammar(requests: Mapping[str, Draftable], drafts: Drafts) -> d
     return lengths
 
 
-def cut_within(step: Step, made: Mapping[str, int]) -> frozenset[str]:
+def cut_within(step: Scheduled, made: Mapping[str, int]) -> frozenset[str]:
     """Requests whose drafts were cut after their step was scheduled, as under async scheduling."""
     drafts, invalid = step.scheduled_spec_decode_tokens, step.num_invalid_spec_tokens or {}
-    cut: list[str] = []
-    for name, length in made.items():
-        scheduled = len(drafts.get(name, ()))
-        if scheduled - invalid.get(name, 0) < min(length, scheduled):
-            cut.append(name)
-    return frozenset(cut)
+    return frozenset(
+        name
+        for name, length in made.items()
+        if (scheduled := len(drafts.get(name, ()))) - invalid.get(name, 0) < min(length, scheduled)
+    )
 
 
-def cut_before(step: Step, kept: Mapping[str, int]) -> frozenset[str]:
+def cut_before(step: Scheduled, kept: Mapping[str, int]) -> frozenset[str]:
     """Requests whose drafts were cut to `kept` tokens before their step was scheduled, and that it verifies so.
 
     vLLM may have shortened a draft further, or have begun with other tokens of the request.

@@ -112,8 +112,8 @@ class _Adaptive(Scheduler):
         """Longest draft of the look-up for each request in the last scheduled step, where it drafts."""
         self._looked_up: dict[str, LookupDraft] = {}
         """Drafts of the look-up for the step that is being scheduled."""
-        self._kept: dict[str, int] = {}
-        """Tokens left of the drafts that a grammar has cut, for the step that is scheduled next."""
+        self._ruled_out: dict[str, int] = {}
+        """Lengths of the drafts that a grammar has cut, for the step that is scheduled next."""
         self.must_fetch_drafts = True
         """Whether the engine core must ask for the drafts of the last scheduled step: its output does not carry them,
         or its drafter passes run only then."""
@@ -208,9 +208,9 @@ class _Adaptive(Scheduler):
                 self._trim_drafts(self._loop, scheduler_output)
         with self._measured:
             self._send_looked_up(scheduler_output)
-            kept, self._kept = self._kept, {}
-            if kept:
-                setattr(scheduler_output, RULED_OUT_ATTRIBUTE, cut_before(scheduler_output, kept))
+            cut, self._ruled_out = self._ruled_out, {}
+            if cut:
+                setattr(scheduler_output, RULED_OUT_ATTRIBUTE, cut_before(scheduler_output, cut))
         if self._loop is not None:
             with self._measured:
                 restarted = _restarted(self._loop, scheduler_output)
@@ -333,7 +333,7 @@ class _Adaptive(Scheduler):
             else:
                 drafts[name] = self.structured_output_manager.validate_tokens(request, list(tokens))
                 if len(drafts[name]) < len(tokens):
-                    self._kept[name] = len(drafts[name])
+                    self._ruled_out[name] = len(drafts[name])
         self._looked_up = found  # all or nothing: a worker needs the tokens in place of each -1
         for name, tokens in drafts.items():
             self.requests[name].spec_token_ids = tokens
@@ -514,7 +514,7 @@ class TurboSpecScheduler(_Adaptive):
             for name, length in made.items():
                 kept = len(self.requests[name].spec_token_ids)
                 if kept < min(length, self._lengths.get(name, 0)):
-                    self._kept[name] = kept
+                    self._ruled_out[name] = kept
 
 
 class TurboSpecAsyncScheduler(_Adaptive, AsyncScheduler):

@@ -3,8 +3,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from turbospec.hosts.vllm.scheduler.outputs import Outputs, Scheduled, accepted, verified
-from turbospec.hosts.vllm.scheduler.ruled_out import RULED_OUT_ATTRIBUTE
+from turbospec.hosts.vllm.scheduler.outputs import Outputs, accepted, verified
+from turbospec.hosts.vllm.scheduler.ruled_out import RULED_OUT_ATTRIBUTE, Scheduled
 
 
 def a_step(
