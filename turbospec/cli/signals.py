@@ -1,12 +1,14 @@
 """Signals that ask a command to end: SIGTERM and SIGHUP act as Ctrl-C does, so that finished results are kept.
 
 While kernels are compiled, LLVM calls back into Python. An exception that a signal raises there is printed and lost,
-and compilation fails later. Such a signal is sent again a little later.
+and compilation fails later. In the callbacks of weak references and in finalisers, of which the compiler has many, it
+is lost too. Such a signal is sent again a little later.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import Any
@@ -21,6 +23,7 @@ class SignalsInterrupt:
         self._before: dict[int, Any] = {}
         self._received: int = signal.SIGINT
         self._again: list[threading.Timer] = []
+        self._hook = sys.unraisablehook
 
     @property
     def exit_status(self) -> int:
@@ -32,6 +35,7 @@ class SignalsInterrupt:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) != signal.SIG_IGN:  # nohup
                     self._before[number] = signal.signal(number, self._interrupt)
+            self._hook, sys.unraisablehook = sys.unraisablehook, self._lost
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -39,9 +43,16 @@ class SignalsInterrupt:
             timer.cancel()
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = self._hook
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._received = number
         if not is_in_compiler_callback(frame):
             raise KeyboardInterrupt
         self._again.append(signal_again(number))
+
+    def _lost(self, fault: sys.UnraisableHookArgs) -> None:
+        if issubclass(fault.exc_type, KeyboardInterrupt):
+            self._again.append(signal_again(self._received))
+        else:
+            self._hook(fault)
