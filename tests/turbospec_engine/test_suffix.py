@@ -160,6 +160,6 @@ def test_outputs_are_the_targets(beside: bool, emit: str, llama: Pair, reference
 
 def test_a_missing_package_is_the_users_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, PACKAGE, None)
-    with pytest.raises(UserError, match=r"pip install 'turbospec\[suffix\]'") as error:
+    with pytest.raises(UserError, match=r"pip install '\.\[suffix\]'") as error:
         SuffixLookup()
     assert "\n" not in str(error.value)

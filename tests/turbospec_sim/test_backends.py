@@ -8,7 +8,7 @@ from tests.turbospec_sim.scenarios import scenario
 from turbospec.errors import UserError
 from turbospec_sim.sweep import Sweep, run_all
 
-ray = pytest.importorskip("ray", reason="Ray is an extra of its own: pip install 'turbospec[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is an extra of its own: pip install '.[ray]'")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -316,15 +316,15 @@ def no_simulation(*_: object) -> None:
             "matplotlib",
             "turbospec_bench.reports.plot_style",
             ["--report", "report.html"],
-            "get reports and pictures with: pip install 'turbospec[bench]'",
+            "in a clone of TurboSpec get reports and pictures with: pip install '.[bench]'",
         ),
         (
             "jinja2",
             "turbospec_bench.reports.page",
             ["--report", "report.html"],
-            "get reports and pictures with: pip install 'turbospec[bench]'",
+            "in a clone of TurboSpec get reports and pictures with: pip install '.[bench]'",
         ),
-        ("ray", "ray", ["--backend", "ray"], "get Ray with: pip install 'turbospec[ray]'"),
+        ("ray", "ray", ["--backend", "ray"], "in a clone of TurboSpec get Ray with: pip install '.[ray]'"),
     ],
 )
 def test_a_missing_extra_is_one_line(

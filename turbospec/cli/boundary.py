@@ -51,7 +51,9 @@ def guarded(command: Callable[[], int]) -> int:
             status = _fail(str(error))
         except typer.TyperException as error:
             # Some of these messages end with a full stop, some do not.
-            status = _fail(f"{error.format_message().rstrip('.')}. --help lists options and arguments.")
+            message = error.format_message().rstrip(".")
+            end = "" if message.endswith("?") else "."
+            status = _fail(f"{message}{end} --help lists options and arguments.")
         except ModuleNotFoundError as error:
             status = _missing_package(error)
         except MemoryError as error:
@@ -107,8 +109,9 @@ def _missing_package(error: ModuleNotFoundError) -> int:
     extras = [name for name, modules in EXTRAS.items() if module in modules]
     if not extras:
         return _unexpected(error)
-    ways = [f"{EXTRA_NAMES[extra]} with: pip install 'turbospec[{extra}]'" for extra in extras]
-    return _fail(f"{error.name} is not installed; get {', or '.join(ways)}")
+    # Not by the package's name, which is not on PyPI.
+    ways = [f"{EXTRA_NAMES[extra]} with: pip install '.[{extra}]'" for extra in extras]
+    return _fail(f"{error.name} is not installed; in a clone of TurboSpec get {', or '.join(ways)}")
 
 
 def _is_of_stream(error: Exception) -> bool:

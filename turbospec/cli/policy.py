@@ -13,7 +13,7 @@ from turbospec.errors import UserError
 from turbospec.policy import find_policy, json_schema, read_policy
 from turbospec.policy.registered import registration_faults
 
-app = typer.Typer(help="Check, show and describe policy files.", no_args_is_help=True)
+app = typer.Typer(help="Check, show and describe policy files.")
 
 
 @app.command()

@@ -28,7 +28,7 @@ PAIR_ENGINE = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 64, "kv
 CHECK_FAILED = 1
 """Exit status where a check failed; a user's mistake is 2."""
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.callback()

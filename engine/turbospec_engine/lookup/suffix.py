@@ -81,7 +81,7 @@ def _suffix_decoding_cache() -> Any:
         from arctic_inference.suffix_decoding import SuffixDecodingCache  # pyright: ignore
     except ImportError as error:
         raise UserError(
-            "suffix decoding needs the package arctic-inference; install it with `pip install 'turbospec[suffix]'`, or "
-            "use ngram"
+            "suffix decoding needs the package arctic-inference; in a clone of TurboSpec install it with "
+            "`pip install '.[suffix]'`, or use ngram"
         ) from error
     return SuffixDecodingCache

@@ -63,6 +63,21 @@ def test_usage_mistakes_are_one_line(
     assert_one_line(shown.err)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["policy"], "error: Missing command. --help lists options and arguments.\n"),
+        (["selftest"], "error: Missing command. --help lists options and arguments.\n"),
+        (["polcy"], "error: No such command 'polcy'. Did you mean 'policy'? --help lists options and arguments.\n"),
+    ],
+)
+def test_a_missing_or_misspelt_command_is_said_to_be_one(
+    arguments: list[str], line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(arguments, monkeypatch) == 2
+    assert capsys.readouterr().err == line
+
+
 def command_that_raises(error: BaseException) -> Callable[[], NoReturn]:
     def command() -> NoReturn:
         raise error
@@ -78,7 +93,7 @@ def command_that_raises(error: BaseException) -> Callable[[], NoReturn]:
         (
             ModuleNotFoundError("No module named 'torch'", name="torch"),
             2,
-            "error: torch is not installed; get the engine with: pip install 'turbospec[engine]'\n",
+            "error: torch is not installed; in a clone of TurboSpec get the engine with: pip install '.[engine]'\n",
         ),
     ],
 )
