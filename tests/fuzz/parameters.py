@@ -9,7 +9,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from turbospec import cli
+from turbospec.cli.application import COMMANDS, application
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ OUTPUTS = ("--json", "--report", "--pictures", "--traces", "--write", "--output"
 def parameters() -> list[Parameter]:
     """All of them."""
     found: list[Parameter] = []
-    for name in cli.COMMANDS:
-        group: Any = get_command(cli._application([name]))  # pyright: ignore[reportPrivateUsage]
+    for name in COMMANDS:
+        group: Any = get_command(application([name]))
         found += _parameters(group.commands[name], (name,))
     return found
 

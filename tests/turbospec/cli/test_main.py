@@ -11,7 +11,8 @@ from typing import NoReturn
 import pytest
 
 from tests.turbospec.command import assert_one_line, run_command
-from turbospec import UserError, cli
+from turbospec import UserError
+from turbospec.cli.application import COMMANDS
 
 
 @pytest.mark.parametrize("arguments", [["--help"], []])
@@ -20,7 +21,7 @@ def test_help_lists_every_command(
 ) -> None:
     assert run_command(arguments, monkeypatch) == 0
     shown = capsys.readouterr().out
-    assert all(f"\n  {command}" in shown for command in cli.COMMANDS)
+    assert all(f"\n  {command}" in shown for command in COMMANDS)
 
 
 ENGINE = {"torch", "transformers", "matplotlib"}
@@ -163,6 +164,22 @@ def test_streams_that_are_full_closed_or_gone(redirect: str, status: int, error:
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert (done.returncode, done.stderr) == (status, error)
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_one_line() -> None:
+    script = (
+        "import signal, sys\n"
+        "from turbospec.cli import main\n"
+        "class Interrupted:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name == 'typer':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupted)\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
