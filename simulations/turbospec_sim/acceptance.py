@@ -26,7 +26,7 @@ from turbospec_sim.workload.acceptance import (
     RecordedAcceptance,
 )
 from turbospec_sim.workload.config import RequestClass
-from turbospec_sim.workload.files import json_lines
+from turbospec_sim.workload.files import parsed_lines, text_of
 
 STRETCHES = 1 << 40
 """Counters of a request's random stream from here on give the lengths of its stretches; those below, its tokens."""
@@ -78,7 +78,8 @@ def acceptance_tables(kinds: Sequence[RequestClass]) -> AcceptanceTables:
                 record["begin"] = record["end"] = process.at_seconds
                 record["until"] = math.inf if process.until_seconds is None else process.until_seconds
             case RecordedAcceptance(file=file):
-                recorded = [_line(file, place, value) for place, value in json_lines(file, "recording of acceptance")]
+                text = text_of(file, "recording of acceptance")
+                recorded = [_line(file, place, value) for place, value in parsed_lines(file, text)]
                 if not recorded:
                     raise UserError(f"{file}: no line of acceptances in it")
                 record["first_line"], record["lines"] = len(lines), len(recorded)

@@ -74,7 +74,7 @@ def read_measurements(path: Path, figures: Sequence[str] = ()) -> list[Measureme
             raise UserError(f"--figure {name}: not a simulated figure; {nearest(name, FIGURES)}")
     if path.suffix == ".csv":
         wanted, run = FIGURES, None
-        rows = [(f"{path}:{line}", fields) for line, fields in csv_rows(path, WHAT)]
+        rows = [(f"{path}:{line}", fields) for line, fields in csv_rows(path, read_text(path, WHAT))]
     else:
         wanted, run = USUAL, path.stem
         rows = [*_results(path)]

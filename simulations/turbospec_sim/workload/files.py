@@ -31,21 +31,25 @@ NameOrFile = Annotated[str, AfterValidator(_name_or_path)]
 """The name of a shipped file, or a path (with a suffix or a folder) relative to the scenario file."""
 
 
-def json_lines(path: Path, what: str) -> Iterator[tuple[int, Any]]:
-    """Line numbers (from 1) and values of a JSONL file.
+def text_of(path: Path, what: str) -> str:
+    """The text of a file.
 
     Args:
         path: the file.
         what: what errors call it.
 
     Raises:
-        UserError: the file cannot be read, or a line is not JSON.
+        UserError: the file cannot be read.
     """
-    yield from parsed_lines(path, read_text(path, what, hint=HINT))
+    return read_text(path, what, hint=HINT)
 
 
 def parsed_lines(path: Path, text: str) -> Iterator[tuple[int, Any]]:
-    """The same for the text of a file."""
+    """Line numbers (from 1) and values of a JSONL file with this text.
+
+    Raises:
+        UserError: a line is not JSON.
+    """
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
@@ -54,13 +58,13 @@ def parsed_lines(path: Path, text: str) -> Iterator[tuple[int, Any]]:
                 raise UserError(f"{path}:{number}: not JSON ({error})") from error
 
 
-def csv_rows(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line numbers (the header is line 1) and fields of a CSV file; arguments as for `json_lines`.
+def csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line numbers (the header is line 1) and fields of a CSV file with this text.
 
     Raises:
-        UserError: the file cannot be read, names a column twice, or a row has more fields than there are columns.
+        UserError: it names a column twice, or a row has more fields than there are columns.
     """
-    reader = csv.DictReader(io.StringIO(read_text(path, what, hint=HINT), newline=""))
+    reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         columns = reader.fieldnames or ()
         for name in columns:

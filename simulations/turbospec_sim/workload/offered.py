@@ -15,7 +15,7 @@ from turbospec_sim.limits import LAST_MOMENT, MAX_COUNT, MAX_REQUESTS
 from turbospec_sim.records import OFFERED, Records
 from turbospec_sim.workload.arrivals import ClosedLoop, TraceArrivals
 from turbospec_sim.workload.config import RequestClass, Workload
-from turbospec_sim.workload.files import csv_rows, json_lines, shown
+from turbospec_sim.workload.files import csv_rows, parsed_lines, shown, text_of
 
 CLASSES, ARRIVALS, LENGTHS, STARTUP = range(4)
 """Streams of random numbers: changing one part of a workload does not change the others. The last is for the dummy
@@ -68,7 +68,8 @@ def _drawn(workload: Workload, rate: float | None, seed: int) -> Records:
 
 
 def _recorded(file: Path, workload: Workload) -> Records:
-    rows = csv_rows(file, "trace of requests") if file.suffix == ".csv" else json_lines(file, "trace of requests")
+    text = text_of(file, "trace of requests")
+    rows = csv_rows(file, text) if file.suffix == ".csv" else parsed_lines(file, text)
     lines = [*islice(rows, (workload.requests or MAX_REQUESTS) + 1)]
     if workload.requests is None and len(lines) > MAX_REQUESTS:
         raise UserError(f"{file}: more than {MAX_REQUESTS} requests; name fewer with `workload.requests`")
