@@ -15,6 +15,7 @@ from turbospec.cli.console import stderr, stdout, table
 from turbospec.cli.vllm_runs import installed_vllm
 from turbospec.errors import UserError
 from turbospec.files.reading import parse_json
+from turbospec.files.results_file import keep_earlier
 from turbospec.files.writing import check_outputs, write_whole
 from turbospec.interface import MAX_DRAFT_LENGTH
 
@@ -79,8 +80,10 @@ def selftest_vllm(
         quick=quick,
     )
     path = json or Path(f"turbospec-selftest-{datetime.now():%Y%m%d-%H%M%S}.json")
+    check_outputs(path)
     logs = path.with_name(f"{path.stem}-logs")
-    check_outputs(path, logs / "reference.log")
+    check_outputs(logs / "reference.log")
+    keep_earlier(path)
     stderr.print(f"vLLM {installed_vllm()}: {settings.engine['model']}")
     began = time.monotonic()
 

@@ -60,6 +60,16 @@ def test_all_is_well(selftest: Any) -> None:
     assert "adaptive reaches 1.00 of the best fixed draft length" in run.out
 
 
+def test_results_go_to_a_file_and_an_earlier_one_is_kept(selftest: Any, tmp_path: Path) -> None:
+    for folder in (tmp_path, Path(".")):
+        run = selftest(json_path=folder)
+        assert (run.status, run.out) == (2, "")
+        assert run.error == f"error: {folder}: this is a folder; name a file in it\n"
+    (tmp_path / "out.json").write_text("mine")
+    assert selftest().status == 0
+    assert (tmp_path / "out.json.bak").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     ("behave", "check"), [("loses a token", "outputs of adaptive"), ("drafts too much", "drafter passes, sync")]
 )
