@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -182,6 +183,17 @@ def test_a_bad_option_is_refused_in_a_line(refused: Refused, arguments: list[str
     line = refused("generate", PROMPT, *arguments)
     for word in words:
         assert word in line
+
+
+def test_wrong_models_are_refused_before_the_policy_compiles_its_kernels(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compile_for_a_minute(*_: object, **__: object) -> NoReturn:
+        raise AssertionError
+
+    monkeypatch.setattr("turbospec.policy.load_controller", compile_for_a_minute)
+    for option in ("--target", "--drafter"):
+        assert "models/none" in refused("generate", PROMPT, option, "models/none")
 
 
 def test_an_empty_prompt_is_refused(refused: Refused) -> None:

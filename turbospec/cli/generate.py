@@ -62,14 +62,16 @@ def generate(
     read_policy(policy_file := find_policy(policy))
     check_outputs(trace, inputs=(profile, policy_file))
     measured = Profile.load(profile) if profile else None
-    with waiting("Loading the engine"):
-        from turbospec_engine import Engine, EngineConfig, SamplingParams
+    with waiting("Loading the models"):
+        from turbospec_engine import Engine, EngineConfig, Models, SamplingParams
         from turbospec_engine.profiling import describe
 
         params = SamplingParams(max_tokens, temperature, top_k, top_p, seed, tuple(stop or ()))
         config = EngineConfig(
             target, drafter, lookup, device=device, dtype=dtype, max_num_seqs=1, max_draft=max_draft, seed=seed
         )
+        # Before kernels are compiled: a wrong path is to be said at once.
+        models = Models.load(config)
     say_when_compiling()
     with waiting("Loading the policy"):
         controller = load_controller(policy, profile=measured, seed=seed)
@@ -78,8 +80,8 @@ def generate(
         raise UserError(f"policy {policy} drafts {asked} tokens, but the maximum is {max_draft}; raise --max-draft")
     meter = Meter()
     controller.listeners.append(meter)
-    with waiting("Loading the models"):
-        engine = Engine(config, controller)
+    with waiting("Loading the engine"):
+        engine = Engine(config, controller, models=models)
     served = describe(engine) | {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     if measured is not None and (differences := measured.differences(served)):
         _warn(f"{profile} was measured with {', '.join(differences)}; measure again with `turbospec profile`")
