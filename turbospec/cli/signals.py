@@ -43,7 +43,8 @@ class SignalsInterrupt:
             timer.cancel()
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        sys.unraisablehook = self._hook
+        if sys.unraisablehook == self._lost:
+            sys.unraisablehook = self._hook
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._received = number
