@@ -47,6 +47,9 @@ def profile(
     if plot is not None and plot.suffix not in PLOT_FORMATS:
         raise UserError(f"{plot}: unknown format; end the name in {', '.join(PLOT_FORMATS)}")
     check_outputs(output, plot)
+    if plot is not None:
+        # Imports what the plot needs: a missing package is reported before minutes of measuring.
+        import turbospec_bench.reports.profile_plot  # noqa: F401  # pyright: ignore[reportUnusedImport]
     say_when_compiling()
     measured = _measure(target, drafter, device, dtype, temperature, top_p)
     measured.save(output)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -59,3 +60,17 @@ def test_the_plot_is_a_picture(fit: Fit, tmp_path: Path, name: str, begins: byte
 def test_an_unknown_picture_format_is_refused_before_anything_is_measured() -> None:
     with pytest.raises(UserError, match=r"fit\.docx: unknown format"):
         profile(plot=Path("fit.docx"))
+
+
+def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("turbospec.cli.profile._measure", measure)
+    for name in [name for name in sys.modules if name.startswith("turbospec_bench.reports.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ModuleNotFoundError, match="matplotlib"):
+        profile(output=tmp_path / "p.json", plot=tmp_path / "fit.svg")
