@@ -111,7 +111,7 @@ def _missing_package(error: ModuleNotFoundError) -> int:
         return _unexpected(error)
     # Not by the package's name, which is not on PyPI.
     ways = [f"{EXTRA_NAMES[extra]} with: pip install '.[{extra}]'" for extra in extras]
-    return _fail(f"{error.name} is not installed; in a clone of TurboSpec get {', or '.join(ways)}")
+    return _fail(f"{module} is not installed; in a clone of TurboSpec get {', or '.join(ways)}")
 
 
 def _is_of_stream(error: Exception) -> bool:

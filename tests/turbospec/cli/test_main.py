@@ -92,7 +92,7 @@ def command_that_raises(error: BaseException) -> Callable[[], NoReturn]:
         (UserError("models: no such\n  folder"), 2, "error: models: no such folder\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (
-            ModuleNotFoundError("No module named 'torch'", name="torch"),
+            ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn"),
             2,
             "error: torch is not installed; in a clone of TurboSpec get the engine with: pip install '.[engine]'\n",
         ),
