@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from turbospec.cli.console import printable, stderr
@@ -49,10 +50,12 @@ def steps_of(files: Sequence[Path], broken: BrokenLines) -> Iterator[TraceStep]:
     for number, place in enumerate(places):
         if place in places[:number]:
             raise UserError(f"{files[number]}: named twice; its steps would count twice")
-    for file in _oldest_first(files):
-        for step in read_trace(file, lambda line, why, file=file: broken.add(file, line, why)):
-            steps += 1
-            yield step
+    newest_first = _oldest_first(files)[::-1]
+    # Opened before one is read: a server that still writes them may make a backup meanwhile, which moves each.
+    traces = [read_trace(file, lambda line, why, file=file: broken.add(file, line, why)) for file in newest_first]
+    for step in chain.from_iterable(traces[::-1]):
+        steps += 1
+        yield step
     if not steps:
         why = broken.first[0] if broken.count else f"{files[0]}: empty"
         raise UserError(f"no step of a trace ({why}); {HOW_TO_WRITE}")

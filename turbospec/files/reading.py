@@ -94,13 +94,17 @@ def read_text(path: Path, what: str, *, limit: int = MAX_BYTES, hint: str = "") 
 def read_lines(path: Path, what: str, *, hint: str = "") -> Iterator[str]:
     """The lines of a file of any size, in UTF-8; bytes that are not are replaced. Arguments as for `read_bytes`.
 
-    Of a line that is longer than `MAX_LINE_BYTES`, such as the zeros that a loss of power may leave, the rest is
-    skipped.
+    The file is opened at once, and read although it is renamed meanwhile. Of a line that is longer than
+    `MAX_LINE_BYTES`, such as the zeros that a loss of power may leave, the rest is skipped.
 
     Raises:
         UserError: as for `open_file`.
     """
-    with open_file(path, what, hint) as file:
+    return _lines(open_file(path, what, hint), path, what)
+
+
+def _lines(file: BinaryIO, path: Path, what: str) -> Iterator[str]:
+    with file:
         try:
             while line := file.readline(MAX_LINE_BYTES):
                 yield line.decode("utf-8", errors="replace")

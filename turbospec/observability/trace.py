@@ -241,7 +241,7 @@ class DecisionTrace:
 
 
 def read_trace(path: Path, on_broken: Callable[[int, str], None] | None = None) -> Iterator[TraceStep]:
-    """Read the steps of a trace.
+    """Read the steps of a trace. The file is opened at once, and read although it becomes a backup meanwhile.
 
     Args:
         path: A file that `DecisionTrace` wrote.
@@ -251,7 +251,11 @@ def read_trace(path: Path, on_broken: Callable[[int, str], None] | None = None) 
     Raises:
         UserError: the file cannot be read, or a line is broken and there is no `on_broken`.
     """
-    for number, line in enumerate(read_lines(path, "trace", hint=HOW_TO_WRITE), start=1):
+    return _steps(read_lines(path, "trace", hint=HOW_TO_WRITE), path, on_broken)
+
+
+def _steps(lines: Iterator[str], path: Path, on_broken: Callable[[int, str], None] | None) -> Iterator[TraceStep]:
+    for number, line in enumerate(lines, start=1):
         try:
             step = LINE.validate_json(line, strict=True)
         except ValidationError as error:

@@ -81,6 +81,19 @@ def test_several_files_count_together(written: Path, tmp_path: Path, capsys: pyt
         trace([written, tmp_path / "." / "trace.jsonl"])
 
 
+def test_no_step_is_lost_where_the_trace_becomes_a_backup_meanwhile(written: Path) -> None:
+    lines = written.read_text().splitlines(keepends=True)
+    older, new = Path(f"{written}.1"), "".join(lines[8:])
+    older.write_text("".join(lines[:4]))
+    written.write_text("".join(lines[4:8]))
+    steps = trace_files.steps_of([older, written], trace_files.BrokenLines())
+    read = [next(steps).step]
+    older.replace(f"{written}.2")
+    written.replace(older)
+    written.write_text(new)
+    assert read + [step.step for step in steps] == list(range(8))
+
+
 @pytest.mark.parametrize("content", [b"", b"not a trace\n", gzip.compress(b"{}", mtime=0), b"\xff\xfe\0"])
 def test_a_file_without_a_step_is_the_users_mistake(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes.txt"
