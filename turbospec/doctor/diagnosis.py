@@ -274,11 +274,11 @@ def compare(run: BenchResult, baseline: BenchResult) -> list[Finding]:
         )
     throughput = run.output_throughput / baseline.output_throughput
     tpot = run.mean_tpot_ms / baseline.mean_tpot_ms
-    # Servers that keep up with a fixed rate serve as many requests/s, with speculation or without.
+    # In a long run, servers that keep up with a fixed rate serve as many requests/s, with speculation or without.
     fixed_rate = run.request_rate == baseline.request_rate != "inf"
     served = throughput / longer
-    overloaded = fixed_rate and abs(math.log(served)) > math.log1p(NOISE)
-    if overloaded:
+    unequal = fixed_rate and abs(math.log(served)) > math.log1p(NOISE)
+    if unequal:
         gains = [served]
     elif fixed_rate:
         gains = [1.0 / tpot]
@@ -286,14 +286,21 @@ def compare(run: BenchResult, baseline: BenchResult) -> list[Finding]:
         gains = [throughput, 1.0 / tpot]
     pays = min(gains) >= 1.0 - NOISE
     text = f"measured: {throughput:.2f} × the output tokens/s and {tpot:.2f} × the mean TPOT of the baseline"
-    if overloaded:
+    if unequal:
         who = "this server" if served < 1.0 else "the baseline"
-        text += f"; {who} did not keep up with {run.request_rate} requests/s, so that the throughput decides"
+        # A short run ends when its last answer does, long after the last arrival, whether or not a queue had formed.
+        text += (
+            f"; {who} took longer for the requests: it did not keep up with {run.request_rate} requests/s, or the run "
+            "is short; the throughput decides"
+        )
     findings.append(good(text) if pays else bad(text))
     if run.p99_ttft_ms and baseline.p99_ttft_ms and (ttft := run.p99_ttft_ms / baseline.p99_ttft_ms) > TTFT_TOLERANCE:
         text = f"measured: {ttft:.2f} × the P99 TTFT of the baseline: "
-        if overloaded and served < 1.0:
-            text += "requests wait in the queue of a server that does not keep up with the rate; compare at a lower one"
+        if unequal and served < 1.0:
+            text += (
+                "if the server did not keep up with the rate, requests waited in its queue, otherwise for the drafter; "
+                "compare at a lower rate, or in a longer run"
+            )
         else:
             text += (
                 "first tokens wait for the drafter's prefill and first draft; a smaller "
