@@ -31,6 +31,9 @@ class OraclePolicy:
     the same), and nothing about future requests. Its price of time λ is the decode rate; waiting first tokens do not
     raise it, because the oracle is the yardstick of throughput.
 
+    Where prompts join the step that verifies, in vLLM's order, it chooses the verified lengths again, under that step's
+    true cost.
+
     Where outputs repeat, a request's tokens per step change all the time, and a token is not worth the same everywhere:
     it saves its request 1/a of a step, where a is the number of tokens that it emits per step at present. Tokens are
     therefore weighted with 1/a, and the price of time is in steps of a request, not tokens, per second.
@@ -64,13 +67,15 @@ class OraclePolicy:
             if rate is None:
                 rate = best_rate(partial(plan_draft_lengths, gains, costs), float(costs.verify[0]), float(decoding))
             best, sources = plan_draft_lengths(gains, costs, rate, request_seconds=charged), None
-            gain = best.gain
+            gain, worth = best.gain, gains
         else:
             looked_up: FloatArray = np.cumprod(self._conditional(found, LOOKUP), axis=1, dtype=np.float64)
             rate = self._price.rate(decoding) or decoding / float(costs.verify[0])
             weights = 1.0 / self._tokens_per_step[state.view_slots, None]
             best, sources = plan_sources(weights * gains, weights * looked_up, costs, rate, charged)
-            gain = _gain(gains, looked_up, best.draft_lengths, sources)
+            taken = _by_source(gains, looked_up, sources)
+            gain = float(taken[np.arange(taken.shape[1]) < best.draft_lengths[:, None]].sum())
+            worth = weights * taken
         lengths = best.draft_lengths
         if not lengths.any():
             return nothing
@@ -82,6 +87,7 @@ class OraclePolicy:
             f"{int(lengths.sum())} draft tokens at {rate:.0f} {'tokens' if found is None else 'request-steps'}/s",
             padded_length=best.padded_length,
             sources=sources,
+            trim=_Trim(worth, rate, self._state) if view.calls_trim else None,
         )
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -140,13 +146,34 @@ class OraclePolicy:
         return StepCosts(verify, start, times.draft_pass, row)
 
 
-def _gain(gains: FloatArray, looked_up: FloatArray, lengths: IntArray, sources: IntArray | None) -> float:
-    """Expected accepted tokens of a plan."""
-    total = 0.0
-    for source, own in ((DRAFTER, gains), (LOOKUP, looked_up)):
-        taken = lengths * (sources == source)
-        total += float(own[np.arange(own.shape[1]) < taken[:, None]].sum())
-    return total
+class _Trim:
+    """Chooses how much of each draft is verified, once all tokens of the pass are known. Drafting is paid for.
+
+    Args:
+        worth: (n, longest) what each draft token gains.
+        price: of time, in the unit of `worth`.
+        state: whose costs they are.
+    """
+
+    def __init__(self, worth: FloatArray, price: float, state: EngineState) -> None:
+        self._worth, self._price, self._state = worth, price, state
+
+    def trim(self, drafts: IntArray, tokens_batched: int) -> IntArray:
+        made = np.where(np.arange(self._worth.shape[1]) < drafts[:, None], self._worth, 0.0)
+        room = int(drafts.sum())
+        # What the drafts do not change is left out.
+        verify = _verify_table(0, tokens_batched - room, room, 0, len(drafts), *self._state.arrays)
+        return plan_draft_lengths(made, StepCosts(verify), self._price).draft_lengths
+
+
+def _by_source(drafter: FloatArray, lookup: FloatArray, sources: IntArray | None) -> FloatArray:
+    """(n, longest) the look-up's rows where it is the source, else the drafter's."""
+    rows = np.zeros((len(drafter), max(drafter.shape[1], lookup.shape[1])))
+    rows[:, : drafter.shape[1]] = drafter
+    if sources is not None:
+        rows[sources == LOOKUP] = 0.0
+        rows[sources == LOOKUP, : lookup.shape[1]] = lookup[sources == LOOKUP]
+    return rows
 
 
 @compiled

@@ -12,6 +12,8 @@ from tests.turbospec_sim.scenarios import Steps, closed, serve, state_of
 from turbospec.interface import IntArray, StepOutcome, StepPlan, StepView
 from turbospec.policy.adaptive.config import AdaptiveConfig
 from turbospec.policy.adaptive.policy import AdaptivePolicy
+from turbospec_sim.fixed_plans import FixedPlans
+from turbospec_sim.oracle import OraclePolicy
 
 LARGEST_GRAPH = 64
 GRAPHS: dict[str, Any] = {
@@ -84,3 +86,13 @@ def test_adaptive_gains_where_passes_would_become_too_large_for_graphs(monkeypat
     whole_rate, whole_large = served()
     assert large < 0.7 * whole_large
     assert rate > 1.02 * whole_rate
+
+
+def test_the_oracle_counts_the_prompts_that_join_the_step_that_verifies() -> None:
+    def rate(policy: FixedPlans | None) -> float:
+        """Tokens/s; None: of the oracle."""
+        steps, state = Steps(), state_of(closed(16, **GRAPHS))
+        engine = serve(state, policy or OraclePolicy(state), steps)
+        return sum(int(outcome.emitted.sum()) for _, _, outcome in steps.seen) / engine.now
+
+    assert rate(None) > 1.1 * max(rate(FixedPlans(length)) for length in range(6))
