@@ -81,8 +81,9 @@ def test_peak_concurrency_needs_no_memory_for_a_long_run() -> None:
     assert max_concurrent_requests(sent, np.array([1e300, 0.2, 1.0])) == 2
 
 
-def test_gaps_are_kept_to_a_tenth_of_a_percent() -> None:
-    gaps = np.random.default_rng(0).lognormal(-3.5, 0.8, 100_000)
+@pytest.mark.parametrize("number", [1, 2, 7, 100_000])
+def test_gaps_are_kept_to_a_tenth_of_a_percent(number: int) -> None:
+    gaps = np.random.default_rng(0).lognormal(-3.5, 0.8, number)
     histogram = np.zeros(GAP_BINS, np.int64)
     np.add.at(histogram, (np.log(gaps / GAP_MIN) * 1000).astype(int), 1)
     percentiles = np.array([1.0, 50.0, 95.0, 99.0])
