@@ -25,18 +25,23 @@ def server_of(steps: Sequence[TraceStep], recording: Recording) -> Server:
     Likewise, if prompts were cut into chunks, the largest step is the token budget. The trace shows nothing about the
     KV cache, which is made large enough for all requests.
     """
-    size = max(len(step.request_ids) for step in steps)
-    full = any(step.waiting_requests and len(step.request_ids) == size for step in steps)
-    slots = size if full else max(UNLIMITED_SLOTS, size)
-    budget = max(step.tokens_batched for step in steps)
-    if not _cuts_prompts(steps):
-        budget = max(budget, int(recording.prompt_tokens.max())) + slots * (1 + drafter_of(steps).max_draft)
     # A request is first seen with its first token where views are made after the target's pass and before emission.
     after = any(
         phase == Phase.FIRST_DECODE and number not in before
         for before, step in _with_earlier(steps)
         for number, phase in zip(step.request_ids, step.phase, strict=True)
     )
+    # An engine that drafts first has filled the budget by then.
+    scheduled = [step.tokens_batched - (0 if after else sum(step.drafted)) for step in steps]
+    budget, cuts = max(scheduled), _cuts_prompts(steps)
+    size = max(len(step.request_ids) for step in steps)
+    full = any(
+        step.waiting_requests and len(step.request_ids) == size and not (cuts and tokens == budget)
+        for step, tokens in zip(steps, scheduled, strict=True)
+    )
+    slots = size if full else max(UNLIMITED_SLOTS, size)
+    if not cuts:
+        budget = max(budget, int(recording.prompt_tokens.max())) + slots * (1 + drafter_of(steps).max_draft)
     held = recording.prompt_tokens + np.maximum(recording.output_tokens, recording.max_tokens) + MAX_POSITIONS
     return Server(
         max_num_seqs=slots,

@@ -184,6 +184,15 @@ def test_requests_that_wait_for_something_else_than_a_slot_show_no_cap(tmp_path:
     assert server_of(elsewhere, record(elsewhere)).max_num_seqs == 1024
 
 
+@pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
+def test_the_token_budget_is_recognised_and_no_sign_of_batch_slots(emit: str, tmp_path: Path) -> None:
+    made = scenario(server__max_num_batched_tokens=64, server__emit=emit)
+    steps = written(tmp_path / "trace.jsonl", made, "static-3")
+    found = server_of(steps, record(steps))
+    assert found.max_num_batched_tokens == 64
+    assert found.max_num_seqs >= made.server.max_num_seqs
+
+
 def test_traces_that_cannot_be_replayed_are_named(steps: list[TraceStep]) -> None:
     with pytest.raises(UserError, match="comes twice"):
         record([*steps, *steps])
