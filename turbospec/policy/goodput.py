@@ -132,9 +132,12 @@ class PassTimes:
         """(candidates,) predicted seconds of the step, for each draft length of the whole batch."""
         lengths = np.minimum(candidates[:, None], view.draft_limits)  # (candidate, request)
         passes = np.minimum(lengths, 1) if view.parallel_drafter else lengths
+        if view.first_pass_every_step:  # it is part of every step's time, so no draft length is charged for it
+            passes = np.maximum(passes - 1, 0)
         if view.batch_drafter:
             passes = np.broadcast_to(passes.max(axis=1, initial=0, keepdims=True), passes.shape)
-        rows = passes if view.batch_drafter else lengths
+        in_one_pass = view.parallel_drafter and not view.batch_drafter
+        rows = lengths * passes if in_one_pass else passes
         draft = np.column_stack([passes @ view.context_tokens, rows.sum(axis=1), passes.max(axis=1, initial=0)])
         batched = int(np.count_nonzero(view.decoding)) + view.prefill_tokens + lengths.sum(axis=1)
         context = np.full(len(candidates), view.context_tokens.sum())

@@ -86,6 +86,14 @@ def test_a_batch_drafter_runs_every_row_to_the_longest_draft():
     assert (few, many) == (3.0, 12.0)
 
 
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize(("parallel", "passes"), [(False, [0, 0, 1, 2, 3]), (True, [0, 0, 0, 0, 0])])
+def test_a_first_pass_that_runs_in_every_step_is_no_cost_of_drafting(parallel, passes, batch):
+    view = make_view(2, max_draft=4, parallel_drafter=parallel, batch_drafter=batch, first_pass_every_step=True)
+    seconds = PassTimes(np.array([0.0, 1e-3, 1.0]), np.zeros(3)).predict(view, np.arange(5))
+    assert seconds == pytest.approx([number + 2e-3 * number for number in passes])
+
+
 def test_chooses_the_best_ratio_of_tokens_to_seconds():
     policy = build(profile(), initial_acceptance=0.8)
     view = make_view(1, max_draft=7)
