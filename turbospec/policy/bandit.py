@@ -44,6 +44,8 @@ class BanditPolicy:
         """Bandit and arm of each step that is planned and not yet observed."""
 
     def plan(self, view: StepView) -> StepPlan:
+        if not view.draft_limits.any():  # all arms are the same plan: the step's reward says nothing of any
+            return StepPlan(np.zeros(view.size, np.int64), reason="bandit: no request can draft")
         arms = self._bandit(view)
         arm = arms.choose()
         self._open.put(view.step, (arms, arm))

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.turbospec.factories import make_outcome, make_view
+from turbospec.interface import Phase
 from turbospec.policy.bandit import BanditConfig
 
 
@@ -35,6 +36,17 @@ def test_upper_bound_by_hand():
     #   n = 5: 328.3 and 314.2, so the first arm again          n = 6: 270.4 and 320.5
     policy = build(draft_lengths=(0, 1), discount=1.0, exploration=0.9)
     assert drive(policy, {0: 100, 1: 200}, 7) == [0, 1, 1, 1, 1, 0, 1]
+
+
+def test_a_step_in_which_nothing_can_draft_is_no_reward_of_an_arm():
+    policy, prompt = build(draft_lengths=(0, 3)), {"phase": np.array([Phase.PREFILL]), "draft_limits": np.array([0])}
+    for step in range(9):
+        view = make_view(1, step=step, prefill_tokens=100, **prompt)
+        plan = policy.plan(view)
+        assert plan.draft_lengths.tolist() == [0]
+        policy.observe(make_outcome(view, 0, 0, emitted=np.array([0])))
+    # Zeros as rewards of both arms would keep the policy at the first one for some hundred steps.
+    assert drive(policy, {0: 100, 3: 200}, 50, first_step=9).count(3) > 40
 
 
 def test_follows_change():
