@@ -18,10 +18,13 @@ MIN_VERIFY_SECONDS = 1e-9
 
 
 class CostCurves:
-    """Seconds of drafting the whole block, by requests, and of the target's pass, by tokens. Host time has no part.
+    """Seconds of drafting the whole block, by rows, and of the target's pass, by tokens. Host time has no part.
+
+    Rows are those of the drafter's first pass (`StepOutcome.draft_rows`): requests, or the draft tokens of a parallel
+    drafter that is no batch drafter.
 
     Args:
-        draft: (2, points) requests, rising, and seconds of the drafter's passes.
+        draft: (2, points) rows, rising, and seconds of the drafter's passes.
         verify: (2, points) tokens, rising, and seconds of the target's pass.
         graph_limit: tokens of the largest CUDA graph; up to it a pass costs what the next larger profiled one costs. 0
             where nothing pads; vLLM requires CUDA graphs.
@@ -51,9 +54,9 @@ class CostCurves:
         verify = _medians((sample.tokens_batched, sample.verify_seconds) for sample in samples)
         return cls(draft, verify, graph_limit)
 
-    def draft_seconds(self, requests: int) -> float:
-        """Predicted seconds of drafting the whole block for so many requests."""
-        return max(float(_look_up(self._draft, np.array([requests]), self._graph_limit)[0]), 0.0)
+    def draft_seconds(self, rows: int) -> float:
+        """Predicted seconds of drafting the whole block with so many rows."""
+        return max(float(_look_up(self._draft, np.array([rows]), self._graph_limit)[0]), 0.0)
 
     def verify_seconds(self, tokens: IntArray) -> FloatArray:
         """(m,) predicted seconds of the target's pass over so many tokens."""

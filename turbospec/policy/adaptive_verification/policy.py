@@ -112,7 +112,8 @@ class VllmAdaptiveVerificationPolicy:
             scores = np.sort(survival[_positions(view.max_draft) < view.draft_limits[:, None]])[::-1][:limit]
             expected = decoding + np.concatenate([[0.0], np.cumsum(scores)])
             others = decoding + view.prefill_tokens
-            seconds = self.costs.draft_seconds(view.size) + self.costs.verify_seconds(others + np.arange(limit + 1))
+            seconds = self.costs.draft_seconds(_drafter_rows(view))
+            seconds = seconds + self.costs.verify_seconds(others + np.arange(limit + 1))
             budget = int(np.argmax(expected / seconds))
             tokens, said = float(expected[budget]), f"{budget} of {drafts} draft tokens verified"
         return StepPlan(
@@ -202,6 +203,13 @@ def admitted(acceptance: FloatArray, drafts: IntArray, budget: int) -> IntArray:
     survival = np.where(drafted, np.cumprod(acceptance, axis=1), -np.inf)
     best = np.argsort(-survival, axis=None, kind="stable")[:budget]
     return np.bincount(best // max(acceptance.shape[1], 1), minlength=len(drafts))
+
+
+def _drafter_rows(view: StepView) -> int:
+    """Rows of the drafter's first pass over whole blocks, as `StepOutcome.draft_rows` counts them."""
+    if view.batch_drafter:
+        return view.size
+    return int(view.draft_limits.sum() if view.parallel_drafter else np.count_nonzero(view.draft_limits))
 
 
 def _positions(max_draft: int) -> IntArray:

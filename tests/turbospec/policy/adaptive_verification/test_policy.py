@@ -93,6 +93,33 @@ def test_the_budget_comes_from_the_last_drafts_and_the_tokens_from_these():
     assert again.predicted_tokens == pytest.approx(3.36)
 
 
+@pytest.mark.parametrize(("parallel", "batch", "rows"), [(False, False, 2), (True, False, 6), (True, True, 3)])
+def test_drafting_is_looked_up_by_the_rows_that_samples_have(parallel, batch, rows):
+    asked = []
+    policy = build(linear(0.0, 0.1))
+    policy.costs.draft_seconds = lambda number: asked.append(number) or 1.0
+    policy.plan(
+        make_view(3, max_draft=4, draft_limits=np.array([0, 4, 2]), parallel_drafter=parallel, batch_drafter=batch)
+    )
+    assert asked == [rows]
+
+
+def test_a_parallel_drafters_budget_covers_what_drafting_costs():
+    # Each draft token costs 0.1 s of drafting and 0.2 s of the target's pass; a pass takes 8 s. 32 requests, K = 8.
+    samples = []
+    for size, length in itertools.product((1, 8, 32), (0, 2, 8)):
+        view = make_view(size, max_draft=8, parallel_drafter=True)
+        draft, verify = 0.1 * size * length, 8.0 + 0.2 * size * (1 + length)
+        outcome = make_outcome(view, length, 0, draft_seconds=draft, verify_seconds=verify, step_seconds=draft + verify)
+        samples.append(LatencySample.from_outcome(outcome))
+    policy = VllmAdaptiveVerificationConfig(version=1, policy="vllm_adaptive_verification").build(Profile(samples), 0)
+    view = make_view(32, max_draft=8, parallel_drafter=True)
+    believe(policy, view, 0.85)
+    tokens = 32 * np.cumsum(0.85 ** np.arange(9))
+    best = int(np.argmax(tokens / (0.1 * 256 + 8.0 + 0.2 * 32 * np.arange(1, 10))))
+    assert policy.plan(view).reason.startswith(f"vllm_adaptive_verification: {32 * best} of 256")
+
+
 def test_a_new_requests_first_draft_counts_as_accepted():
     # 1 + B tokens in 3 + B seconds rise with B: the whole block.
     policy = build(linear(1.0, 1.0, draft=1.0))
@@ -140,7 +167,8 @@ def test_no_choice_of_tokens_has_a_better_ratio(seed, size, max_draft, max_logit
 
     def ratio(lengths):
         expected = size + sum(survival[row, :length].sum() for row, length in enumerate(lengths))
-        return expected / (costs.draft_seconds(size) + costs.verify_seconds(np.array([size + sum(lengths)]))[0])
+        drafting = costs.draft_seconds(np.count_nonzero(view.draft_limits))
+        return expected / (drafting + costs.verify_seconds(np.array([size + sum(lengths)]))[0])
 
     choices = itertools.product(*(range(limit + 1) for limit in view.draft_limits))
     assert ratio(kept) == pytest.approx(max(ratio(choice) for choice in choices if sum(choice) <= most))
