@@ -291,6 +291,7 @@ class StepPlan:
     @classmethod
     def same_length(cls, view: StepView, length: int, reason: str) -> StepPlan:
         """Every request drafts `length` tokens, within its draft limit; padded where that length has a full graph."""
+        length = min(length, view.max_draft)
         padded = length if length in view.graph_lengths else 0
         return cls(np.minimum(length, view.draft_limits), reason=reason, padded_length=padded)
 

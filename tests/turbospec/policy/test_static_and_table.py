@@ -28,6 +28,13 @@ def test_static_drafts_its_length_within_each_requests_limit():
     assert plan.draft_lengths.tolist() == [0, 2, 3]
 
 
+def test_a_length_above_the_engines_maximum_is_padded_as_the_maximum_is():
+    view = make_view(2, max_draft=4, draft_limits=np.array([4, 1]), graph_lengths=(0, 4))
+    plan = StaticConfig(version=1, policy="static", draft_length=15).build(None, 0).plan(view)
+    assert plan.draft_lengths.tolist() == [4, 1]
+    assert plan.padded_length == 4
+
+
 @pytest.mark.parametrize(
     ("batch_size", "draft_length"),
     [(1, 5), (4, 5), (5, 5), (7, 5), (8, 2), (16, 2), (17, 0), (32, 0), (33, 0), (500, 0)],
