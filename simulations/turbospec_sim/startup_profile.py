@@ -17,7 +17,7 @@ from turbospec.models.profile import LatencySample, Profile
 from turbospec.policy.adaptive_verification.policy import GRAPH_SIZES
 from turbospec.runtime.kernels import compiled
 from turbospec_sim.arrays import EngineArrays
-from turbospec_sim.drafting import ALL_TOKENS, draft
+from turbospec_sim.drafting import ALL_TOKENS, draft, run_first_pass
 from turbospec_sim.records import REQUEST, SLOT, TOKENS, Records
 from turbospec_sim.state import EngineState
 from turbospec_sim.verification import target_pass
@@ -77,9 +77,12 @@ def _tail(size: int, most: int) -> list[int]:
 
 @compiled
 def _dummy_step(tokens: int, context: int, *loose: Records) -> tuple[float, float, IntArray, int]:
-    """Seconds of drafting and of the target's pass, rows of the drafter's passes, and KV tokens of the target's."""
+    """Seconds of drafting and of the target's pass, rows of the drafter's passes, and KV tokens of the target's.
+
+    A first pass that runs in every step counts as drafting: vLLM times all that its drafter does.
+    """
     arrays = EngineArrays(*loose)
-    requests, batch = arrays.requests, arrays.batch
+    state, requests, batch = arrays.engine[0], arrays.requests, arrays.batch
     size = len(requests)
     for i in range(size):
         own = tokens // size + (i >= size - tokens % size)
@@ -88,6 +91,10 @@ def _dummy_step(tokens: int, context: int, *loose: Records) -> tuple[float, floa
         request.draft_computed, request.drafts, request.selected = context + 1, own - 1, ALL_TOKENS
         batch[SLOT, i], batch[TOKENS, i] = i, 1
     target = target_pass(arrays, size)
-    lengths, sources = np.full(size, arrays.engine[0].max_draft), np.zeros(size, np.int64)
+    lengths, sources = np.full(size, state.max_draft), np.zeros(size, np.int64)
+    first_pass = run_first_pass(arrays.engine, requests, batch[SLOT])
     drafter = draft(arrays.engine, requests, batch[SLOT], lengths, sources)
-    return drafter.seconds, target.seconds, drafter.rows, target.context_tokens
+    rows = drafter.rows
+    if len(rows) == 0:
+        rows = np.full(1, lengths.sum() if state.parallel_drafter and not state.batch_drafter else size)
+    return first_pass + drafter.seconds, target.seconds, rows, target.context_tokens

@@ -159,6 +159,23 @@ def test_the_startup_profile_by_hand() -> None:
     assert eight.draft_seconds == pytest.approx(0.0107)
 
 
+@pytest.mark.parametrize(("kind", "batch", "rows"), [("parallel", True, (4,)), ("parallel", False, (20,))])
+def test_a_first_pass_in_every_step_is_drafting_in_the_startup_profile(
+    kind: str, batch: bool, rows: tuple[int, ...]
+) -> None:
+    made = scenario(
+        drafter__kind=kind,
+        drafter__batch=batch,
+        drafter__first_pass_every_step=True,
+        server__max_num_seqs=4,
+        server__max_num_batched_tokens=4,
+    )
+    last = startup_profile(state_of(made), 1000, seed=0).samples[-1]
+    # One pass that makes 5 tokens for each of 4 requests: 2e-3 + 20 * 1e-5.
+    assert last.draft_rows == rows
+    assert last.draft_seconds == pytest.approx(0.0022)
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_policy_serves_every_request(order: str) -> None:
     made = closed(8, server__emit=order, latency__verify_token_seconds=2e-3)
