@@ -23,7 +23,7 @@ class TierSlot(Settings):
     """Draft lengths in tokens, in rising order."""
     up_hysteresis: float = Field(default=0.0, ge=-MAX_DRAFT_LENGTH, le=MAX_DRAFT_LENGTH, json_schema_extra=CEILING)
     """Tokens added to the average at which the draft length goes up."""
-    down_hysteresis: float = Field(default=0.0, ge=-MAX_DRAFT_LENGTH, le=MAX_DRAFT_LENGTH, json_schema_extra=CEILING)
+    down_hysteresis: float = Field(default=-0.25, ge=-MAX_DRAFT_LENGTH, le=MAX_DRAFT_LENGTH, json_schema_extra=CEILING)
     """Tokens added to the average at which the draft length goes down; negative values delay going down."""
 
 
@@ -33,10 +33,10 @@ class EmaTiersConfig(PolicyConfig):
     policy: Literal["ema_tiers"]
     slots: dict[BatchSize, TierSlot] = Field(
         default_factory=lambda: {
-            1: TierSlot(candidates=(1, 3, 5, 7), down_hysteresis=-0.25),
-            8: TierSlot(candidates=(0, 1, 3)),
-            32: TierSlot(candidates=(0, 1)),
-            64: TierSlot(candidates=(0,)),
+            1: TierSlot(candidates=(1, 3, 5, 7)),
+            8: TierSlot(candidates=(0, 1, 3), down_hysteresis=0.0),
+            32: TierSlot(candidates=(0, 1), down_hysteresis=0.0),
+            64: TierSlot(candidates=(0,), down_hysteresis=0.0),
         },
         min_length=1,
     )

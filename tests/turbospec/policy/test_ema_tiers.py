@@ -46,8 +46,20 @@ def test_goes_down_only_past_the_hysteresis():
     assert policy.plan(make_view(2)).draft_lengths.tolist() == [3, 3]
 
 
-def test_an_average_at_the_bound_goes_down():
+def test_a_slot_of_a_file_has_sglangs_own_margins_where_it_names_none():
+    # The requests accept 0.4 on average, above 1 - 0.5 - 0.25; SGLang's built-in slots have other margins.
     policy = tiers(slots={1: TierSlot(candidates=(1, 3))}, warmup_steps=0, decision_interval=1, ema_weight=1.0)
+    view = make_view(5)
+    policy.observe(make_outcome(view, 3, [0, 0, 0, 1, 1]))
+    assert policy.plan(view).draft_lengths[0] == 3
+    slots = EmaTiersConfig(version=1, policy="ema_tiers").slots.values()
+    built_in = [(slot.up_hysteresis, slot.down_hysteresis) for slot in slots]
+    assert built_in == [(0.0, -0.25), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0)]
+
+
+def test_an_average_at_the_bound_goes_down():
+    slot = TierSlot(candidates=(1, 3), down_hysteresis=0.0)
+    policy = tiers(slots={1: slot}, warmup_steps=0, decision_interval=1, ema_weight=1.0)
     view = make_view(2)
     policy.observe(make_outcome(view, 3, [0, 1]))  # 0.5 on average; 1 - 0.5 is the bound
     assert policy.plan(view).draft_lengths.tolist() == [1, 1]
