@@ -15,6 +15,7 @@ from pydantic import Field
 
 from turbospec.errors import UserError
 from turbospec.interface import MIN_STEP_SECONDS, FloatArray, IntArray, StepOutcome, StepPlan, StepView
+from turbospec.models.latency import relative_weights
 from turbospec.models.non_negative import non_negative_fit
 from turbospec.models.profile import LatencySample, Profile
 from turbospec.policy.config import CEILING, PolicyConfig
@@ -110,7 +111,8 @@ class PassTimes:
 
     @classmethod
     def fit(cls, samples: Sequence[LatencySample]) -> PassTimes:
-        """Non-negative least squares. Everything except drafting counts as the target's: verify, prefill, host time.
+        """Non-negative least squares of relative errors, so that one slow step, as the first of a cold engine, does not
+        set the costs. Everything except drafting counts as the target's: verify, prefill, host time.
 
         Where no step's drafting was measured, one fit of whole steps gives both.
         """
@@ -149,6 +151,7 @@ def _non_negative_fit(features: Sequence[tuple[int, ...]], seconds: Sequence[flo
     """Coefficients of non-negative least squares; three times 0 without samples."""
     if not features:
         return np.zeros(3)
-    matrix = np.array(features, np.float64)
+    matrix, values = np.array(features, np.float64), np.array(seconds)
+    weights = relative_weights(values)
     scale = np.maximum(matrix.max(axis=0), 1.0)  # context tokens are thousands of times larger than the constant
-    return non_negative_fit(matrix / scale, np.array(seconds)) / scale
+    return non_negative_fit(matrix / scale * weights[:, None], values * weights) / scale
