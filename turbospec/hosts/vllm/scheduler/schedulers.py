@@ -33,7 +33,7 @@ from turbospec.hosts.vllm.shared.drafter_orders import (
     ORDERS_ATTRIBUTE,
     DrafterOrders,
 )
-from turbospec.hosts.vllm.shared.graph_lengths import graph_schedule, lacking_graphs
+from turbospec.hosts.vllm.shared.graph_lengths import graph_lengths, graph_schedule, lacking_graphs
 from turbospec.hosts.vllm.shared.lookup_drafts import LOOKUP_DRAFTS_ATTRIBUTE, LookupDraft
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileWriter, file_of_engine
 from turbospec.hosts.vllm.shared.settings import Settings, read_settings
@@ -142,6 +142,7 @@ class _Adaptive(Scheduler):
             return None
         schedule = [tuple(entry) for entry in speculation.num_speculative_tokens_per_batch_size]
         own_schedule = schedule == graph_schedule(self.num_spec_tokens)
+        table_lengths = set(length_table[1:])
         if own_schedule:
             # The table is TurboSpec's own, for CUDA graphs. Without TurboSpec a step drafts the maximum.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * len(length_table)
@@ -170,10 +171,18 @@ class _Adaptive(Scheduler):
             largest_graph=_largest_graph(vllm_config.compilation_config),
             calls_trim=not self._has_connector,
         )
-        lacking = lacking_graphs(self.num_spec_tokens, self.max_num_running_reqs)
-        uses_graphs = own_schedule and not limits.drafter_is_lookup and _captures_decode_graphs(vllm_config)
-        if uses_graphs and lacking is not None:
-            log.warning(lacking)
+        if _runs_on_gpu_with_v2(vllm_config) and not limits.drafter_is_lookup:
+            compilation = vllm_config.compilation_config
+            lacking = lacking_graphs(
+                "NONE" if compilation.cudagraph_mode is None else compilation.cudagraph_mode.name,
+                graph_lengths(self.num_spec_tokens) if own_schedule else table_lengths,
+                table_lengths,
+                self.max_num_running_reqs,
+                self.max_num_scheduled_tokens,
+                compilation.cudagraph_capture_sizes or (),
+            )
+            if lacking is not None:
+                log.warning(lacking)
         engine = vllm_config.parallel_config.data_parallel_index
         controller = settings.controller()
         self._stats = controller.stats
@@ -431,16 +440,21 @@ def _sends_tokens_first(vllm_config) -> bool:
 
 
 def _captures_decode_graphs(vllm_config) -> bool:
-    """Whether the configuration asks for full CUDA graphs of uniform batches; a worker may fall back to piecewise
+    """Whether the configuration asks for full CUDA graphs of decode batches; a worker may fall back to piecewise
     graphs."""
     mode = vllm_config.compilation_config.cudagraph_mode
-    captures = vllm_config.use_v2_model_runner and not current_platform.is_cpu()
-    return captures and mode is not None and mode.separate_routine()
+    return _runs_on_gpu_with_v2(vllm_config) and mode is not None and mode.decode_mode().name == "FULL"
+
+
+def _runs_on_gpu_with_v2(vllm_config) -> bool:
+    return vllm_config.use_v2_model_runner and not current_platform.is_cpu()
 
 
 def _largest_graph(compilation) -> int:
     """Most tokens of a pass with CUDA graphs; 0 where vLLM captures none."""
-    return 0 if current_platform.is_cpu() else int(compilation.max_cudagraph_capture_size or 0)
+    if current_platform.is_cpu() or not compilation.cudagraph_mode:
+        return 0
+    return int(compilation.max_cudagraph_capture_size or 0)
 
 
 def _restarted(loop: VllmLoop, scheduler_output) -> set[str]:

@@ -37,6 +37,10 @@ class Setup:
     """Requests of the model's length that the KV cache holds."""
     slots: int = 1
     lookup: bool = False
+    graphs: Any = None
+    """vLLM's `cudagraph_mode`."""
+    graph_sizes: tuple[int, ...] = ()
+    """Its `cudagraph_capture_sizes`, rising."""
 
     @property
     def table(self) -> list[tuple[int, int, int]]:
@@ -222,7 +226,11 @@ def _configuration(setup: Setup, rng: random.Random) -> Any:
             max_num_seqs=setup.max_num_seqs,
             max_num_batched_tokens=setup.max_num_batched_tokens,
         ),
-        compilation_config=SimpleNamespace(cudagraph_mode=None),
+        compilation_config=SimpleNamespace(
+            cudagraph_mode=setup.graphs,
+            cudagraph_capture_sizes=[*setup.graph_sizes],
+            max_cudagraph_capture_size=max(setup.graph_sizes, default=0),
+        ),
         kv_transfer_config=None,
         use_v2_model_runner=setup.v2,
         blocks=setup.caches * -(-(setup.max_model_len + setup.longest) // stand_in.BLOCK),

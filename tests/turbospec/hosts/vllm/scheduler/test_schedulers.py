@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,6 +87,27 @@ class Engine:
         return output
 
 
+class Graphs(Enum):
+    """vLLM's `CUDAGraphMode`, as far as it is read."""
+
+    NONE = 0
+    PIECEWISE = 1
+    FULL = 2
+    FULL_DECODE_ONLY = (2, 0)
+    FULL_AND_PIECEWISE = (2, 1)
+
+    def decode_mode(self) -> Graphs:
+        return Graphs(self.value[0] if isinstance(self.value, tuple) else self.value)
+
+    def __bool__(self) -> bool:
+        return self is not Graphs.NONE
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StandIn.hosted.current_platform, "is_cpu", lambda: False)
+
+
 def fail(*_: Any, **__: Any) -> Any:
     raise RuntimeError("on purpose")
 
@@ -117,6 +139,39 @@ def test_an_error_of_turbospec_stays_in_its_boundary(
     assert request.num_output_tokens == 4
     assert engine.scheduler._faults > 0
     assert warnings == ["TurboSpec failed in a step; the step runs with vLLM's own draft length"]
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("own_table", [False, True])
+def test_graphs_that_do_not_hold_all_requests_are_named_once(
+    own_table: bool, tmp_path: Path, warnings: list[str]
+) -> None:
+    config = {"v2": True, "own_table": own_table, "max_num_seqs": 64, "max_num_batched_tokens": 512}
+    Engine(tmp_path, **config, graphs=Graphs.FULL_AND_PIECEWISE, graph_sizes=(64, 384))
+    assert warnings == []
+    Engine(tmp_path, **config, graphs=Graphs.FULL_AND_PIECEWISE, graph_sizes=(64, 192))
+    lengths = "5 up to 32" if own_table else "3 up to 48, 5 up to 32"
+    assert [each.partition("for drafts of ")[2].partition(" of 64 ")[0] for each in warnings] == [lengths]
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize(
+    ("mode", "warned", "largest", "tokens_first"),
+    [
+        (None, True, 0, False),
+        (Graphs.NONE, True, 0, False),
+        (Graphs.PIECEWISE, True, 64, False),
+        (Graphs.FULL, False, 64, True),
+        (Graphs.FULL_DECODE_ONLY, True, 64, True),
+        (Graphs.FULL_AND_PIECEWISE, False, 64, True),
+    ],
+)
+def test_what_follows_from_the_mode_of_the_graphs(
+    mode: Graphs | None, warned: bool, largest: int, tokens_first: bool, tmp_path: Path, warnings: list[str]
+) -> None:
+    engine = Engine(tmp_path, v2=True, method="eagle3", max_num_seqs=8, graphs=mode, graph_sizes=(64,))
+    limits = engine.scheduler._loop.limits
+    assert (len(warnings), limits.largest_graph, limits.tokens_first) == (warned, largest, tokens_first)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -270,7 +325,7 @@ def test_an_error_at_the_start_leaves_the_server_to_vllm(
 ) -> None:
     (tmp_path / "policy.yaml").write_text(OFF)
     server = StandIn(Setup(policy=tmp_path / "policy.yaml", longest=K), random.Random(0))
-    monkeypatch.setattr(StandIn.hosted, "lacking_graphs", fail)
+    monkeypatch.setattr(StandIn.hosted, "kept_tokens", fail)
     server.build(lambda base: base)
     assert server.scheduler._loop is None
     assert warnings == ["TurboSpec cannot start and is off; vLLM keeps its own draft length"]
@@ -278,28 +333,21 @@ def test_an_error_at_the_start_leaves_the_server_to_vllm(
     assert server.scheduler.schedule().num_spec_tokens_to_schedule == K
 
 
+@pytest.mark.usefixtures("on_gpu")
 @pytest.mark.parametrize(
-    ("setup", "captures", "warns"),
+    ("setup", "warns"),
     [
-        ({"max_num_seqs": 2}, True, True),
-        ({"max_num_seqs": 2, "own_table": True}, True, False),
-        ({"max_num_seqs": 2}, False, False),
-        ({"max_num_seqs": 8}, True, False),
+        ({"max_num_seqs": 2}, True),
+        ({"max_num_seqs": 2, "own_table": True}, False),
+        ({"max_num_seqs": 2, "v2": False}, False),
+        ({"max_num_seqs": 2, "method": "ngram"}, False),
+        ({"max_num_seqs": 8}, False),
     ],
 )
 def test_graphs_that_few_requests_lack_are_named(
-    setup: dict[str, Any],
-    captures: bool,
-    warns: bool,
-    tmp_path: Path,
-    warnings: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    setup: dict[str, Any], warns: bool, tmp_path: Path, warnings: list[str]
 ) -> None:
-    monkeypatch.setattr(StandIn.hosted, "_captures_decode_graphs", lambda _: captures)
-    (tmp_path / "policy.yaml").write_text(OFF)
-    server = StandIn(Setup(policy=tmp_path / "policy.yaml", longest=K, **setup), random.Random(0))
-    server.build(lambda base: base)
-    assert server.scheduler._loop is not None
+    Engine(tmp_path, **{"v2": True, "graphs": Graphs.FULL_AND_PIECEWISE, "graph_sizes": (64,)} | setup)
     assert len(warnings) == warns
     assert all("full CUDA graphs for draft lengths 0, 5 only" in each for each in warnings)
 
