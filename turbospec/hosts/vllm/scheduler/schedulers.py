@@ -114,6 +114,8 @@ class _Adaptive(Scheduler):
         """Drafts of the look-up for the step that is being scheduled."""
         self._ruled_out: dict[str, int] = {}
         """Lengths of the drafts that a grammar has cut, for the step that is scheduled next."""
+        self._under_grammar = True
+        """Whether a request of the last scheduled step may have a grammar."""
         self.must_fetch_drafts = True
         """Whether the engine core must ask for the drafts of the last scheduled step: its output does not carry them,
         or its drafter passes run only then."""
@@ -233,6 +235,7 @@ class _Adaptive(Scheduler):
                 if self._healthy_steps == HEALTHY_STEPS:
                     self._faults = 0
         super()._update_after_schedule(scheduler_output)
+        self._under_grammar = getattr(scheduler_output, "has_structured_output_requests", True)
 
     def update_from_output(self, scheduler_output, model_runner_output):
         loop, number = self._loop, getattr(scheduler_output, STEP_ATTRIBUTE, None)
@@ -520,8 +523,9 @@ class TurboSpecScheduler(_Adaptive):
 
     def update_draft_token_ids(self, draft_token_ids) -> None:
         made: dict[str, int] = {}
-        with self._measured:
-            made = drafts_under_grammar(self.requests, draft_token_ids)
+        if self._under_grammar:
+            with self._measured:
+                made = drafts_under_grammar(self.requests, draft_token_ids)
         super().update_draft_token_ids(draft_token_ids)
         self._cut_drafts()
         with self._measured:

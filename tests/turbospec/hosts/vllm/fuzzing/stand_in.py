@@ -99,6 +99,7 @@ class SchedulerOutput:
     preempted_req_ids: set[str]
     num_spec_tokens_to_schedule: int
     num_invalid_spec_tokens: dict[str, int] | None = None
+    has_structured_output_requests: bool = False
 
 
 @dataclass
@@ -338,6 +339,7 @@ class Scheduler:
             request.num_in_flight_tokens += tokens
             tokens_now = request.num_tokens + request.num_output_placeholders
             request.is_prefill_chunk = request.num_computed_tokens < tokens_now
+            output.has_structured_output_requests |= request.use_structured_output and not request.is_prefill_chunk
         self.finished_req_ids = set()
         self._preempted = set()
 

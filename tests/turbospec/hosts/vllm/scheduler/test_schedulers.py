@@ -533,6 +533,19 @@ def test_the_first_token_that_a_grammar_rules_out_is_reported_as_rejected(
     assert request.use_structured_output
 
 
+def test_drafts_of_a_step_without_grammars_are_not_searched_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take time for each request, while the workers wait."""
+    engine = Engine(tmp_path)
+    engine.add("a")
+    engine.plan(2, 2, 2)
+    monkeypatch.setattr(StandIn.hosted, "drafts_under_grammar", fail)
+    for _ in range(4):
+        engine.step()
+    assert engine.scheduler._faults == 0
+
+
 def test_a_draft_that_is_shortened_after_a_grammar_has_cut_it_has_no_certain_rejection(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     request = engine.add("a", prompt=1, grammar=True)
