@@ -17,6 +17,7 @@ loaded module and fails on numba's.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -31,6 +32,9 @@ SCHEDULE = "num_speculative_tokens_per_batch_size"
 MARK = "_turbospec_registered"
 RAY_PREFIXES = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
 """vLLM's variable for what engine cores under Ray get of the environment: they are no children of this process."""
+
+_shown: list = []
+"""The `MetricsFileReader` of the last engine that this process has started, if any."""
 
 
 def register() -> None:
@@ -278,4 +282,9 @@ def _share_metrics(model: str, engines: int) -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder) / "metrics.prom"
     os.environ[METRICS_FILE_VARIABLE] = str(path)
-    REGISTRY.register(MetricsFileReader(path, model, engines))
+    # One engine at a time, the last one, as with vLLM's own metrics: two would give every series twice.
+    while _shown:
+        with contextlib.suppress(KeyError):  # unregistered by others
+            REGISTRY.unregister(_shown.pop())
+    _shown.append(MetricsFileReader(path, model, engines))
+    REGISTRY.register(_shown[0])

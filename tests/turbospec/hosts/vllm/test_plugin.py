@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, generate_latest
 
 from turbospec.errors import UserError
 from turbospec.hosts.vllm import plugin
@@ -81,6 +81,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     plugin.log.parent = parent
     for collector in [each for each in REGISTRY._collector_to_names if isinstance(each, MetricsFileReader)]:
         REGISTRY.unregister(collector)
+    plugin._shown.clear()
 
 
 def start(vllm: dict[str, Any], usage: str = SERVER) -> Any:
@@ -111,6 +112,18 @@ def test_a_policy_sets_scheduler_and_table_and_a_private_folder(
     assert config.speculative_config.num_speculative_tokens_per_batch_size
     folder = Path(os.environ[METRICS_FILE_VARIABLE]).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_process_shows_the_metrics_of_its_last_engine(vllm: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As vLLM does its own. Prometheus refuses a page with one series twice."""
+    monkeypatch.setenv("TURBOSPEC_POLICY", "off")
+    for steps in (7, 8):
+        start(vllm)
+        Path(os.environ[METRICS_FILE_VARIABLE]).write_text(
+            f"# TYPE turbospec_steps counter\nturbospec_steps_total {steps}\n"
+        )
+    shown = [line for line in generate_latest(REGISTRY).decode().splitlines() if line.startswith("turbospec_steps")]
+    assert shown == ['turbospec_steps_total{engine="0",model_name="m"} 8.0']
 
 
 def test_without_a_policy_nothing_changes(vllm: dict[str, Any]) -> None:
