@@ -20,7 +20,10 @@ def installed_vllm() -> str:
 
 
 def gpu_name() -> str | None:
-    """The first GPU's, None where vLLM runs on the CPU."""
+    """The first GPU's, of NVIDIA, AMD or Intel; None where vLLM runs on the CPU."""
     import torch
 
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    for devices in (torch.cuda, torch.xpu):
+        if devices.is_available():
+            return devices.get_device_name()
+    return None
