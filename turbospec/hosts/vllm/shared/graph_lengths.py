@@ -89,6 +89,6 @@ def lacking_graphs(
         return None
     return (
         f"max_cudagraph_capture_size is {largest} tokens, so that vLLM captures full CUDA graphs for drafts of "
-        f"{', '.join(short)} of {max_requests} requests; larger batches run without; set it to {max(needed.values())}, "
-        "which takes memory and start-up time, or lower max_num_seqs"
+        f"{', '.join(short)} of {max_requests} requests; larger batches run without; lower max_num_seqs to what you "
+        f"serve at once, or raise the size to {max(needed.values())}, which takes memory and start-up time"
     )

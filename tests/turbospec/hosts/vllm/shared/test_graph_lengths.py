@@ -53,7 +53,7 @@ def test_a_server_of_many_requests_lacks_graphs_for_long_drafts() -> None:
     assert line is not None
     assert "is 512 tokens" in line
     assert "drafts of 2 up to 166, 3 up to 128, 5 up to 83, 8 up to 56 of 256 requests" in line
-    assert "set it to 2304," in line
+    assert "raise the size to 2304," in line
     assert lacking(256, sizes=[*DEFAULT_SIZES, *range(528, 2305, 16)]) is None
     assert lacking(56) is None
 
@@ -61,7 +61,7 @@ def test_a_server_of_many_requests_lacks_graphs_for_long_drafts() -> None:
 def test_no_graph_is_missed_that_no_step_has_room_for() -> None:
     line = lacking(256, tokens=1024)
     assert line is not None
-    assert "set it to 1024," in line
+    assert "raise the size to 1024," in line
     assert lacking(256, tokens=512) is None
 
 
