@@ -94,7 +94,7 @@ def _with_scheduler(create):
             if settings is not None:
                 settings.check()
         except UserError as error:
-            if usage_context != UsageContext.OPENAI_API_SERVER:
+            if usage_context not in (UsageContext.OPENAI_API_SERVER, UsageContext.OPENAI_BATCH_RUNNER):
                 raise
             print("turbospec:", *str(error).split(), file=sys.stderr)  # one line, whatever a path has in it
             raise SystemExit(2) from None

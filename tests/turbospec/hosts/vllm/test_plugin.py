@@ -19,7 +19,7 @@ from turbospec.hosts.vllm import plugin
 from turbospec.hosts.vllm.shared import support
 from turbospec.hosts.vllm.shared.metrics_file import METRICS_FILE_VARIABLE, MetricsFileReader
 
-SERVER, SCRIPT = "a server", "a script"
+SERVER, BATCH_RUNNER, SCRIPT = "a server", "vllm run-batch", "a script"
 
 
 class EngineArgs:
@@ -66,7 +66,9 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
         "vllm.config": {"VllmConfig": type("Config", (), {"_maybe_disable_dynamic_sd_for_data_parallel": None})},
         "vllm.engine.arg_utils": {"EngineArgs": type("EngineArgs", (EngineArgs,), {})},
         "vllm.v1.worker.worker_base": {"WorkerWrapperBase": type("Wrapper", (), {"init_device": lambda _: None})},
-        "vllm.usage.usage_lib": {"UsageContext": SimpleNamespace(OPENAI_API_SERVER=SERVER)},
+        "vllm.usage.usage_lib": {
+            "UsageContext": SimpleNamespace(OPENAI_API_SERVER=SERVER, OPENAI_BATCH_RUNNER=BATCH_RUNNER)
+        },
         "vllm.version": {"__version_tuple__": (0, 32, 0)},
     }
     modules["vllm.config"]["VllmConfig"]._maybe_disable_dynamic_sd_for_data_parallel = lambda _: None
@@ -156,11 +158,12 @@ def test_a_wrong_setting_is_one_line_and_no_server(
 ) -> None:
     monkeypatch.setenv("TURBOSPEC_POLICY", "off")
     monkeypatch.setenv(variable, value)
-    with pytest.raises(SystemExit) as exit:
-        start(vllm)
-    assert exit.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("turbospec: ")
+    for command in (SERVER, BATCH_RUNNER):
+        with pytest.raises(SystemExit) as exit:
+            start(vllm, command)
+        assert exit.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("turbospec: ")
     with pytest.raises(UserError):
         start(vllm, SCRIPT)
 
