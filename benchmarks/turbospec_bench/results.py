@@ -109,12 +109,15 @@ class Results:
 
     def put(self, configuration: Configuration, variants: Sequence[Variant], rounds: Sequence[Sequence[Run]]) -> None:
         """Replace a configuration's rows with those of its counted rounds; `off` must be among the variants."""
-        self.rows = [row for row in self.rows if Configuration.of(row) != configuration]
         baseline = next(place for place, variant in enumerate(variants) if variant.policy == OFF)
         off = [runs[baseline].figures for runs in rounds]
         disturbed = [number for number, runs in enumerate(rounds, start=1) if any(run.disturbed for run in runs)]
-        for place, variant in enumerate(variants):
-            self.rows.append(_row(configuration, variant, [runs[place] for runs in rounds], off, disturbed))
+        own = [
+            _row(configuration, variant, [runs[place] for runs in rounds], off, disturbed)
+            for place, variant in enumerate(variants)
+        ]
+        # At once: the intervals take most of a second, in which an interruption must not cost the earlier rounds.
+        self.rows = [*(row for row in self.rows if Configuration.of(row) != configuration), *own]
 
     def collect(
         self,

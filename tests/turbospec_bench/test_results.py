@@ -4,10 +4,12 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from turbospec import UserError
+from turbospec_bench import results as results_module
 from turbospec_bench.configuration import Configuration, by_configuration
 from turbospec_bench.contender import Run
 from turbospec_bench.results import RATIOS, Results
@@ -102,6 +104,25 @@ def test_every_round_is_saved_when_it_is_played(results: Results) -> None:
 
     assert saved == [len(played) + 1, len(played) + 2]
     assert Results.load(results.path).rows[1]["round_figures"]["output_throughput"] == [150, 260, 143, 95, 95]
+
+
+def test_an_interruption_while_rows_are_made_keeps_the_earlier_rounds(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [*results.rows]
+    made: list[Any] = []
+
+    def interrupted(*arguments: Any) -> Any:
+        made.append(arguments)
+        if len(made) == len(VARIANTS):
+            raise KeyboardInterrupt
+        return {}
+
+    monkeypatch.setattr(results_module, "_row", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        results.collect(CONFIGURATION, VARIANTS, [[run(90), run(95)]])
+
+    assert results.rows == before
 
 
 @pytest.mark.parametrize("content", [None, "[]", "{", '{"meta": {}}'])
