@@ -12,11 +12,20 @@ from turbospec_bench.contender import Run
 from turbospec_bench.text_quality import text_figures
 from turbospec_bench.variant import Variant
 from turbospec_bench.vllm.client_process import BenchClient
-from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record, host_share, read_result
+from turbospec_bench.vllm.figures import (
+    OPTIONS,
+    bench_figures,
+    bench_record,
+    host_share,
+    is_planning,
+    read_result,
+)
 from turbospec_bench.vllm.loads import Tokenizer, VllmLoad
 from turbospec_bench.vllm.matrix import is_turbospec
 from turbospec_bench.vllm.server import Server
 
+STARTED = "TurboSpec chooses draft lengths"
+"""In the log of a server that runs TurboSpec."""
 IDLE_SECONDS = 1.2
 """Wait after a run: vLLM's workers busy-wait for a second after their last work (`SpinCondition`), and on CPUs the
 workers of all servers are bound to the same core. TurboSpec's metrics then cover the whole run."""
@@ -63,10 +72,26 @@ class VllmContender:
     bench: Bench
 
     def serve(self, load: VllmLoad) -> Run:
+        """Serve a load to its end.
+
+        Raises:
+            UserError: as for `Bench.serve`, or the server has to run TurboSpec and does not.
+        """
         before = self.server.metrics() if is_turbospec(self.variant) else ""
         document = self.bench.serve(self.server, load)
         texts = [self.bench.tokenizer.encode(text, add_special_tokens=False) for text in document["generated_texts"]]
         figures = bench_figures(document) | text_figures(texts)
-        if before:
-            figures |= host_share(before, self.server.metrics())
+        if is_turbospec(self.variant):
+            after = self.server.metrics()
+            if not self._is_planning(after):
+                raise UserError(
+                    f"vLLM ({self.server.name}) drafts its own length, without TurboSpec; {self.server.log} says why. "
+                    "TurboSpec must be installed in vLLM's environment"
+                )
+            figures |= host_share(before, after)
         return Run(figures, bench_record(document))
+
+    def _is_planning(self, metrics: str) -> bool:
+        """Whether TurboSpec plans, by the metrics or, where these are missing, by the log."""
+        planning = is_planning(metrics)
+        return STARTED in self.server.log.read_text(errors="replace") if planning is None else planning

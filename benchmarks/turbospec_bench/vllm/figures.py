@@ -34,6 +34,8 @@ READ: dict[str, Any] = {
 RESULT = TypeAdapter(create_model("Result", __config__=ConfigDict(strict=True), **READ))
 """What is read of a result file."""
 
+ACTIVE, ENGINE, HOST = "turbospec_active", "turbospec_engine_seconds_total", "turbospec_host_seconds_total"
+
 OPTIONS = (
     *("--percentile-metrics", ",".join(LATENCIES), "--metric-percentiles", ",".join(map(str, PERCENTILES))),
     *("--save-result", "--save-detailed"),
@@ -82,25 +84,25 @@ def bench_figures(document: Mapping[str, Any]) -> dict[str, float]:
 
 
 def host_share(before: str, after: str) -> dict[str, float]:
-    """TurboSpec's share of the steps' duration between two readings of a server's `/metrics`; empty without TurboSpec.
+    """TurboSpec's share of the steps' duration between two readings of a server's `/metrics`.
 
     Each reading is a consistent snapshot, up to a second old. The share is not a number where both are the same one.
     """
-    then, now = _host_seconds(before), _host_seconds(after)
-    if not now["engine"]:
-        return {}
-    seconds = now["engine"] - then["engine"]
-    return {"controller_time_share": (now["host"] - then["host"]) / seconds if seconds > 0 else math.nan}
+    then, now = _turbospec(before), _turbospec(after)
+    host, seconds = (now.get(name, 0.0) - then.get(name, 0.0) for name in (HOST, ENGINE))
+    return {"controller_time_share": host / seconds if seconds > 0 else math.nan}
 
 
-def _host_seconds(metrics: str) -> dict[str, float]:
-    seconds = {"engine": 0.0, "host": 0.0}
+def is_planning(metrics: str) -> bool | None:
+    """Whether TurboSpec plans the steps of a server, by its `/metrics`; None where they do not tell."""
+    active = _turbospec(metrics).get(ACTIVE)
+    return None if active is None else active > 0
+
+
+def _turbospec(metrics: str) -> dict[str, float]:
+    """Those of TurboSpec's metrics that are read, by name."""
     samples = [sample for family in text_string_to_metric_families(metrics) for sample in family.samples]
-    for sample in samples:
-        for name in seconds:
-            if sample.name == f"turbospec_{name}_seconds_total":
-                seconds[name] = sample.value
-    return seconds
+    return {sample.name: sample.value for sample in samples if sample.name in (ACTIVE, ENGINE, HOST)}
 
 
 def bench_record(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 A server without speculation has 100 tokens/s, a static K adds 10 a token, a table 170 and TurboSpec 200. FAKE_VLLM in
 the environment makes servers misbehave: `dies` before they answer, `leaves-a-child` that does not end when asked to,
-and writes its process id to FAKE_VLLM_CHILD.
+and writes its process id to FAKE_VLLM_CHILD, `turbospec-fails` after it has started, `lacks-turbospec`,
+`lacks-metrics`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ def serve(arguments: list[str]) -> None:
             speed = 170
         if "TURBOSPEC_POLICY" in os.environ:
             speed = 200
+    planning = "TURBOSPEC_POLICY" in os.environ and behaviour != "lacks-turbospec"
+    if planning:
+        print("TurboSpec chooses draft lengths by policy adaptive", flush=True)
 
     readings = 0
 
@@ -48,7 +52,10 @@ def serve(arguments: list[str]) -> None:
             answer = str(speed)
             if self.path == "/metrics":
                 readings += 1
-                answer = "".join(f"turbospec_{name}_seconds_total {share * readings}\n" for name, share in SHARES)
+                answer = f"turbospec_active {int(behaviour != 'turbospec-fails')}\n"
+                answer += "".join(f"turbospec_{name}_seconds_total {share * readings}\n" for name, share in SHARES)
+                if not planning or behaviour == "lacks-metrics":
+                    answer = "vllm:request_success_total 3\n"
             self.wfile.write(answer.encode())
 
     HTTPServer(("127.0.0.1", int(arguments[arguments.index("--port") + 1])), Handler).serve_forever()

@@ -136,6 +136,25 @@ def test_requests_that_fail_end_the_run(arguments: list[str], monkeypatch: pytes
         invoke(*arguments, "--workload", "random", "--drafter", "good", "--concurrency", "2", "--policy", "adaptive")
 
 
+@pytest.mark.parametrize("behaviour", ["lacks-turbospec", "turbospec-fails"])
+def test_a_server_without_turbospec_is_not_measured_as_one_with_it(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, behaviour: str
+) -> None:
+    monkeypatch.setenv("FAKE_VLLM", behaviour)
+    with pytest.raises(UserError, match=r"\(good-adaptive\) drafts its own length, without TurboSpec; out-logs/"):
+        invoke(*arguments, "--workload", "random", "--drafter", "good", "--concurrency", "2", "--policy", "adaptive")
+
+
+def test_without_turbospecs_metrics_only_its_share_is_unknown(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_VLLM", "lacks-metrics")
+    selection = ["--workload", "random", "--drafter", "good", "--concurrency", "2", "--policy", "adaptive"]
+
+    assert invoke(*arguments, *selection, "--rounds", "1").exit_code == 0
+    assert document()["rows"][1]["controller_time_share"] is None
+
+
 @pytest.mark.parametrize(
     ("extra", "words"),
     [

@@ -10,7 +10,7 @@ from tests.turbospec_bench.vllm.fake_vllm import result
 from turbospec import UserError
 from turbospec_bench.metrics import RequestRecord, summarise
 from turbospec_bench.recorder import StepTotals
-from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record, host_share, read_result
+from turbospec_bench.vllm.figures import OPTIONS, bench_figures, bench_record, host_share, is_planning, read_result
 
 DRAFTED = {
     "spec_decode_num_drafts": 40,
@@ -44,7 +44,15 @@ def test_the_share_of_turbospec_is_of_the_steps_between_two_readings() -> None:
 
     assert host_share(reading(10, 1), reading(20, 1.5)) == {"controller_time_share": pytest.approx(0.05)}
     assert math.isnan(host_share(reading(10, 1), reading(10, 1))["controller_time_share"])
-    assert host_share("vllm_steps_total 3\n", "vllm_steps_total 9\n") == {}
+    assert math.isnan(host_share("vllm_steps_total 3\n", "vllm_steps_total 9\n")["controller_time_share"])
+
+
+@pytest.mark.parametrize(
+    ("metrics", "planning"),
+    [("turbospec_active 1\n", True), ("turbospec_active 0\n", False), ("vllm_steps_total 3\n", None)],
+)
+def test_the_metrics_tell_whether_turbospec_plans(metrics: str, planning: bool | None) -> None:
+    assert is_planning(metrics) is planning
 
 
 @pytest.mark.parametrize(
