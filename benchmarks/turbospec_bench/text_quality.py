@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,9 +26,13 @@ def ends_in_loop(tokens: Sequence[int]) -> bool:
 
 
 def text_figures(texts: Sequence[Sequence[int]]) -> dict[str, float]:
-    """`distinct_2`, `distinct_4` and `loop_share`, each a mean over the requests of a run."""
+    """`distinct_2`, `distinct_4` and `loop_share`, each a mean over the requests of a run.
+
+    `loop_share` is over the texts that are long enough to show a loop, and not a number where there are none.
+    """
+    loops = [ends_in_loop(tokens) for tokens in texts if len(tokens) >= LOOP_WINDOW_TOKENS]
     return {
         "distinct_2": float(np.mean([distinct(tokens, 2) for tokens in texts])),
         "distinct_4": float(np.mean([distinct(tokens, 4) for tokens in texts])),
-        "loop_share": float(np.mean([ends_in_loop(tokens) for tokens in texts])),
+        "loop_share": float(np.mean(loops)) if loops else math.nan,
     }

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -34,3 +36,8 @@ def test_figures_are_means_over_requests() -> None:
 
     assert figures["loop_share"] == 0.5
     assert figures["distinct_2"] == pytest.approx((1 / 63 + 1) / 2)
+
+
+def test_texts_too_short_to_show_a_loop_do_not_lower_the_share_of_loops() -> None:
+    assert text_figures([[1] * 64, list(range(64)), [1] * 40, [1] * 20])["loop_share"] == 0.5
+    assert math.isnan(text_figures([[1] * 40])["loop_share"])
