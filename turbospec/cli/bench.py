@@ -172,7 +172,6 @@ def bench(
         from turbospec_bench.embedded.profiles import CACHE, MeasuredProfiles
         from turbospec_bench.embedded.session import Session
         from turbospec_bench.embedded.workloads import USUAL_SAMPLING
-        from turbospec_engine.config import SUFFIX
 
         pairs = Pairs(models, device, dtype, threads, lookup)
         source = pairs.source(workloads, seed, answered)
@@ -196,8 +195,7 @@ def bench(
         earlier = folder if resumed is not None and resumed.meta.get("traces") == meta["traces"] else None
         check = DisturbanceCheck(
             spare_cores=max(0, cores() - (pairs.threads_in_use if device == "cpu" else 1)),
-            # A look-up that keeps answers would find those of the first try.
-            repeats=0 if lookup == SUFFIX else QUICK_REPEATS if quick else MAX_REPEATS,
+            repeats=QUICK_REPEATS if quick else MAX_REPEATS,
             say=shown.remark,
         )
         measured = MeasuredProfiles(pairs, shown.announce, source.text(), cache, earlier, check)

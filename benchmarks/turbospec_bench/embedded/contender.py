@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from turbospec.controller import Controller
+from turbospec.interface import IntArray
 from turbospec_bench.contender import Run, client_figures
 from turbospec_bench.embedded.workloads import Load
 from turbospec_bench.metrics import RequestRecord
 from turbospec_bench.recorder import StepLog, StepTotals, Timeline
 from turbospec_bench.variant import Variant
 from turbospec_engine import Engine, EngineConfig, Models
+from turbospec_engine.lookup import Found, build_lookup
+from turbospec_engine.request import Request
 
 
 class EngineContender:
@@ -29,9 +33,12 @@ class EngineContender:
         self._timeline = Timeline()
         self._log = StepLog()
         controller.listeners += [self._totals, self._timeline, *([self._log] if traced else [])]
-        self._engine = Engine(config, controller, models=models)
+        self._lookup = None if config.lookup is None else _LookupOfARun(config.lookup)
+        self._engine = Engine(config, controller, models=models, lookup=self._lookup)
 
     def serve(self, load: Load) -> Run:
+        if self._lookup is not None:
+            self._lookup.forget()
         self._totals.reset()
         self._timeline.reset()
         self._log.reset()
@@ -40,6 +47,27 @@ class EngineContender:
         duration = max(record.output_times[-1] for record in records if record.output_times) - began
         figures = client_figures(records, duration) | self._totals.figures()
         return Run(figures, self._timeline.document(), self._log.steps)
+
+
+class _LookupOfARun:
+    """A look-up that a run begins without any answers: a prompt may be drawn again in a later round, and a round may be
+    repeated."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew; no request is unfinished."""
+        self._own = build_lookup(self._name)
+
+    def find(
+        self, requests: Sequence[Request], limits: IntArray, drafts: Sequence[Sequence[int]] | None = None
+    ) -> Found:
+        return self._own.find(requests, limits, drafts)
+
+    def finish(self, request: Request) -> None:
+        self._own.finish(request)
 
 
 def drive(engine: Engine, load: Load) -> list[RequestRecord]:

@@ -17,10 +17,11 @@ loops, which raises acceptance).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -28,7 +29,10 @@ from turbospec_bench.configuration import Configuration
 from turbospec_bench.texts import ANSWERED_PROMPT_TOKENS, PROMPT_TOKENS, TEXT_KINDS, Shape, read_answered, read_texts
 from turbospec_engine.request import SamplingParams
 
+T = TypeVar("T")
 Kind = Literal["code", "prose", "restricted", "unpredictable"]
+FILES = {"restricted": "code", "unpredictable": "prose"}
+"""The texts of the kinds that have none of their own."""
 
 TEMPERATURE = 0.8
 TOP_P = 0.95
@@ -94,10 +98,11 @@ class RequestSource:
 
     def _requests(self, workload: str, shape: Shape, rng: np.random.Generator) -> tuple[BenchRequest, ...]:
         if workload in self._answered:
-            records = self._answered[workload]
-            chosen = (records[int(rng.integers(len(records)))] for _ in range(shape.requests))
+            chosen = islice(_shuffled(self._answered[workload], rng), shape.requests)
             return tuple(self._answered_request(*record, shape, rng) for record in chosen)
-        return tuple(self._request(kind, shape, rng) for kind in _kinds(workload, shape.requests, rng))
+        texts = {kind: _shuffled(own, rng) for kind, own in self._texts.items()}
+        kinds = _kinds(workload, shape.requests, rng)
+        return tuple(self._request(kind, next(texts[FILES.get(kind, kind)]), shape, rng) for kind in kinds)
 
     def _answered_request(self, text: str, answer: str, shape: Shape, rng: np.random.Generator) -> BenchRequest:
         prompt = self._tokenizer.encode(text, add_special_tokens=False)[-ANSWERED_PROMPT_TOKENS:]
@@ -105,8 +110,9 @@ class RequestSource:
         params = SamplingParams(max_tokens=len(forced), forced_token_ids=tuple(forced), ignore_eos=True)
         return BenchRequest(tuple(prompt), params)
 
-    def _request(self, kind: Kind, shape: Shape, rng: np.random.Generator) -> BenchRequest:
-        text = self._text(kind, rng)
+    def _request(self, kind: Kind, text: str, shape: Shape, rng: np.random.Generator) -> BenchRequest:
+        if kind == "unpredictable":
+            text = " ".join(rng.permutation(text.split()))
         least, most = PROMPT_TOKENS
         prompt = self._tokenizer.encode(text, add_special_tokens=False)[: int(rng.integers(least, most + 1))]
         params = SamplingParams(
@@ -119,12 +125,13 @@ class RequestSource:
         )
         return BenchRequest(tuple(prompt), params)
 
-    def _text(self, kind: Kind, rng: np.random.Generator) -> str:
-        texts = self._texts["prose" if kind in ("prose", "unpredictable") else "code"]
-        text = texts[int(rng.integers(len(texts)))]
-        if kind == "unpredictable":
-            return " ".join(rng.permutation(text.split()))
-        return text
+
+def _shuffled(records: Sequence[T], rng: np.random.Generator) -> Iterator[T]:
+    """Records in random order, each of them once before any comes again: a look-up that keeps answers would find the
+    forced answer to a prompt that it has seen."""
+    while True:
+        for place in rng.permutation(len(records)):
+            yield records[place]
 
 
 def _output_tokens(shape: Shape, rng: np.random.Generator) -> int:

@@ -81,6 +81,19 @@ def test_requests_with_answers_are_forced_to_give_them(folder: Path, workload: s
         assert request.params.forced_token_ids == tuple(encode(answer)[: request.params.max_tokens])
 
 
+@pytest.mark.parametrize("workload", ["code", "mixed", "shift", "edit"])
+def test_no_prompt_comes_again_before_all_others_have_come(folder: Path, workload: str) -> None:
+    for place, kind in enumerate(("code", "prose", "edit")):
+        letters = [chr(20 * place + number + 1) for number in range(20)]
+        records = [{"text": "x" + letter * 300, "answer": letter * 90} for letter in letters]
+        (folder / f"{kind}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    drawn = RequestSource(folder, CharacterTokenizer(), VOCABULARY, 0, ["edit"])
+
+    for number in range(3):
+        load = drawn.draw(Configuration(workload, "good", 8), number)
+        assert len({request.prompt[-1] for request in load.requests}) == len(load.requests)
+
+
 def test_a_record_without_an_answer_is_named(folder: Path) -> None:
     (folder / "edit.jsonl").write_text('{"text": "a"}')
     with pytest.raises(UserError, match=r"edit\.jsonl:1: not a record \(it has no answer\); .* an `answer`"):
