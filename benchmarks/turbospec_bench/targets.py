@@ -7,8 +7,8 @@ For developers and CI: `turbospec bench --check-targets` and `turbospec bench ta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from turbospec_bench.comparisons import (
     Rows,
@@ -62,6 +62,11 @@ class Verdict:
         too_few = any(not ratio.has_honest_interval for ratio, _ in tests)
         return cls(target, met, figures, not surely_met and not surely_missed, too_few)
 
+    def unless_lacking(self, lacking: Iterable[str]) -> Verdict:
+        """The verdict where the rows lack something that the target names: not met by the others alone."""
+        needs = ", ".join(dict.fromkeys(lacking))
+        return replace(self, met=None, figures=f"{self.figures}; needs {needs}") if needs and self.met else self
+
     @property
     def surely_missed(self) -> bool:
         """Missed beyond noise."""
@@ -97,7 +102,12 @@ def at_least_best_rival(target: str, configurations: Rows, is_rival: Callable[[s
     }
     if not ratios:
         return Verdict(target, None, "needs adaptive, its rivals and two rounds")
-    return at_least(target, BEST_FIXED, ratios)
+    return at_least(target, BEST_FIXED, ratios).unless_lacking(
+        f"two rounds and a rival beside {OFF} in {configuration.name}"
+        for configuration, rows in configurations.items()
+        if row_of(rows, ADAPTIVE)
+        and (configuration not in ratios or not any(is_rival(row["policy"]) and row["policy"] != OFF for row in rows))
+    )
 
 
 def _every_fixed_overall(configurations: Rows) -> Verdict:
@@ -107,9 +117,7 @@ def _every_fixed_overall(configurations: Rows) -> Verdict:
     )
     names = {row["policy"] for rows in configurations.values() for row in rows}
     lengths = {name: length for name in names if (length := fixed_length(name)) is not None}
-    return above_1(
-        target, overall(configurations, (*sorted(lengths, key=lengths.__getitem__), *PEERS)), "needs adaptive"
-    )
+    return above_each(target, configurations, (*sorted(lengths, key=lengths.__getitem__), *PEERS))
 
 
 def _mismatched(configurations: Rows) -> Verdict:
@@ -137,8 +145,14 @@ def _varying(configurations: Rows) -> Verdict:
         if configuration.workload in VARYING
         and (best := best_rival_of(rows, lambda policy: policy in PEERS or is_fixed(policy))) is not None
     }
-    return above_1(
+    verdict = above_1(
         target, found, f"needs adaptive on {' or '.join(VARYING)}, and two rounds", "over the best of them: "
+    )
+    return verdict.unless_lacking(
+        f"{peer} in {configuration.name}"
+        for configuration, rows in configurations.items()
+        for peer in PEERS
+        if configuration.workload in VARYING and row_of(rows, ADAPTIVE) and not row_of(rows, peer)
     )
 
 
@@ -151,7 +165,8 @@ def _transformers(configurations: Rows) -> Verdict:
         for row in rows
         if own is not None and row["policy"] in TRANSFORMERS_POLICIES
     }
-    return above_1(target, found, f"needs adaptive and transformers' schedules in {LONE_REQUEST.name}")
+    verdict = above_1(target, found, f"needs adaptive and transformers' schedules in {LONE_REQUEST.name}")
+    return verdict.unless_lacking(name for name in TRANSFORMERS_POLICIES if name not in found)
 
 
 def _first_token(configurations: Rows) -> Verdict:
@@ -163,11 +178,10 @@ def _first_token(configurations: Rows) -> Verdict:
 def controller_share(configurations: Rows) -> Verdict:
     """The share of step time that adaptive takes, against its limit."""
     target = f"controller's share of step time: no configuration above {CONTROLLER_SHARE_LIMIT:.0%}"
-    own = {configuration: row_of(rows, ADAPTIVE) for configuration, rows in configurations.items()}
     known = {
         configuration: row["round_figures"].get("controller_time_share", [])
-        for configuration, row in own.items()
-        if row is not None
+        for configuration, rows in configurations.items()
+        if (row := row_of(rows, ADAPTIVE))
     }
     shares = {
         configuration: median_ratio(found)
@@ -175,10 +189,12 @@ def controller_share(configurations: Rows) -> Verdict:
         if (found := [share for share in rounds if share is not None and math.isfinite(share)])
     }
     if not shares:
-        return Verdict(target, None, "needs adaptive")
+        return Verdict(target, None, "needs adaptive" if not known else "needs adaptive's share, which no row has")
     worst, share = highest(shares)
     tests: list[Test] = [(each, lambda value: value <= CONTROLLER_SHARE_LIMIT) for each in shares.values()]
-    return Verdict.of(target, tests, f"highest {share.value:.2%} in {worst.name}")
+    return Verdict.of(target, tests, f"highest {share.value:.2%} in {worst.name}").unless_lacking(
+        f"the share in {configuration.name}" for configuration in known if configuration not in shares
+    )
 
 
 def _order_of_emission(rows: Sequence[Row]) -> Verdict:
@@ -211,6 +227,17 @@ def at_most(target: str, limit: float, ratios: Mapping[Configuration, Ratio]) ->
     over = [configuration.name for configuration, ratio in ratios.items() if ratio.value > limit]
     figures = f"highest {worst_ratio} in {worst.name}" + (f"; above it: {', '.join(over)}" if over else "")
     return Verdict.of(target, [(ratio, lambda value: value <= limit) for ratio in ratios.values()], figures)
+
+
+def above_each(target: str, configurations: Rows, rivals: Collection[str]) -> Verdict:
+    """Judge adaptive's geometric means over each rival; not met where a configuration lacks one, or any but `off`."""
+    verdict = above_1(target, overall(configurations, rivals), "needs adaptive")
+    lacking = [
+        f"{name} in every configuration"
+        for name in rivals
+        if any(row_of(rows, ADAPTIVE) and not row_of(rows, name) for rows in configurations.values())
+    ]
+    return verdict.unless_lacking(lacking if any(name != OFF for name in rivals) else ["other policies"])
 
 
 def above_1(target: str, ratios: Mapping[str, Ratio], needs: str, words: str = "") -> Verdict:

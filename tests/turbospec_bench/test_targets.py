@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from turbospec_bench.comparisons import best_rival_line
 from turbospec_bench.configuration import Configuration
 from turbospec_bench.contender import Run
+from turbospec_bench.matrix import TRANSFORMERS_POLICIES
 from turbospec_bench.results import RATIOS, Results
 from turbospec_bench.stats import Ratio
 from turbospec_bench.targets import Verdict, judge
@@ -40,7 +42,7 @@ def against(value: float, **rivals: float) -> dict[str, dict[str, float]]:
 
 def test_all_met() -> None:
     judged = verdicts(
-        (ALONE, against(15, static_3=14, transformers_heuristic=9)),
+        (ALONE, against(15, static_3=14, **dict.fromkeys(TRANSFORMERS_POLICIES, 9.0))),
         (BUSY, against(9.8)),
         (Configuration("code", "mismatched", 8), against(9.9, static_3=4)),
         (Configuration("shift", "good", 8), against(11)),
@@ -48,6 +50,33 @@ def test_all_met() -> None:
 
     met = {name: verdict.met for name, verdict in judged.items()}
     assert met == dict.fromkeys(NAMES, True) | {"order": None}
+
+
+def without(policies: dict[str, dict[str, float]], *names: str) -> dict[str, dict[str, float]]:
+    return {name: figures for name, figures in policies.items() if name not in names}
+
+
+def test_a_target_is_not_met_without_all_that_it_names() -> None:
+    fast = against(15, **dict.fromkeys(TRANSFORMERS_POLICIES, 9.0))
+    varying = Configuration("mixed", "good", 8)
+
+    no_fixed = verdicts((ALONE, without(fast, "static-3", "transformers-off")), (varying, without(fast, "goodput")))
+
+    unmet = {name: no_fixed[name] for name in ("best fixed", "overall", "varying", "transformers")}
+    assert [verdict.met for verdict in unmet.values()] == [None] * 4
+    assert unmet["best fixed"].figures.endswith("needs two rounds and a rival beside off in code/good/c1")
+    assert unmet["overall"].figures.endswith("needs static-3 in every configuration, goodput in every configuration")
+    assert unmet["varying"].figures.endswith("needs goodput in mixed/good/c8")
+    assert unmet["transformers"].figures.endswith("needs transformers-off")
+    assert not any(verdict.surely_missed for verdict in unmet.values())
+    assert verdicts((ALONE, without(against(9), "goodput")), rounds=6)["overall"].surely_missed
+
+
+def test_a_share_that_one_configuration_lacks_leaves_the_controller_unjudged() -> None:
+    unknown = {"off": tokens(10), "adaptive": tokens(10) | {"controller_time_share": math.nan}}
+
+    assert verdicts((ALONE, against(10)), (BUSY, unknown))["controller"].met is None
+    assert "no row has" in verdicts((BUSY, unknown))["controller"].figures
 
 
 def test_one_bad_configuration_misses_and_is_named() -> None:

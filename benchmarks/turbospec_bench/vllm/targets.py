@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turbospec_bench.comparisons import NEVER_MATCHING, Rows, best_rival_line, never_matching, overall, ratios_to
+from turbospec_bench.comparisons import NEVER_MATCHING, Rows, best_rival_line, never_matching, ratios_to
 from turbospec_bench.configuration import Row, by_configuration
 from turbospec_bench.policy_names import ADAPTIVE, OFF
-from turbospec_bench.targets import Verdict, above_1, at_least, at_least_best_rival, at_most, controller_share
+from turbospec_bench.targets import Verdict, above_each, at_least, at_least_best_rival, at_most, controller_share
 from turbospec_bench.variant import LOOKUP_SUFFIX
 
 OUR_OWN = (ADAPTIVE, ADAPTIVE + LOOKUP_SUFFIX)
@@ -44,7 +44,7 @@ def best_other_lines(rows: Sequence[Row]) -> str | None:
 def _every_other_overall(configurations: Rows) -> Verdict:
     target = "tokens/s of adaptive over each of the others, geometric mean over all configurations: above 1"
     others = dict.fromkeys(row["policy"] for rows in configurations.values() for row in rows if is_other(row["policy"]))
-    return above_1(target, overall(configurations, others), "needs adaptive")
+    return above_each(target, configurations, others)
 
 
 def _never_matching(configurations: Rows) -> Verdict:

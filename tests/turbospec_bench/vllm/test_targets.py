@@ -47,12 +47,22 @@ def shared(policies: Policies, share: float) -> Policies:
 
 def test_all_met() -> None:
     judged = verdicts(
-        (ALONE, tokens(adaptive=13)),
-        (BUSY, late(tokens(adaptive=11.7), static_15=20.0, adaptive=10.9)),
+        (ALONE, shared(tokens(adaptive=13), 0.005)),
+        (BUSY, shared(late(tokens(adaptive=11.7), static_15=20.0, adaptive=10.9), 0.005)),
         (Configuration("text", "mismatched", 8), shared(tokens(adaptive=9.8, vllm_table=9), 0.009)),
     )
 
     assert {name: verdict.met for name, verdict in judged.items()} == dict.fromkeys(NAMES, True)
+
+
+def test_off_alone_is_not_all_the_others() -> None:
+    alone = {"off": {"output_throughput": 10.0}, "adaptive": {"output_throughput": 12.0}}
+    judged = verdicts((ALONE, alone))
+
+    assert judged["best other"].met is judged["overall"].met is None
+    assert judged["overall"].figures.endswith("needs other policies")
+    slow = alone | {"adaptive": {"output_throughput": 8.0}}
+    assert verdicts((ALONE, slow))["best other"].met is verdicts((ALONE, slow))["overall"].met is False
 
 
 def test_the_best_of_the_others_may_be_any_of_them() -> None:
