@@ -122,6 +122,7 @@ class ResultMeta(Strict, extra="allow"):
     threads: Annotated[int, Field(ge=1)] | None = None
     omp_wait_policy: str = ""
     vllm_tables: dict[str, list[Annotated[list[int], Field(min_length=3, max_length=3)]]] = {}
+    vllm_tables_tuned_on: dict[str, list[str]] = {}
 
 
 class ResultFile(Strict):

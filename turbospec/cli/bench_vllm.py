@@ -44,6 +44,8 @@ ROUNDS = 4
 MAX_SCALE = 100
 TABLES = "vllm_tables"
 """Where the results' meta has the table of each drafter."""
+TUNED_ON = "vllm_tables_tuned_on"
+"""Where it has the configurations that each was tuned on."""
 
 
 def bench_vllm(
@@ -124,7 +126,8 @@ def bench_vllm(
     results = outputs.open_results(resumed, meta, compared, named | checkpoints(models, {TARGET, *folders}))
     # Before the run: what stops the run itself saves its rounds.
     for configuration in configurations:
-        results.missing_rounds(configuration, variants, rounds)
+        if results.missing_rounds(configuration, variants, rounds):
+            _check_table(results, configuration, variants)
     cost = Cost.of(
         [(each, variants) for each in configurations], rounds, resumed, runs_of, partial(shape_of, scale=scale)
     )
@@ -181,12 +184,32 @@ def _play(
         lengths = session.warm_up(own, variants, tables.get(drafter), shown.on_run)
         if lengths is not None:
             tables[drafter] = [[*line] for line in lengths]
+            results.meta.setdefault(TUNED_ON, {}).setdefault(drafter, [each.name for each in own])
             results.save()
             stdout.print(f"{drafter}: tuned table {tables[drafter]}")
         for configuration in own:
             numbers = missing[configuration]
             results.collect(configuration, variants, session.play(configuration, variants, numbers, shown.on_run))
             show_configuration(results, configuration, best_other_lines)
+
+
+def _check_table(results: Results, configuration: Configuration, variants: Sequence[Variant]) -> None:
+    """Refuse a configuration that vLLM's table in the results was not tuned on.
+
+    Raises:
+        UserError: it is one.
+    """
+    from turbospec_bench.vllm.matrix import BATCH_TABLE
+
+    tabled = any(variant.policy == BATCH_TABLE for variant in variants)
+    if not tabled or configuration.drafter not in results.meta.get(TABLES, {}):
+        return
+    tuned_on: Sequence[str] = results.meta.get(TUNED_ON, {}).get(configuration.drafter, ())
+    if configuration.name not in tuned_on:
+        raise UserError(
+            f"{results.path}: its {BATCH_TABLE} was not tuned on {configuration.name}; resume with the same selection, "
+            "or start a new file"
+        )
 
 
 def _command(words: str) -> list[str]:

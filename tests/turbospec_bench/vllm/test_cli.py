@@ -122,6 +122,17 @@ def test_an_end_from_outside_keeps_what_is_finished_and_resume_completes_it(
     assert document()["meta"]["vllm_tables"].keys() == {"good", "n-gram"}
 
 
+@pytest.mark.parametrize("added", [("--workload", "random"), ("--concurrency", "1")])
+def test_a_table_is_not_used_where_it_was_not_tuned(arguments: list[str], added: tuple[str, str]) -> None:
+    command = [*arguments, "--drafter", "good", "--workload", "text", "--concurrency", "2", "--policy", "vllm-table"]
+    assert invoke(*command, "--rounds", "1").exit_code == 0
+
+    with pytest.raises(UserError, match=r"out\.json: its vllm-table was not tuned on (random/good/c2|text/good/c1)"):
+        invoke(*command, *added, "--resume", "out.json")
+    assert invoke(*command, "--rounds", "2", "--resume", "out.json").exit_code == 0
+    assert {row["rounds"] for row in document()["rows"]} == {2}
+
+
 def test_requests_that_fail_end_the_run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     run = client_process.BenchClient.run
 
