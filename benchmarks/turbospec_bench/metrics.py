@@ -21,7 +21,16 @@ class RequestRecord:
     output_times: list[float] = field(default_factory=list[float])
     """When each output event (one or more tokens at once) reached the client."""
     token_ids: list[int] = field(default_factory=list[int])
+    first_tokens: int = 1
+    """Tokens of the first event."""
     failed: bool = False
+
+    def receive(self, now: float, token_ids: Sequence[int]) -> None:
+        """Take in an output event."""
+        if not self.output_times:
+            self.first_tokens = len(token_ids)
+        self.output_times.append(now)
+        self.token_ids += token_ids
 
     @property
     def latency(self) -> float:
@@ -35,17 +44,19 @@ class RequestRecord:
 def summarise(records: Sequence[RequestRecord], duration: float) -> dict[str, float]:
     """Figures of a run of `duration` seconds, under the field names of `vllm bench serve`.
 
-    Time per output token is a request's latency after its first token over its remaining tokens; inter-token latency
-    is the time between output events, so a step that emits several tokens at once counts as one.
+    Time per output token is a request's latency after its first event over the tokens after it. `vllm bench serve`
+    takes the first event for one token; here it is more only in transformers' assisted generation, which drafts before
+    the first token. Inter-token latency is the time between output events, so a step that emits several tokens at once
+    counts as one.
     """
     done = [record for record in records if not record.failed and record.output_times]
     inputs = sum(record.prompt_tokens for record in done)
     outputs = sum(len(record.token_ids) for record in done)
     first = [record.time_to_first_token for record in done]
     per_token = [
-        (record.latency - record.time_to_first_token) / (len(record.token_ids) - 1)
+        (record.latency - record.time_to_first_token) / (len(record.token_ids) - record.first_tokens)
         for record in done
-        if len(record.token_ids) > 1
+        if len(record.token_ids) > record.first_tokens
     ]
     gaps = [gap for record in done for gap in np.diff(record.output_times).tolist()]
     figures: dict[str, float] = {

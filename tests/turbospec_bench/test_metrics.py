@@ -28,6 +28,15 @@ def test_figures_of_two_requests() -> None:
     assert figures["request_throughput"] == pytest.approx(1.0)
 
 
+def test_tokens_that_come_with_the_first_one_take_no_time_per_token() -> None:
+    record = RequestRecord(sent=0.0, prompt_tokens=5)
+    for now, token_ids in ((1.0, [1, 2, 3]), (2.0, [4]), (3.0, [5])):
+        record.receive(now, token_ids)
+
+    assert summarise([record], duration=3.0)["mean_tpot_ms"] == pytest.approx(1000)
+    assert summarise([record], duration=3.0)["mean_itl_ms"] == pytest.approx(1000)
+
+
 def test_failed_requests_count_as_failed_only() -> None:
     records = [
         RequestRecord(sent=0.0, prompt_tokens=5, output_times=[1.0], token_ids=[7]),

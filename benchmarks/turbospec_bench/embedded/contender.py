@@ -87,8 +87,7 @@ def drive(engine: Engine, load: Load) -> list[RequestRecord]:
         for output in engine.step():
             record = in_flight[output.request_id]
             if output.new_token_ids:
-                record.output_times.append(output.emitted_at)
-                record.token_ids += output.new_token_ids
+                record.receive(output.emitted_at, output.new_token_ids)
             if output.finished:
                 record.failed = output.finish_reason == "abort"
                 del in_flight[output.request_id]

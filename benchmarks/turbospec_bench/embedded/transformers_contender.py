@@ -111,8 +111,7 @@ class _Clock(BaseStreamer):
 
     def put(self, value: torch.Tensor) -> None:
         if self._prompt_seen:
-            self.record.output_times.append(time.perf_counter())
-            self.record.token_ids += value.flatten().tolist()
+            self.record.receive(time.perf_counter(), value.flatten().tolist())
         self._prompt_seen = True
 
     def end(self) -> None:
