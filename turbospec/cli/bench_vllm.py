@@ -142,7 +142,7 @@ def bench_vllm(
         source = LoadSource(workloads, tokenizer, scratch, seed, answered, scale)
         fleet = stack.enter_context(Fleet(command, logs))
         # Ends before the servers do: they wait for requests that are still open.
-        client = stack.enter_context(BenchClient(logs / "client.log"))
+        client = stack.enter_context(BenchClient(logs / "client.log", scale))
         bench = Bench(client, launches.target, tokenizer, scratch)
         session = VllmSession(fleet, launches, bench, source, seed, DisturbanceCheck(say=shown.remark))
         stopped: BaseException | None = None

@@ -20,20 +20,25 @@ from turbospec_bench.vllm.server import last_line
 
 COMMAND = (sys.executable, "-m", "turbospec_bench.vllm.client")
 RUN_SECONDS = 900.0
-"""Timeout of a run, and of the client's imports."""
+"""Timeout of a run that is not scaled, and of the client's imports."""
 POLL_SECONDS = 1.0
 
 
 class BenchClient:
     """A client process; leaving the context ends it."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, scale: int = 1) -> None:
         """Start it, and wait until it is ready.
+
+        Args:
+            log: file for what it prints.
+            scale: factor by which runs have more requests, and may take longer.
 
         Raises:
             UserError: vLLM or what its client needs is not installed.
         """
         self._log = log
+        self._run_seconds = RUN_SECONDS * scale
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as output:
             # In a session of its own, so that Ctrl-C does not end it; it ends when its stdin is closed.
@@ -84,8 +89,10 @@ class BenchClient:
         while not select.select([self._process.stdout], [], [], POLL_SECONDS)[0]:
             check()
             waited += POLL_SECONDS
-            if waited >= RUN_SECONDS:
-                raise UserError(f"`vllm bench serve` did not end within {RUN_SECONDS:.0f} s; its log is {self._log}")
+            if waited >= self._run_seconds:
+                raise UserError(
+                    f"`vllm bench serve` did not end within {self._run_seconds:.0f} s; its log is {self._log}"
+                )
         line = self._process.stdout.readline()
         if not line:
             raise UserError(f"`vllm bench serve` ended: {last_line(self._log)} (all of it in {self._log})")
