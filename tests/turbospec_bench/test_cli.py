@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from tests.turbospec_bench.tiny import write_workloads
 from turbospec import UserError
-from turbospec.cli import bench
+from turbospec.cli import bench, bench_output
 from turbospec.cli.bench import app
 from turbospec.models.profile import Profile
 from turbospec.observability.trace import read_trace
@@ -175,7 +175,14 @@ def test_a_policy_that_has_changed_is_not_resumed(arguments: list[str], tmp_path
         invoke(*command, "--resume", "out.json")
 
 
-@pytest.mark.parametrize(("surrounding", "words"), [("processor", "processor"), ("source_digest", "source digest")])
+@pytest.mark.parametrize(
+    ("surrounding", "words"),
+    [
+        ("processor", "processor"),
+        ("source_digest", "source digest"),
+        ("gpu", "gpu"),
+    ],
+)
 def test_rounds_of_other_code_or_another_processor_are_not_mixed(
     surrounding: str, words: str, arguments: list[str], tmp_path: Path
 ) -> None:
@@ -190,6 +197,14 @@ def test_rounds_of_other_code_or_another_processor_are_not_mixed(
     del document["meta"][surrounding]  # of results that are older
     (tmp_path / "out.json").write_text(json.dumps(document))
     assert invoke(*command, "--resume", "out.json").exit_code == 0
+
+
+@pytest.mark.parametrize("package", ["python", "torch", "numpy", "numba"])
+def test_rounds_of_another_version_are_not_mixed(package: str, tmp_path: Path) -> None:
+    outputs = bench_output.Outputs(tmp_path / "out.json", tmp_path / "out.html", None)
+    earlier = Results(outputs.results, bench_output.surroundings() | {package: "another"})
+    with pytest.raises(UserError, match=f"was measured with another {package}; start a new one"):
+        outputs.open_results(earlier, {"rounds": 1}, (), {})
 
 
 def test_results_that_are_there_are_kept(arguments: list[str], tmp_path: Path) -> None:

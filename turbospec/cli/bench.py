@@ -178,9 +178,10 @@ def bench(
         meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": pairs.threads_in_use}
         meta["omp_wait_policy"] = os.environ.get("OMP_WAIT_POLICY", "")
         meta["lookup"] = lookup or ""
+        meta["gpu"] = pairs.gpu
         meta["profile"] = "measured" if profile is None else "given"
         meta["traces"] = "" if traces is None else str(traces.resolve())
-        compared = ("seed", "device", "dtype", "threads", "omp_wait_policy", "lookup", "profile")
+        compared = ("seed", "device", "gpu", "dtype", "threads", "omp_wait_policy", "lookup", "profile")
         named = {path.name: path for path in (*policies, *texts)} | ({} if profile is None else {"--profile": profile})
         folders = {DRAFTERS.get(configuration.drafter) for configuration in configurations}
         results = outputs.open_results(resumed, meta, compared, named | checkpoints(models, {TARGET, *folders}))

@@ -31,7 +31,10 @@ ADDED_LATER = {"scale": 1, "gpu": None, "lookup": "", "omp_wait_policy": ""}
 """Fields that older results lack, and what they were then."""
 NOT_KEPT_BEFORE = ("highest_concurrency", "profile", "processor", "source_digest")
 """Those of which they do not tell what they were."""
-ON_THE_SAME = ("machine", "processor", "turbospec", "source_digest", "torch", "transformers")
+ON_THE_SAME = (
+    *("machine", "processor", "python", "turbospec", "source_digest"),
+    *("torch", "transformers", "numpy", "numba"),
+)
 """Of the `surroundings`, those that a run that is resumed shares."""
 TARGET_MISSED = 1
 """Exit status where a target is missed beyond noise; a user's mistake is 2."""

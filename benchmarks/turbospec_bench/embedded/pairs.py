@@ -57,6 +57,11 @@ class Pairs:
         """Threads that torch computes with; final once a model is loaded."""
         return torch.get_num_threads()
 
+    @property
+    def gpu(self) -> str | None:
+        """Name of the GPU that the models run on; None on a CPU."""
+        return torch.cuda.get_device_name(self.device) if self.device.startswith("cuda") else None
+
     def engine_config(self, configuration: Configuration, emit: Emit = "before_draft") -> EngineConfig:
         return EngineConfig(
             target=self.folder / TARGET,

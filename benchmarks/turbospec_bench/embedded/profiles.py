@@ -111,7 +111,7 @@ class MeasuredProfiles:
         weights = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         described = [weights, self._pairs.device, self._pairs.dtype, torch.get_num_threads(), torch.__version__]
         described += [USUAL_SAMPLING.temperature, USUAL_SAMPLING.top_p, self._text[:64]]
-        described += [torch.cuda.get_device_name(self._pairs.device)] if self._pairs.device.startswith("cuda") else []
+        described += [self._pairs.gpu]
         described += [processor(), os.environ.get("OMP_WAIT_POLICY", ""), source_digest("turbospec_engine")]
         described += [self._pairs.lookup]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:12]
