@@ -30,7 +30,7 @@ class AdaptiveSettings(PolicyConfig, ABC):
     )
     tpot_slo_ms: Annotated[float, Field(gt=0, le=1e7, json_schema_extra=CEILING)] | None = Field(
         default=None,
-        description="TPOT objective: drafts never make a request miss it that would meet it without drafts.",
+        description="TPOT objective: no drafts that take longer than a request is ahead, or while one has to catch up.",
     )
     ttft_slo_ms: Annotated[float, Field(gt=0, le=1e7, json_schema_extra=CEILING)] | None = Field(
         default=None,
