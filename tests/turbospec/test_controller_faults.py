@@ -107,6 +107,46 @@ def test_a_broken_view_gets_no_drafts_and_no_policy_sees_it(change: dict[str, An
     assert controller.stats.last_fault.startswith("view: ")
 
 
+PER_REQUEST = (
+    "phase",
+    "context_tokens",
+    "emitted_tokens",
+    "tokens_left",
+    "drafter_lag_tokens",
+    "class_ids",
+    "draft_limits",
+)
+
+
+@pytest.mark.parametrize("field", PER_REQUEST)
+def test_an_array_of_a_view_that_lacks_a_request_is_refused(field: str) -> None:
+    """A compiled function would read past its end."""
+    controller = Controller(Scripted())
+    controller.plan(make_view(4, **{field: getattr(make_view(3), field)}))
+    assert controller.stats.last_fault == "view: HostFault: the arrays differ in length"
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("a negative step", "step is negative"),
+        ("an endless draft", "max_draft is not between"),
+        ("negative waiting requests", "waiting_requests, admitted_requests"),
+        ("a time that is no number", "now is not between"),
+        ("an endless wait", "waiting_seconds is not between"),
+        ("an unknown phase", "phase is not one of Phase"),
+        ("a negative context", "context_tokens, emitted_tokens or drafter_lag_tokens is not between"),
+        ("a limit above the maximum", "draft_limits is not between 0 and max_draft"),
+        ("limits in prefill", "draft_limits is not 0 in prefill"),
+        ("duplicate requests", "request_ids has duplicates"),
+    ],
+)
+def test_what_is_wrong_with_a_view_is_named(case: str, says: str) -> None:
+    controller = Controller(Scripted())
+    controller.plan(make_view(4, **BROKEN_VIEWS[case]))
+    assert controller.stats.last_fault.startswith(f"view: HostFault: {says}")
+
+
 @pytest.mark.parametrize("view", [None, 7, "view", object(), {"step": 1}])
 def test_an_object_that_is_no_view_gets_a_plan_without_requests(view: Any) -> None:
     controller = Controller(Scripted())
@@ -157,6 +197,44 @@ def test_a_broken_outcome_reaches_neither_policy_nor_listeners(change: dict[str,
     assert (controller.stats.host_faults, controller.stats.guard_trips) == (1, 0)
     assert controller.stats.last_fault.startswith("outcome: ")
     assert not on_fallback(drive(controller, 1, first=1)[0]), "the policy did nothing wrong"
+
+
+@pytest.mark.parametrize("field", ["drafted", "accepted", "emitted", "proposed", "truncated"])
+def test_an_array_of_an_outcome_that_lacks_a_request_is_refused(field: str) -> None:
+    controller = Controller(Scripted())
+    drive(controller, 1, **{field: getattr(make_outcome(make_view(3), 0, 0), field)})
+    assert controller.stats.last_fault == "outcome: HostFault: the arrays differ in length from the view's"
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("negative tokens", "a number of tokens, steps or requests is not between"),
+        ("an endless step", "step_seconds is neither"),
+        ("a time that is no number", "draft_seconds or verify_seconds"),
+        ("more drafting than step", "draft_seconds or verify_seconds"),
+        ("steps without seconds", "reused_plan_seconds is not between"),
+        ("seconds without steps", "there are tokens or seconds of reused plans"),
+        ("accepted more than was drafted", "0, accepted, drafted, proposed"),
+        ("endless tokens", "emitted is not between"),
+        ("an endless draft", "draft_rows has more than"),
+        ("a narrow confidence", "confidence has fewer columns"),
+        ("other requests", "request_ids is not the view's"),
+    ],
+)
+def test_what_is_wrong_with_an_outcome_is_named(case: str, says: str) -> None:
+    controller = Controller(Scripted())
+    drive(controller, 1, **BROKEN_OUTCOMES[case])
+    assert controller.stats.last_fault.startswith(f"outcome: HostFault: {says}")
+
+
+def test_a_step_without_requests_is_no_fault() -> None:
+    policy = Scripted()
+    controller = Controller(policy)
+    view = make_view(0)
+    controller.observe(make_outcome(view, controller.plan(view).draft_lengths, 0))
+    assert len(policy.outcomes) == 1
+    assert controller.stats.host_faults == 0
 
 
 def test_steps_with_broken_outcomes_end_a_cooldown_too() -> None:
@@ -314,6 +392,23 @@ def test_a_plan_of_nonsense_is_replaced_by_the_fallback(change: dict[str, Any]) 
     assert controller.stats.guard_trips == 1
 
 
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (StepPlan(np.full(3, 1)), "draft_lengths has another length than the view"),
+        (StepPlan(np.full(2, 16)), "draft_lengths must lie between 0 and the view's draft_limits"),
+        (StepPlan(np.full(2, 3), padded_length=2), "draft_lengths must not exceed padded_length"),
+        (StepPlan(np.full(2, 3), passes=2), "draft_lengths of the drafter must not exceed passes"),
+        (StepPlan(np.full(2, 3), valid_steps=0), "valid_steps is not between"),
+        (StepPlan(np.full(2, 3), predicted_seconds=-1.0), "predicted_tokens or predicted_seconds is neither"),
+    ],
+)
+def test_what_is_wrong_with_a_plan_is_named(plan: StepPlan, says: str) -> None:
+    controller = Controller(Scripted(lambda view: plan))
+    controller.plan(make_view(2, graph_lengths=(0, 2, 7), drafter_graph_lengths=(2,)))
+    assert controller.stats.last_fault.startswith(f"plan: PlanFault: {says}")
+
+
 def test_a_reason_fits_a_line_of_a_log_and_of_a_trace() -> None:
     plan = Controller(Scripted(lambda view: StepPlan.same_length(view, 3, "λ \ud800\n" * 10_000))).plan(make_view())
     assert len(plan.reason) < 1000
@@ -323,13 +418,21 @@ def test_a_reason_fits_a_line_of_a_log_and_of_a_trace() -> None:
     assert plan.reason == "K = 3 red: [31m"
 
 
-@pytest.mark.parametrize("error", [None, RuntimeError("no idea")])
-def test_a_policy_cannot_raise_the_limits(error: Exception | None) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        StepPlan(np.full(2, 15)),
+        StepPlan(np.full(2, 15), padded_length=7),
+        StepPlan(np.ones(2, int)),
+        RuntimeError("no"),
+    ],
+)
+def test_a_policy_cannot_raise_the_limits(answer: StepPlan | Exception) -> None:
     def plan(view: StepView) -> StepPlan:
         view.draft_limits[:] = 15
-        if error is not None:
-            raise error
-        return StepPlan(np.full(view.size, 15), padded_length=7)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     view = make_view(2, draft_limits=np.array([3, 5]))
     controller = Controller(Scripted(plan), guard=GuardConfig(fallback_draft_length=9))
