@@ -31,6 +31,7 @@ from turbospec.planning.gain_histogram import (
     spread_fixed_costs,
     verify_seconds,
 )
+from turbospec.planning.objective import slope_at
 
 
 class Problem(NamedTuple):
@@ -280,3 +281,11 @@ def test_a_plan_ends_at_the_knot_where_tokens_become_dear(n: int) -> None:
     gains = np.full((n, 5), 0.5)
     lengths = planned(Problem(gains, costs, exactly(costs, 5 * n), 1000.0))[2]
     assert lengths.sum() == min(5 * n, 24)
+
+
+def test_the_slope_of_a_pass_is_the_time_of_one_more_token() -> None:
+    slopes = np.random.default_rng(0).uniform(1e-5, 1e-4, len(VERIFY_KNOTS) - 1)
+    for tokens in [*range(1, 70), 127, 128, 129, 8191, 8192, 10_000]:
+        costs = LinearCosts(slopes, 8e-3, tokens, 0.0, 0.0, 0.0, 1e-3, 0.0)
+        more = verify_seconds(costs, tokens + 1) - verify_seconds(costs, tokens)
+        assert slope_at(costs) == pytest.approx(more), tokens

@@ -10,16 +10,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turbospec.interface import FloatArray, IntArray, Phase
-from turbospec.models.step_cost import CATCH_UP, DRAFT, PREFILL, PREFILL_TOKENS, SIZE, TOKENS, UNGRAPHED
+from turbospec.models.step_cost import (
+    CATCH_UP,
+    CONTEXT,
+    DRAFT,
+    PREFILL,
+    PREFILL_TOKENS,
+    REQUESTS,
+    SIZE,
+    TOKENS,
+    UNGRAPHED,
+)
 from turbospec.planning.gain_histogram import no_draft_seconds, plan_seconds
 from turbospec.planning.objective import (
     StepShape,
     charge_catch_up,
+    drafter_memory,
     expected_costs,
     expected_gain,
     long_run_costs,
+    memory_price,
     plan_features,
     prefill_factor,
+    rate_without_drafter,
     step_costs,
     sum_of_drafts,
     sum_up,
@@ -263,3 +276,31 @@ def test_a_shape_sums_up_the_requests() -> None:
     shapes = [a_shape(graphs=kind) for kind in range(3)]
     assert [shape.has_graphs for shape in shapes] == [False, True, True]
     assert [shape.has_no_draft_graph for shape in shapes] == [False, True, False]
+
+
+@pytest.mark.parametrize("drafting_share", [0.0, 0.3, 1.0])
+def test_requests_with_the_drafter_and_more_of_them_without_it_fill_the_same_memory(drafting_share: float) -> None:
+    weights, shape = random_weights(4), a_shape(24)
+    costs = step_costs(weights, shape, 0.0)
+    memory = drafter_memory(weights, shape, costs, 0.5, drafting_share)
+    if drafting_share == 1.0:
+        assert (memory.waiting, memory.running) == pytest.approx((12.0, 0.0)), "24 have place with the drafter"
+    if drafting_share == 0.0:
+        assert (memory.waiting, memory.running) == pytest.approx((0.0, 8.0)), "16 would have place with the drafter"
+    assert shape.requests + memory.waiting == pytest.approx(1.5 * (shape.requests - memory.running))
+    one_more = step_costs(weights, a_shape(25), 0.0)
+    longer = no_draft_seconds(one_more) - no_draft_seconds(costs)
+    assert memory.request_seconds == pytest.approx(longer), "as one more request makes a step longer"
+    assert longer > weights[REQUESTS] + 100 * weights[CONTEXT]
+
+
+def test_requests_that_the_drafter_keeps_waiting_are_worth_what_they_would_add_to_the_rate() -> None:
+    weights, shape = random_weights(4), a_shape(24)
+    costs = step_costs(weights, shape, 0.0)
+    plain = no_draft_seconds(costs)
+    memory = drafter_memory(weights, shape, costs, 0.5, 1.0)
+    rate = rate_without_drafter(memory, 24.0, plain)
+    assert rate == pytest.approx(36.0 / (plain + 12 * memory.request_seconds))
+    price = memory_price(memory.waiting, memory, rate)
+    assert 24.0 / (plain - price) == pytest.approx(rate), "less their price, a step without them has the rate"
+    assert memory_price(12.0, memory, 1e9) == 0.0, "where a request adds more time than its token is worth, none waits"
