@@ -14,6 +14,8 @@ from turbospec.models.logistic import (
     Terms,
     between_request_variance,
     covariate_variance,
+    discount_offsets,
+    discount_shared,
     initial_terms,
     learn,
     learn_between_request_variance,
@@ -184,3 +186,25 @@ def test_running_means_of_a_covariate_are_the_means(values: list[float]) -> None
     assert terms.covariate_spread[0] == pytest.approx(np.mean(deviations**2), abs=1e-6)
     slope, variance = terms.slope
     assert covariate_variance(terms) == pytest.approx((slope**2 + variance) * np.mean(deviations**2), abs=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.7, 0.0])
+def test_a_discount_keeps_a_share_of_the_evidence_and_the_rest_is_the_prior_again(factor: float) -> None:
+    """Evidence is what a term's precision, and precision times mean, have beyond the prior's, whose mean is 0."""
+
+    def evidence(mean_and_variance: np.ndarray) -> np.ndarray:
+        mean, variance = mean_and_variance
+        return np.array([mean / variance, 1.0 / variance - 1.0 / PRIOR_VARIANCE])
+
+    terms, rng = a_model(), np.random.default_rng(5)
+    serve(terms, rng.uniform(0.2, 0.9, (4, 3)), rng, 50)
+    level, offsets, classes = terms.level.copy(), terms.offsets.copy(), terms.classes.copy()
+    discount_shared(terms, factor)
+    assert evidence(terms.level) == pytest.approx(factor * evidence(level), abs=1e-12)
+    assert evidence(terms.offsets) == pytest.approx(factor * evidence(offsets), abs=1e-12)
+    assert terms.classes == pytest.approx(factor * classes)
+    assert classes[0].all()
+    before = terms.offsets.copy()
+    discount_offsets(terms, 1, 0.5)
+    assert terms.offsets[:, 0].tolist() == before[:, 0].tolist()
+    assert evidence(terms.offsets)[:, 1:] == pytest.approx(0.5 * evidence(before)[:, 1:], abs=1e-12)
