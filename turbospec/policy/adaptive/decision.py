@@ -135,7 +135,7 @@ def decide(
 
     Args:
         state, request_state: of an `AdaptiveState`.
-        work: (4, at least n + m, K + 3) scratch space, for n requests of which a look-up found something for m.
+        work: (4, at least n + m, K + 1) scratch space, for n requests of which a look-up found something for m.
         counts, sums: (K + 1, BINS) scratch space.
         columns: those of `Requests`, without the last.
         lookup_scores: (n,) of the view; empty without a look-up.
@@ -239,11 +239,13 @@ def _choose(
     models = Models(drafter_terms(shared, request_state), lookup_terms(shared, request_state))
     tokens_per_step = request_state[:, TOKENS_PER_STEP]
     token_weight = token_weights(requests.rows, requests.phase, tokens_per_step)
-    survival, first, charged = work[0, :size, :depth], work[0, :size, -1], work[0, :size, -2]
-    lag_seconds, offered = work[0, :size, -3], survival if size == n else work[3, :size, :depth]
+    survival, first = work[0, :size, :depth], work[0, :size, -1]
+    offered = survival if size == n else work[3, :size, :depth]
+    # Not columns of the scratch space: numba would compile the planner a second time, for strided charges.
+    charged, lag_seconds = np.zeros(size), np.zeros(size)
     estimate(models, requests, offers, 0.0, first, survival)
     weigh(survival, offers, token_weight)
-    charged[n:], lag_seconds[n:], lag_seconds[:n] = 0.0, 0.0, lag * weights[CATCH_UP]
+    lag_seconds[:n] = lag * weights[CATCH_UP]
     charge_catch_up(lag, requests.tokens_left, first, weights[CATCH_UP], constants.catch_up_horizon, charged)
     gains = uncounted_gains(offers, survival, offered, work[1, :size, :depth], counts, sums, graph_lengths)
 

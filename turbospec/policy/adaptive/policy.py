@@ -28,8 +28,6 @@ from turbospec.runtime.plans_in_flight import PlansInFlight
 LOOKUP = Source.LOOKUP.value
 NO_TARGET = NO_SCORES = np.zeros(0)
 NO_LENGTHS = ONE_SOURCE = NONE_APPENDED = np.zeros(0, np.int64)
-SCRATCH_COLUMNS = 3
-"""Columns of the scratch space beside those of the K positions."""
 
 
 class _Record(NamedTuple):
@@ -226,7 +224,7 @@ class AdaptivePolicy:
 
     def _make_scratch(self, max_draft: int) -> None:
         """Make scratch space for drafts of up to `max_draft` tokens, and what belongs to the requests of the state."""
-        work, counts = np.zeros((4, 64, max_draft + SCRATCH_COLUMNS)), np.zeros((max_draft + 1, BINS), np.int64)
+        work, counts = np.zeros((4, 64, max_draft + 1)), np.zeros((max_draft + 1, BINS), np.int64)
         self._scratch = Scratch(work, counts, np.zeros(counts.shape))
         self._records = PlansInFlight[_Record]()  # their rows are those of the models before
         if self.config.tpot_slo_ms is not None:
