@@ -21,6 +21,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 
+from turbospec.controller import Controller, ControllerStats
 from turbospec.errors import UserError
 from turbospec.hosts.vllm.scheduler.lookups import Lookups
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
@@ -129,10 +130,10 @@ class _Adaptive(Scheduler):
         except Exception:
             self._loop = None
             log.exception("TurboSpec cannot start and is off; vLLM keeps its own draft length")
-        if self._metrics_file is not None:
-            self._stats.active = self._loop is not None
-            # Zeros first: Prometheus sees no increase in a series that begins above 0.
-            self._metrics_file.wake()
+        controller = None if self._loop is None else self._loop.controller
+        self._stats = ControllerStats(active=False) if controller is None else controller.stats
+        with self._measured:
+            self._show_metrics(controller, vllm_config.parallel_config.data_parallel_index)
 
     def _build_loop(self, vllm_config) -> VllmLoop | None:
         speculation, length_table = vllm_config.speculative_config, self.dynamic_sd_lookup
@@ -187,15 +188,22 @@ class _Adaptive(Scheduler):
                 log.warning(lacking)
         engine = vllm_config.parallel_config.data_parallel_index
         controller = settings.controller()
-        self._stats = controller.stats
         self._trace = _trace(settings, engine)
         if self._trace is not None:
             controller.listeners.append(self._trace)
-        if path := os.environ.get(METRICS_FILE_VARIABLE):
-            metrics = StepMetrics(controller.stats, self._seconds, max_draft=self.num_spec_tokens)
-            self._metrics_file = MetricsFileWriter(file_of_engine(Path(path), engine), metrics)
-            controller.listeners += [metrics, self._metrics_file]
         return VllmLoop(controller, limits, Lookups() if settings.lookup is not None else None)
+
+    def _show_metrics(self, controller: Controller | None, engine: int) -> None:
+        """Write metrics from now on, if this process has been told a file; without a controller, that there is none."""
+        path = os.environ.get(METRICS_FILE_VARIABLE)
+        if path is None:
+            return
+        metrics = StepMetrics(self._stats, self._seconds, max_draft=self.num_spec_tokens)
+        self._metrics_file = MetricsFileWriter(file_of_engine(Path(path), engine), metrics)
+        if controller is not None:
+            controller.listeners += [metrics, self._metrics_file]
+        # Zeros first: Prometheus sees no increase in a series that begins above 0.
+        self._metrics_file.wake()
 
     def schedule(self, *args, **kwargs):
         # While requests run, steps follow one another at once, and the time between two belongs to the second. Time

@@ -250,11 +250,12 @@ def test_a_turbospec_that_is_off_for_good_says_so_in_its_metrics(
     assert metrics("turbospec_host_faults_total 100.0")
 
 
+@pytest.mark.parametrize("failing", ["read_settings", "VllmLoop"])
 def test_a_turbospec_that_cannot_start_says_so_in_its_metrics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metrics: Callable[[str], bool]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metrics: Callable[[str], bool], failing: str
 ) -> None:
     build = type(Engine(tmp_path).scheduler)._build_loop
-    monkeypatch.setitem(build.__globals__, "VllmLoop", fail)
+    monkeypatch.setitem(build.__globals__, failing, fail)
     assert Engine(tmp_path).scheduler._loop is None
     assert metrics("turbospec_active 0.0")
 
