@@ -31,14 +31,14 @@ def planned(
     """Draft lengths and the padded length; arguments as for the exact planner."""
     n, depth = gains.shape
     # The views of the scratch space that a decision works on, so that nothing is compiled for others.
-    work, lengths = np.zeros((3, n, depth + 3)), np.zeros(n, np.int64)
-    work[0, :, :depth], work[0, :, -2] = gains, fixed_seconds
+    work, lengths = np.zeros((3, n, depth + 1)), np.zeros(n, np.int64)
+    work[0, :, :depth] = gains
     counts, sums = np.zeros((depth + 1, BINS), np.int64), np.zeros((depth + 1, BINS))
     offers = list_offers(np.count_nonzero(gains, axis=1), NO_GRAPHS, NO_GRAPHS)
     survival = work[0, :n, :depth]
     step = uncounted_gains(offers, survival, survival, work[1, :n, :depth], counts, sums, graph_lengths)
-    consider(step, costs, price, 0.0, work[0, :n, -2])
-    padded = best_lengths(step, costs, price, work[0, :n, -2], max_seconds, lengths)
+    consider(step, costs, price, 0.0, fixed_seconds)
+    padded = best_lengths(step, costs, price, fixed_seconds, max_seconds, lengths)
     return lengths, padded
 
 

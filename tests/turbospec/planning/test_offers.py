@@ -49,13 +49,12 @@ def planned(
     offers, survival = problem.offers, problem.survival
     size, depth = survival.shape
     n = offers.requests
-    work, lengths = np.zeros((4, size, depth + 3)), np.zeros(size, np.int64)
-    work[0, :, :depth], work[0, :n, -2] = survival, problem.fixed
+    work, lengths, charged = np.zeros((4, size, depth + 1)), np.zeros(size, np.int64), np.zeros(size)
+    work[0, :, :depth], charged[:n] = survival, problem.fixed
     counts, sums = np.zeros((depth + 1, BINS), np.int64), np.zeros((depth + 1, BINS))
     rows = work[0, :size, :depth]
     offered = rows if size == n else work[3, :size, :depth]
     gains = uncounted_gains(offers, rows, offered, work[1, :size, :depth], counts, sums, graph_lengths)
-    charged = work[0, :size, -2]
     rate, least = best_rate(gains, problem.costs, float(n), charged)
     price = waiting_factor * rate
     if size > n:

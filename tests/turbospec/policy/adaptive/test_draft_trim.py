@@ -47,7 +47,7 @@ def a_trim(
         terms.requests[:n, 0], terms.requests[:, 1] = log_odds * 1e12, 1e12
     sources = np.zeros(n, np.int64) if sources is None else sources
     scores = np.ones(n) if sources.any() else np.zeros(0)
-    scratch = Scratch(np.zeros((4, 2 * n, DEEPEST + 3)), np.zeros((DEEPEST + 1, BINS), np.int64), np.zeros((9, BINS)))
+    scratch = Scratch(np.zeros((4, 2 * n, DEEPEST + 1)), np.zeros((DEEPEST + 1, BINS), np.int64), np.zeros((9, BINS)))
     columns = (np.arange(n), make_view(n).phase, *[np.zeros(n, np.int64)] * 7)
     return PricedTrim(state, scratch, columns, scores, lengths, sources, largest_graph, price)
 
