@@ -175,10 +175,10 @@ def bench(
 
         pairs = Pairs(models, device, dtype, threads, lookup)
         source = pairs.source(workloads, seed, answered)
-        meta = {"seed": seed, "rounds": rounds, "device": device, "dtype": dtype, "threads": pairs.threads_in_use}
+        meta = {"seed": seed, "rounds": rounds, "device": device, "gpu": pairs.gpu, "dtype": dtype}
+        meta["threads"] = pairs.threads_in_use
         meta["omp_wait_policy"] = os.environ.get("OMP_WAIT_POLICY", "")
         meta["lookup"] = lookup or ""
-        meta["gpu"] = pairs.gpu
         meta["profile"] = "measured" if profile is None else "given"
         meta["traces"] = "" if traces is None else str(traces.resolve())
         compared = ("seed", "device", "gpu", "dtype", "threads", "omp_wait_policy", "lookup", "profile")

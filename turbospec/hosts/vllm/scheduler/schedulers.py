@@ -95,6 +95,7 @@ class _Adaptive(Scheduler):
 
     def __init__(self, vllm_config, *args, **kwargs) -> None:
         super().__init__(vllm_config, *args, **kwargs)
+        self._controller: Controller | None = None
         self._trace: DecisionTrace | None = None
         self._seconds = HostSeconds()
         self._measured = _Measured(self._seconds, "ours", self._fail)
@@ -130,10 +131,10 @@ class _Adaptive(Scheduler):
         except Exception:
             self._loop = None
             log.exception("TurboSpec cannot start and is off; vLLM keeps its own draft length")
-        controller = None if self._loop is None else self._loop.controller
-        self._stats = ControllerStats(active=False) if controller is None else controller.stats
+        self._stats = ControllerStats() if self._controller is None else self._controller.stats
+        self._stats.active = self._loop is not None
         with self._measured:
-            self._show_metrics(controller, vllm_config.parallel_config.data_parallel_index)
+            self._show_metrics(vllm_config.parallel_config.data_parallel_index)
 
     def _build_loop(self, vllm_config) -> VllmLoop | None:
         speculation, length_table = vllm_config.speculative_config, self.dynamic_sd_lookup
@@ -187,21 +188,21 @@ class _Adaptive(Scheduler):
             if lacking is not None:
                 log.warning(lacking)
         engine = vllm_config.parallel_config.data_parallel_index
-        controller = settings.controller()
+        controller = self._controller = settings.controller()
         self._trace = _trace(settings, engine)
         if self._trace is not None:
             controller.listeners.append(self._trace)
         return VllmLoop(controller, limits, Lookups() if settings.lookup is not None else None)
 
-    def _show_metrics(self, controller: Controller | None, engine: int) -> None:
-        """Write metrics from now on, if this process has been told a file; without a controller, that there is none."""
+    def _show_metrics(self, engine: int) -> None:
+        """Write metrics from now on, if this process has been told a file; also where TurboSpec could not start."""
         path = os.environ.get(METRICS_FILE_VARIABLE)
         if path is None:
             return
         metrics = StepMetrics(self._stats, self._seconds, max_draft=self.num_spec_tokens)
         self._metrics_file = MetricsFileWriter(file_of_engine(Path(path), engine), metrics)
-        if controller is not None:
-            controller.listeners += [metrics, self._metrics_file]
+        if self._controller is not None:
+            self._controller.listeners += [metrics, self._metrics_file]
         # Zeros first: Prometheus sees no increase in a series that begins above 0.
         self._metrics_file.wake()
 
