@@ -71,12 +71,12 @@ class Walk:
         self.limits: EngineLimits
         self._checked: Checked
         self._metrics: StepMetrics
-        self._listeners: list[Any]
         self._followed: Any
         self._server = server(self.setup, rng)
         with self.clock.instead_of_time(self._server.hosted):
             self._server.build(self._extended)
         self.scheduler = self._server.scheduler
+        self._listeners = list(self._checked.controller.listeners)
         self._worker = Worker(self.limits, rng, self.note)
         self._drafts: Any = None
         """Of the last step, until the engine core takes them."""
@@ -497,7 +497,6 @@ class Walk:
         controller.guard = controller.guard.model_copy(update={"cooldown_steps": 3})
         self._metrics = StepMetrics(controller.stats)
         controller.listeners.append(self._metrics)
-        self._listeners = list(controller.listeners)
         self._followed = controller.policy
         self._checked = Checked(controller, self.limits, self._graphs, self.note)
         loop = VllmLoop(self._checked, self.limits, loop.lookups)
