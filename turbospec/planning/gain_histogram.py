@@ -9,9 +9,9 @@ others. At most one row of a request has gains: `turbospec.planning.best_lengths
 For a depth d and a number of draft tokens the best tokens are those of the largest gains, of the first d positions for
 the drafter (`turbospec.planning.exact` has the argument). Sorting all gains would take longer than all the rest. Here
 they are counted in bins, for each position of the drafter, and for all positions of the look-up together. The plans
-considered take whole bins from the top, or reach a knot of the verify curve, the largest CUDA graph or the longest step
-within one. Their number is `BINS` · K, whatever n is. Gains up to 1 in one bin differ by less than `1 / BINS`: where
-this planner and the exact one disagree about a token, its net gain is smaller than that.
+considered take whole bins from the top, or reach a knot of the verify curve or the largest CUDA graph within one. Their
+number is `BINS` · K, whatever n is. Gains up to 1 in one bin differ by less than `1 / BINS`: where this planner and the
+exact one disagree about a token, its net gain is smaller than that.
 
 The same scan finds the best token rate of a step, the largest (n + gain) / seconds: no iteration is needed, as the plan
 of the best rate is among the plans considered.
@@ -37,8 +37,6 @@ BINS = LEVELS
 takes a part of it takes any of its tokens. Tokens that gain less than one bin are not drafted."""
 NO_LIMIT = np.iinfo(np.int64).max
 """Where CUDA graphs have no largest size."""
-ROUNDING, MIN_TOKEN_SECONDS = 1e-6, 1e-12
-"""Of a number of tokens that just fit into a step; so that a token without any time can be divided by."""
 LONGEST_GRAPH = 62
 """Graphs of drafter passes for longer drafts are not used: the lengths are bits of one integer."""
 
@@ -258,7 +256,7 @@ def best_plan(
         fixed = costs.floor + costs.piecewise
         if d:
             fixed += costs.draft_start + costs.draft_pass * passes
-        tokens, of_drafter, gain, segment, before, is_full = 0, 0.0, 0.0, first_segment, before_first, False
+        tokens, of_drafter, gain, segment, before = 0, 0.0, 0.0, first_segment, before_first
         for place in range(highest, 0, -1):
             left = taken[place]
             if left == 0:
@@ -280,23 +278,10 @@ def best_plan(
                 seconds += fixed + costs.draft_token * of_drafter
                 if costs.base_tokens + tokens > costs.graph_tokens:
                     seconds += costs.ungraphed
-                is_full = seconds > max_seconds
-                if is_full:
-                    # As many of them as fit, if all of these are the drafter's.
-                    slope = max(costs.slopes[segment] + costs.draft_token * (share > 0.0), MIN_TOKEN_SECONDS)
-                    begun = seconds - room * (costs.slopes[segment] + costs.draft_token * share)
-                    over = room - max(math.floor((max_seconds - begun) / slope - ROUNDING), 0)
-                    if over == room:
-                        break
-                    gain, left, seconds = gain - each * over, left + over, begun + slope * (room - over)
                 new = (base_tokens + gain) / seconds if price < 0.0 else gain - price * seconds
-                if new > value:
+                if new > value and seconds <= max_seconds:
                     value = new
                     best = HistogramPlan(gain, seconds, d, place, taken[place] - left)
-                if is_full:
-                    break
-            if is_full:
-                break
     return value, best
 
 

@@ -133,25 +133,14 @@ class TtftSlo(_Slo):
 
 
 @compiled
-def max_seconds(
-    slack: FloatArray,
-    tokens_left: IntArray,
-    saved_seconds: float,
-    horizon_tokens: float,
-    no_draft_seconds: float,
-    added_seconds: float = math.inf,
-) -> float:
+def max_seconds(slack: FloatArray, no_draft_seconds: float, added_seconds: float = math.inf) -> float:
     """Longest step that breaks no request's target.
 
-    A request that is behind its target, as after a step with a long prompt, allows no drafts until it has caught up.
-    It is ignored where steps without drafts would not catch up before it ends: no plan is sure to help it, and the
-    other requests should not lose their drafts to it.
+    A request that would miss the target even after a step without drafts is ignored: no plan helps it, and the other
+    requests should not lose their drafts to it.
 
     Args:
         slack: (n,) of `TpotSlo.slack`; empty where there is no target.
-        tokens_left: (n,) of a view.
-        saved_seconds: by which a usual step without drafts is shorter than the target of `TpotSlo`; below 0 if longer.
-        horizon_tokens: most tokens that a request is taken to emit yet; many end long before their max_tokens.
         no_draft_seconds: predicted duration of the step without drafts.
         added_seconds: of `TtftSlo`; infinite where there is no target.
 
@@ -159,9 +148,7 @@ def max_seconds(
         Seconds; infinite where no request limits the step.
     """
     least = no_draft_seconds + added_seconds
-    for i in range(len(slack)):
-        if slack[i] >= no_draft_seconds:
-            least = min(least, slack[i])
-        elif no_draft_seconds - slack[i] <= saved_seconds * (min(float(tokens_left[i]), horizon_tokens) - 1.0):
-            least = no_draft_seconds
+    for seconds in slack:
+        if no_draft_seconds <= seconds < least:
+            least = seconds
     return least

@@ -190,43 +190,6 @@ def test_lengths_are_those_of_the_plan(problem: Problem, max_seconds: float) -> 
         )
 
 
-def best_within(problem: Problem, max_seconds: float) -> tuple[float, float]:
-    """Value of the best plan that is not longer, of all numbers of tokens and depths; and most tokens by which the
-    planner's estimate of it may be below."""
-    gains, exact = problem.gains, problem.exact
-    best = problem.no_draft_value, 1e-9
-    for depth in range(1, gains.shape[1] + 1):
-        places = bins(gains[:, :depth])
-        order = np.sort(gains[:, :depth][places > 0])[::-1]
-        for tokens in range(1, len(order) + 1):
-            seconds = float(exact.verify[tokens]) + exact.piecewise + exact.draft_start + exact.draft_token * tokens
-            seconds += exact.draft_pass * passes_run(depth, exact.pass_graphs)
-            value = float(order[:tokens].sum()) - problem.price * seconds
-            if seconds <= max_seconds - 1e-9 and value > best[0]:
-                last = min(int(order[tokens - 1] * BINS), BINS - 1)
-                best = value, of_bin(gains, depth, last) / (4 * BINS) + 1e-9
-    return best
-
-
-@settings(max_examples=300, deadline=None)
-@given(problems(), st.floats(0.006, 0.03))
-def test_a_plan_within_a_limit_is_the_best_that_fits(problem: Problem, max_seconds: float) -> None:
-    value, plan, _ = planned(problem, max_seconds)
-    best, short = best_within(problem, max_seconds)
-    one_token = problem.price * float(np.diff(problem.exact.verify).max(initial=0.0) + problem.exact.draft_token)
-    assert value >= best - short
-    assert value <= best + realised(plan, problem.gains) + one_token
-
-
-def test_of_alike_tokens_as_many_are_drafted_as_fit() -> None:
-    costs = LinearCosts(np.full(len(VERIFY_KNOTS) - 1, 1e-5), 0.004, 48, 0.0, 0.0, 5e-4, 5e-4, 0.0)
-    problem = Problem(np.full((48, 1), 0.9), costs, exactly(costs, 48), 4000.0)
-    without = no_draft_seconds(costs)
-    for fitting in (0, 7, 30, 47, 48):
-        _, _, lengths = planned(problem, without + 1e-3 + 1e-5 * (fitting + 0.5))
-        assert lengths.sum() == fitting
-
-
 def best_rate(problem: Problem, base_tokens: float) -> tuple[float, DraftPlan]:
     """Largest (base tokens + gain) / seconds, found by the exact planner at rising prices; and its plan."""
     rate = base_tokens / float(problem.exact.verify[0])

@@ -24,9 +24,7 @@ def a_slo(first_token_at: float = 0.0) -> TpotSlo:
 
 
 def longest(slo: TpotSlo, view: StepView, rows: IntArray, no_draft_seconds: float) -> float:
-    """The longest step where all steps without drafts take as long as this one."""
-    saved = slo.seconds - no_draft_seconds
-    return max_seconds(slo.slack(view, rows), view.tokens_left, saved, 256.0, no_draft_seconds)
+    return max_seconds(slo.slack(view, rows), no_draft_seconds)
 
 
 def test_the_request_with_the_least_slack_limits_the_step() -> None:
@@ -35,22 +33,8 @@ def test_the_request_with_the_least_slack_limits_the_step() -> None:
 
 
 def test_a_request_that_misses_the_target_anyway_does_not_limit_the_others() -> None:
-    # It is 19 ms late, and each of its last steps makes up for 6 ms.
-    view = make_view(2, now=0.035, emitted_tokens=np.array([2, 5]), tokens_left=np.array([4, 100]))
+    view = make_view(2, now=0.035, emitted_tokens=np.array([2, 5]))
     assert longest(a_slo(), view, ROWS, 0.004) == pytest.approx(0.015)
-
-
-def test_a_request_that_can_catch_up_without_drafts_allows_none_until_then() -> None:
-    view = make_view(2, now=0.035, emitted_tokens=np.array([2, 5]), tokens_left=np.array([5, 100]))
-    assert longest(a_slo(), view, ROWS, 0.004) == 0.004
-    late = make_view(2, now=2.0, emitted_tokens=np.array([2, 201]), tokens_left=np.array([100_000, 100]))
-    assert longest(a_slo(), late, ROWS, 0.004) == pytest.approx(0.010), "not within the next 256 tokens"
-
-
-def test_where_steps_without_drafts_are_too_long_only_requests_in_time_limit_a_step() -> None:
-    view = make_view(2, now=0.035, emitted_tokens=np.array([4, 5]))
-    assert longest(a_slo(), view, ROWS, 0.012) == pytest.approx(0.015)
-    assert longest(a_slo(), view, ROWS, 0.016) == math.inf
 
 
 def test_without_a_request_that_can_meet_the_target_there_is_no_limit() -> None:
@@ -73,7 +57,7 @@ def test_a_reassigned_row_starts_anew() -> None:
 
 
 def test_without_a_target_there_is_no_limit() -> None:
-    assert max_seconds(np.zeros(0), np.ones(1, np.int64), 0.0, 256.0, 0.004) == math.inf
+    assert max_seconds(np.zeros(0), 0.004) == math.inf
 
 
 def test_more_requests_than_before_keep_what_is_known() -> None:
@@ -106,9 +90,7 @@ def test_a_step_of_the_limit_keeps_all_within_the_target_whom_a_step_without_dra
     emitted = np.array([count for _, count in requests])
     slack = 0.010 * emitted - (now - first_tokens)
     assume((np.abs(slack - no_draft_seconds) > 1e-9).all())  # rounding decides there
-    last = np.ones(len(requests), np.int64)  # nobody could catch up later
-    view = make_view(len(requests), now=now, emitted_tokens=emitted, tokens_left=last)
-    limit = longest(slo, view, rows, no_draft_seconds)
+    limit = longest(slo, make_view(len(requests), now=now, emitted_tokens=emitted), rows, no_draft_seconds)
 
     def met(seconds: float) -> np.ndarray:
         """Which requests meet the target after a step in which each emits one token."""
@@ -233,6 +215,5 @@ def test_one_first_token_in_a_hundred_is_late() -> None:
 
 
 def test_drafts_add_no_more_than_the_ttft_target_allows() -> None:
-    one = np.ones(1, np.int64)
-    assert max_seconds(np.array([0.050]), one, 0.0, 256.0, 0.010, 0.015) == pytest.approx(0.025)
-    assert max_seconds(np.array([0.020]), one, 0.0, 256.0, 0.010, 0.015) == pytest.approx(0.020)
+    assert max_seconds(np.array([0.050]), 0.010, 0.015) == pytest.approx(0.025)
+    assert max_seconds(np.array([0.020]), 0.010, 0.015) == pytest.approx(0.020)

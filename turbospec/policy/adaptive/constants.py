@@ -25,8 +25,7 @@ class Constants(NamedTuple):
     pace_weight: float = NEWEST_WEIGHT
     """Weight of the newest step in a request's tokens per step."""
     catch_up_horizon: float = 256.0
-    """H: most tokens over which the cost of catching up a drafter KV lag is spread, and within which a request that is
-    behind its TPOT SLO is to catch up."""
+    """H: most tokens over which the cost of catching up a drafter KV lag is spread."""
     horizon: float = 100.0
     """Steps over which what an experiment shows is worth something."""
     budget_steps: float = 3.0

@@ -127,7 +127,6 @@ def decide(
     facts: StepFacts,
     graph_lengths: IntArray,
     slack: FloatArray,
-    tpot_seconds: float,
     added_seconds: float,
     first_token_weight: float,
 ) -> tuple[IntArray, int, int, int, float, float, float, int, int, bool, float, float, float, int, bool]:
@@ -142,7 +141,6 @@ def decide(
         facts: of the view.
         graph_lengths: of the view.
         slack: (n,) seconds within which the step must end for each request; empty for no TPOT SLO.
-        tpot_seconds: the TPOT SLO; infinite for none.
         added_seconds: that drafts may add to the step; infinite for no TTFT SLO.
         first_token_weight: a setting.
 
@@ -162,7 +160,6 @@ def decide(
         facts,
         graph_lengths,
         slack,
-        tpot_seconds,
         added_seconds,
         first_token_weight,
     )
@@ -205,7 +202,6 @@ def _choose(
     facts: StepFacts,
     graph_lengths: IntArray,
     slack: FloatArray,
-    tpot_seconds: float,
     added_seconds: float,
     first_token_weight: float,
 ) -> Choice:
@@ -257,10 +253,7 @@ def _choose(
     price *= prefill_factor(server.limited_share, shape.decoding, constants.mean_weight)
 
     # The best plan.
-    saved, horizon = 0.0, constants.catch_up_horizon
-    if len(slack):
-        saved = tpot_seconds - no_draft_seconds(_with_usual_prompts(weights, server, shape))
-    longest = max_seconds(slack, requests.tokens_left, saved, horizon, plain_seconds, added_seconds)
+    longest = max_seconds(slack, plain_seconds, added_seconds)
     prefill_seconds, priced_seconds = weights[CATCH_UP] * facts.drafter_prefill_tokens, 0.0
     # An SLO is compared with seconds: under one the costs hold no prices.
     if math.isinf(longest):
@@ -290,9 +283,7 @@ def _choose(
             # Its outcome may arrive after the next plans are made, which must not spend the same budget.
             server.budget -= chosen.loss
         else:
-            # A request that is behind its TPOT SLO may allow drafts in the next step.
-            limited = longest < plain_seconds + added_seconds
-            server.refused_at, server.settled = facts.step, not (adds_drafts or any_drafts or limited)
+            server.refused_at, server.settled = facts.step, not (adds_drafts or any_drafts)
             valid_steps = constants.pause_steps if server.settled else 1
 
     lengths, padded, seconds = chosen.draft_lengths, chosen.padded_length, chosen.seconds
@@ -355,16 +346,6 @@ def _with_joining_prompts(weights: FloatArray, server: Server, shape: StepShape)
         unforeseen = server.unforeseen_tokens / server.unforeseen_share
         joined = step_costs(weights, shape, shape.prefill_tokens + unforeseen)
         costs = expected_costs(costs, joined, server.unforeseen_share)
-    return costs
-
-
-@inlined
-def _with_usual_prompts(weights: FloatArray, server: Server, shape: StepShape) -> LinearCosts:
-    """The mean of the costs of the step without prompts and with those of recent steps."""
-    costs = step_costs(weights, shape, 0.0)
-    if server.prompt_share > 0.0:
-        joined = step_costs(weights, shape, server.prompt_tokens / server.prompt_share)
-        costs = expected_costs(costs, joined, server.prompt_share)
     return costs
 
 

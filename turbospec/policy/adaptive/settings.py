@@ -30,7 +30,7 @@ class AdaptiveSettings(PolicyConfig, ABC):
     )
     tpot_slo_ms: Annotated[float, Field(gt=0, le=1e7, json_schema_extra=CEILING)] | None = Field(
         default=None,
-        description="TPOT objective: no drafts that take longer than a request is ahead, or while one has to catch up.",
+        description="TPOT objective: a step with drafts leaves every request in time that one without them would.",
     )
     ttft_slo_ms: Annotated[float, Field(gt=0, le=1e7, json_schema_extra=CEILING)] | None = Field(
         default=None,

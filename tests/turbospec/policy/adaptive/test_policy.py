@@ -565,32 +565,6 @@ def test_no_plan_with_drafts_breaks_the_tpot_objective() -> None:
     assert bound.mean_draft_length < free.mean_draft_length
 
 
-def test_requests_that_a_prompt_has_put_behind_the_tpot_objective_catch_up() -> None:
-    """Half of them are hard to draft for: steps with drafts for the others would be too long for them."""
-
-    def per_token(policy: Policy) -> np.ndarray:
-        server = SyntheticEngine(concurrency=8, confidence=False, prompt_tokens=400)
-        return np.array(server.serve(policy, alternating(drafter(1.3), never_accepted), 40, seed=3).per_token)
-
-    without = per_token(Fixed(0))
-    target = 1.2 * float(without.max())
-    bound = per_token(adaptive(tpot_slo_ms=1e3 * target))
-    assert bound.min() < 0.8 * without.min(), "the others draft"
-    assert bound.max() < 1.01 * target
-
-
-def test_a_plan_that_the_tpot_objective_keeps_from_drafting_is_for_one_step() -> None:
-    policy = adaptive(measured_profile(), tpot_slo_ms=14.0)
-    in_time, behind = (
-        make_view(8, step=step, now=now, emitted_tokens=np.full(8, emitted))
-        for step, now, emitted in ((0, 0.0, 1), (100, 0.05, 2))
-    )
-    assert policy.plan(in_time).draft_lengths.any()
-    plan = policy.plan(behind)
-    assert not plan.draft_lengths.any()
-    assert plan.valid_steps == 1
-
-
 def test_a_loose_promise_changes_nothing() -> None:
     loose = mean_rate(lambda: adaptive(tpot_slo_ms=1000.0), GOOD, 4)
     assert loose == pytest.approx(mean_rate(adaptive, GOOD, 4), rel=0.03)
