@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from turbospec.errors import UserError
+from turbospec.hosts.vllm.shared.support import STARTED
 from turbospec_bench.contender import Run
 from turbospec_bench.text_quality import text_figures
 from turbospec_bench.variant import Variant
@@ -24,8 +25,6 @@ from turbospec_bench.vllm.loads import Tokenizer, VllmLoad
 from turbospec_bench.vllm.matrix import is_turbospec
 from turbospec_bench.vllm.server import Server
 
-STARTED = "TurboSpec chooses draft lengths"
-"""In the log of a server that runs TurboSpec."""
 IDLE_SECONDS = 1.2
 """Wait after a run: vLLM's workers busy-wait for a second after their last work (`SpinCondition`), and on CPUs the
 workers of all servers are bound to the same core. TurboSpec's metrics then cover the whole run."""

@@ -109,13 +109,13 @@ def _with_scheduler(create):
             if speculation is not None and not given:
                 speculation.num_speculative_tokens_per_batch_size = None
             return config
-        from turbospec.hosts.vllm.shared.support import ASYNC_SCHEDULER, SYNC_SCHEDULER
+        from turbospec.hosts.vllm.shared.support import ASYNC_SCHEDULER, STARTED, SYNC_SCHEDULER
 
         scheduler.scheduler_cls = ASYNC_SCHEDULER if scheduler.async_scheduling else SYNC_SCHEDULER
         _share_metrics(config.model_config.served_model_name, config.parallel_config.data_parallel_size)
         if getattr(config.parallel_config, "data_parallel_backend", None) == "ray":
             _pass_settings_to_ray()
-        log.info("TurboSpec chooses draft lengths by policy %s", settings.policy)
+        log.info("%s by policy %s", STARTED, settings.policy)
         return config
 
     return create_engine_config

@@ -146,7 +146,6 @@ class _Adaptive(Scheduler):
             return None
         schedule = [tuple(entry) for entry in speculation.num_speculative_tokens_per_batch_size]
         own_schedule = schedule == graph_schedule(self.num_spec_tokens)
-        table_lengths = set(length_table[1:])
         if own_schedule:
             # The table is TurboSpec's own, for CUDA graphs. Without TurboSpec a step drafts the maximum.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * len(length_table)
@@ -176,23 +175,24 @@ class _Adaptive(Scheduler):
             calls_trim=not self._has_connector,
         )
         if _runs_on_gpu_with_v2(vllm_config) and not limits.drafter_is_lookup:
-            compilation = vllm_config.compilation_config
-            lacking = lacking_graphs(
-                "NONE" if compilation.cudagraph_mode is None else compilation.cudagraph_mode.name,
-                graph_lengths(self.num_spec_tokens) if own_schedule else table_lengths,
-                table_lengths,
-                self.max_num_running_reqs,
-                self.max_num_scheduled_tokens,
-                compilation.cudagraph_capture_sizes or (),
-            )
-            if lacking is not None:
-                log.warning(lacking)
-        engine = vllm_config.parallel_config.data_parallel_index
+            self._warn_of_lacking_graphs(vllm_config.compilation_config, own_schedule, set(length_table[1:]))
         controller = self._controller = settings.controller()
-        self._trace = _trace(settings, engine)
+        self._trace = _trace(settings, vllm_config.parallel_config.data_parallel_index)
         if self._trace is not None:
             controller.listeners.append(self._trace)
         return VllmLoop(controller, limits, Lookups() if settings.lookup is not None else None)
+
+    def _warn_of_lacking_graphs(self, compilation, own_schedule: bool, table_lengths: set[int]) -> None:
+        lacking = lacking_graphs(
+            "NONE" if compilation.cudagraph_mode is None else compilation.cudagraph_mode.name,
+            graph_lengths(self.num_spec_tokens) if own_schedule else table_lengths,
+            table_lengths,
+            self.max_num_running_reqs,
+            self.max_num_scheduled_tokens,
+            compilation.cudagraph_capture_sizes or (),
+        )
+        if lacking is not None:
+            log.warning(lacking)
 
     def _show_metrics(self, engine: int) -> None:
         """Write metrics from now on, if this process has been told a file; also where TurboSpec could not start."""

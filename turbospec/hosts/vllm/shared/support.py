@@ -12,6 +12,8 @@ from turbospec.interface import MAX_DRAFT_LENGTH
 ADDITIONAL_CONFIG_KEY = "turbospec"
 ENVIRONMENT = "TURBOSPEC_"
 """What the names of TurboSpec's environment variables begin with."""
+STARTED = "TurboSpec chooses draft lengths"
+"""In the log of a server that runs TurboSpec."""
 POLICY_VARIABLE = f"{ENVIRONMENT}POLICY"
 SYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.schedulers.TurboSpecScheduler"
 ASYNC_SCHEDULER = "turbospec.hosts.vllm.scheduler.schedulers.TurboSpecAsyncScheduler"
