@@ -133,22 +133,34 @@ class TtftSlo(_Slo):
 
 
 @compiled
-def max_seconds(slack: FloatArray, no_draft_seconds: float, added_seconds: float = math.inf) -> float:
-    """Longest step that breaks no request's target.
+def longest_step(
+    slack: FloatArray,
+    tokens_left: IntArray,
+    accepted: FloatArray,
+    no_draft_seconds: float,
+    token_seconds: float,
+    reserve: float,
+) -> float:
+    """Longest step that a target for TPOT allows.
 
-    A request that would miss the target even after a step without drafts is ignored: no plan helps it, and the other
-    requests should not lose their drafts to it.
+    A plan may make a step longer by what every request is ahead of the target, less a reserve, and by what the tokens
+    that it is expected to have accepted gain that request: the target's seconds each. A request that would miss the
+    target even if none of its steps had drafts is ignored: the other requests should not lose their drafts to it.
 
     Args:
-        slack: (n,) of `TpotSlo.slack`; empty where there is no target.
+        slack: (n,) of `TpotSlo.slack`.
+        tokens_left: (n,) of the view.
+        accepted: (n,) draft tokens that the plan is expected to have accepted.
         no_draft_seconds: predicted duration of the step without drafts.
-        added_seconds: of `TtftSlo`; infinite where there is no target.
+        token_seconds: the target.
+        reserve: seconds.
 
     Returns:
         Seconds; infinite where no request limits the step.
     """
-    least = no_draft_seconds + added_seconds
-    for seconds in slack:
-        if no_draft_seconds <= seconds < least:
-            least = seconds
-    return least
+    least = math.inf
+    for i in range(len(slack)):
+        ahead = slack[i] - no_draft_seconds
+        if ahead + tokens_left[i] * (token_seconds - no_draft_seconds) >= 0.0:
+            least = min(least, max(ahead - reserve, 0.0) + token_seconds * accepted[i])
+    return no_draft_seconds + least

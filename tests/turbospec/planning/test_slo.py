@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.turbospec.factories import make_outcome, make_view
-from turbospec.interface import IntArray, Phase, StepView
-from turbospec.planning.slo import TpotSlo, TtftSlo, max_seconds
+from turbospec.interface import FloatArray, IntArray, Phase, StepView
+from turbospec.planning.slo import TpotSlo, TtftSlo, longest_step
 
 ROWS = np.arange(2)
 
@@ -23,8 +23,16 @@ def a_slo(first_token_at: float = 0.0) -> TpotSlo:
     return slo
 
 
-def longest(slo: TpotSlo, view: StepView, rows: IntArray, no_draft_seconds: float) -> float:
-    return max_seconds(slo.slack(view, rows), no_draft_seconds)
+def longest(
+    slo: TpotSlo,
+    view: StepView,
+    rows: IntArray,
+    no_draft_seconds: float,
+    accepted: tuple[float, ...] = (0.0, 0.0),
+    reserve: float = 0.0,
+) -> float:
+    slack, expected = slo.slack(view, rows), np.array(accepted)
+    return longest_step(slack, view.tokens_left, expected, no_draft_seconds, slo.seconds, reserve)
 
 
 def test_the_request_with_the_least_slack_limits_the_step() -> None:
@@ -32,13 +40,33 @@ def test_the_request_with_the_least_slack_limits_the_step() -> None:
     assert longest(a_slo(), view, ROWS, 0.004) == pytest.approx(0.005)
 
 
-def test_a_request_that_misses_the_target_anyway_does_not_limit_the_others() -> None:
+def test_each_expected_token_gains_a_request_the_seconds_of_the_target() -> None:
+    view = make_view(2, now=0.035, emitted_tokens=np.array([4, 5]))
+    assert longest(a_slo(), view, ROWS, 0.004, accepted=(0.5, 0.0)) == pytest.approx(0.010)
+    assert longest(a_slo(), view, ROWS, 0.004, accepted=(2.0, 0.0)) == pytest.approx(0.015)
+
+
+def test_the_reserve_is_not_spent() -> None:
+    view = make_view(2, now=0.0, emitted_tokens=np.array([4, 5]))
+    assert longest(a_slo(), view, ROWS, 0.004, reserve=0.030) == pytest.approx(0.010)
+    assert longest(a_slo(), view, ROWS, 0.004, reserve=0.050) == pytest.approx(0.004)
+
+
+def test_a_request_that_is_behind_allows_what_its_own_tokens_make_up_for() -> None:
     view = make_view(2, now=0.035, emitted_tokens=np.array([2, 5]))
+    assert longest(a_slo(), view, ROWS, 0.004) == pytest.approx(0.004)
+    assert longest(a_slo(), view, ROWS, 0.004, accepted=(0.3, 0.0)) == pytest.approx(0.007)
+
+
+def test_a_request_that_misses_the_target_anyway_does_not_limit_the_others() -> None:
+    left = np.array([2, 20])
+    view = make_view(2, now=0.035, emitted_tokens=np.array([2, 5]), tokens_left=left)
     assert longest(a_slo(), view, ROWS, 0.004) == pytest.approx(0.015)
 
 
 def test_without_a_request_that_can_meet_the_target_there_is_no_limit() -> None:
     assert longest(a_slo(), make_view(2, now=5.0), ROWS, 0.004) == math.inf
+    assert longest(a_slo(), make_view(2, now=0.0), ROWS, 0.011, accepted=(0.5, 0.5)) == math.inf
 
 
 def test_requests_in_prefill_have_no_target_yet() -> None:
@@ -54,10 +82,6 @@ def test_a_reassigned_row_starts_anew() -> None:
     slo.record_first_tokens(make_view(2, now=1.0, emitted_tokens=np.ones(2, np.int64)), ROWS)
     view = make_view(1, now=1.0, emitted_tokens=np.ones(1, np.int64))
     assert longest(slo, view, np.array([0]), 0.004) == pytest.approx(0.010)
-
-
-def test_without_a_target_there_is_no_limit() -> None:
-    assert max_seconds(np.zeros(0), 0.004) == math.inf
 
 
 def test_more_requests_than_before_keep_what_is_known() -> None:
@@ -76,33 +100,33 @@ def test_a_request_seen_late_is_taken_to_have_met_the_target_until_then() -> Non
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.floats(0.0, 0.5), st.integers(1, 60)), min_size=1, max_size=6), st.floats(0.001, 0.02))
-def test_a_step_of_the_limit_keeps_all_within_the_target_whom_a_step_without_drafts_keeps(
-    requests: list[tuple[float, int]], no_draft_seconds: float
+@given(
+    st.lists(st.tuples(st.floats(0.0, 0.5), st.integers(1, 60)), min_size=1, max_size=6),
+    st.lists(st.floats(0.0, 3.0), min_size=6, max_size=6),
+    st.floats(0.001, 0.0099),
+)
+def test_after_a_step_of_the_limit_no_request_is_late_that_would_not_be_without_drafts(
+    requests: list[tuple[float, int]], tokens: list[float], no_draft_seconds: float
 ) -> None:
     slo, rows, now = TpotSlo(0.010, capacity=8), np.arange(len(requests)), 0.5
-    first_tokens = np.array([at for at, _ in requests])
+    first_tokens, accepted = np.array([at for at, _ in requests]), np.array(tokens[: len(requests)])
     for row in np.argsort(first_tokens):
         phase = np.where(first_tokens <= first_tokens[row], Phase.DECODE, Phase.PREFILL).astype(np.int64)
         emitted_once = np.ones(len(requests), np.int64)
         view = make_view(len(requests), now=float(first_tokens[row]), phase=phase, emitted_tokens=emitted_once)
         slo.record_first_tokens(view, rows)
     emitted = np.array([count for _, count in requests])
-    slack = 0.010 * emitted - (now - first_tokens)
-    assume((np.abs(slack - no_draft_seconds) > 1e-9).all())  # rounding decides there
-    limit = longest(slo, make_view(len(requests), now=now, emitted_tokens=emitted), rows, no_draft_seconds)
+    left = np.full(len(requests), 10**6)
+    view = make_view(len(requests), now=now, emitted_tokens=emitted, tokens_left=left)
+    limit = longest(slo, view, rows, no_draft_seconds, tuple(accepted))
 
-    def met(seconds: float) -> np.ndarray:
-        """Which requests meet the target after a step in which each emits one token."""
-        return (now + seconds - first_tokens) / emitted <= 0.010 + 1e-12
+    def late(seconds: float, accepted: FloatArray) -> FloatArray:
+        """Seconds by which each request is late after a step in which it emits one token and those accepted."""
+        return (now + seconds - first_tokens) - 0.010 * (emitted + accepted)
 
-    kept = met(no_draft_seconds)
-    if math.isinf(limit):
-        assert not (kept & met(no_draft_seconds + 1e-9)).any()
-    else:
-        assert limit >= no_draft_seconds
-        assert (met(limit) >= kept).all()
-        assert not (met(limit + 1e-6) >= kept).all()
+    without = late(no_draft_seconds, np.zeros(len(requests)))
+    assert (late(limit, accepted) <= np.maximum(without, 0.0) + 1e-9).all()
+    assert (late(limit + 1e-6, accepted) > np.maximum(without, 0.0)).any()
 
 
 PREFILL, FIRST_DECODE = np.array([Phase.PREFILL]), np.array([Phase.FIRST_DECODE])
@@ -212,8 +236,3 @@ def test_one_first_token_in_a_hundred_is_late() -> None:
         slo.learn(view, ROWS, make_outcome(view, 0, 0, step_seconds=seconds))
         now += 2.0 * seconds
     assert np.mean(late[number // 10 :]) == pytest.approx(0.01, abs=0.003)
-
-
-def test_drafts_add_no_more_than_the_ttft_target_allows() -> None:
-    assert max_seconds(np.array([0.050]), 0.010, 0.015) == pytest.approx(0.025)
-    assert max_seconds(np.array([0.020]), 0.010, 0.015) == pytest.approx(0.020)

@@ -37,7 +37,7 @@ from turbospec.planning.objective import (
     with_start,
 )
 from turbospec.planning.offers import by_request, list_offers
-from turbospec.planning.slo import max_seconds
+from turbospec.planning.slo import longest_step
 from turbospec.planning.token_weights import accepted_tokens, token_weights, update_tokens_per_step, weigh
 from turbospec.policy.adaptive.appending import append_limits
 from turbospec.policy.adaptive.confidence_gate import lengthen
@@ -127,6 +127,7 @@ def decide(
     facts: StepFacts,
     graph_lengths: IntArray,
     slack: FloatArray,
+    tpot_seconds: float,
     added_seconds: float,
     first_token_weight: float,
 ) -> tuple[IntArray, int, int, int, float, float, float, int, int, bool, float, float, float, int, bool]:
@@ -140,7 +141,8 @@ def decide(
         lookup_scores: (n,) of the view; empty without a look-up.
         facts: of the view.
         graph_lengths: of the view.
-        slack: (n,) seconds within which the step must end for each request; empty for no TPOT SLO.
+        slack: (n,) of `TpotSlo`; empty for no TPOT SLO.
+        tpot_seconds: the TPOT SLO; infinite for none.
         added_seconds: that drafts may add to the step; infinite for no TTFT SLO.
         first_token_weight: a setting.
 
@@ -160,6 +162,7 @@ def decide(
         facts,
         graph_lengths,
         slack,
+        tpot_seconds,
         added_seconds,
         first_token_weight,
     )
@@ -202,6 +205,7 @@ def _choose(
     facts: StepFacts,
     graph_lengths: IntArray,
     slack: FloatArray,
+    tpot_seconds: float,
     added_seconds: float,
     first_token_weight: float,
 ) -> Choice:
@@ -253,17 +257,28 @@ def _choose(
     price *= prefill_factor(server.limited_share, shape.decoding, constants.mean_weight)
 
     # The best plan.
-    longest = max_seconds(slack, plain_seconds, added_seconds)
+    has_slo = len(slack) > 0 or not math.isinf(added_seconds)
     prefill_seconds, priced_seconds = weights[CATCH_UP] * facts.drafter_prefill_tokens, 0.0
     # An SLO is compared with seconds: under one the costs hold no prices.
-    if math.isinf(longest):
+    if not has_slo:
         priced_seconds = memory_price(memory.waiting + memory.running, memory, rate)
         # If drafting goes on, prompts that this step's passes leave out are computed later, when nobody may wait.
         priced_seconds -= server.drafting_share * rate / price * prefill_seconds
     costs = with_start(costs, prefill_seconds + priced_seconds)
     if size > n:
         consider(gains, costs, price, least, charged)
+    longest, limited = plain_seconds + added_seconds, False
     step = _with_best_plan(shape, costs, gains, token_weight, price, charged, lag_seconds, longest, plain_seconds)
+    if len(slack):
+        left, reserve = requests.tokens_left, _prompt_seconds(weights, server, shape)
+        allowed = longest_step(slack, left, step.accepted, plain_seconds, tpot_seconds, reserve)
+        limited = step.seconds > allowed
+        if limited:
+            # A shorter plan has fewer tokens accepted: none is counted on.
+            allowed = longest_step(slack, left, np.zeros(n), plain_seconds, tpot_seconds, reserve)
+            limit = min(longest, allowed)
+            step = _with_best_plan(shape, costs, gains, token_weight, price, charged, lag_seconds, limit, plain_seconds)
+        longest = min(longest, allowed)
     update_tokens_per_step(tokens_per_step, requests.rows, requests.phase, step.accepted, constants.pace_weight)
 
     # An experiment in its place.
@@ -276,14 +291,14 @@ def _choose(
             valid_steps = paused_steps
     elif not waiting and not (in_debt and any_drafts):
         better = work[2, :size, : depth + 1]
-        tried, adds_drafts = _best_experiment(cost, server, models, requests, step, better, constants)
+        tried, adds_drafts = _best_experiment(cost, server, models, requests, step, better, longest, constants)
         experiment = tried.worth > 0.0 and not in_debt
         if experiment:
             chosen = tried
             # Its outcome may arrive after the next plans are made, which must not spend the same budget.
             server.budget -= chosen.loss
         else:
-            server.refused_at, server.settled = facts.step, not (adds_drafts or any_drafts)
+            server.refused_at, server.settled = facts.step, not (adds_drafts or any_drafts or limited)
             valid_steps = constants.pause_steps if server.settled else 1
 
     lengths, padded, seconds = chosen.draft_lengths, chosen.padded_length, chosen.seconds
@@ -291,7 +306,7 @@ def _choose(
         seconds -= priced_seconds
     each, sources = by_request(offers, lengths)
     appended = np.zeros(n, np.int64)
-    if facts.longest_appended > 0 and not experiment and not len(graph_lengths) and math.isinf(longest):
+    if facts.longest_appended > 0 and not experiment and not len(graph_lengths) and not has_slo:
         terms, share, most = appended_terms(shared, request_state), server.found_share, facts.longest_appended
         appended = append_limits(terms, requests, each, sources, token_weight, costs, price, share, most)
     return Choice(
@@ -366,6 +381,16 @@ def _long_run_rate(
 
 
 @inlined
+def _prompt_seconds(weights: FloatArray, server: Server, shape: StepShape) -> float:
+    """Mean seconds that prompts add to a step that has some."""
+    if server.prompt_share == 0.0:
+        return 0.0
+    prompts = server.prompt_tokens / server.prompt_share
+    without, joined = step_costs(weights, shape, 0.0), step_costs(weights, shape, prompts)
+    return no_draft_seconds(joined) - no_draft_seconds(without)
+
+
+@compiled
 def _with_best_plan(
     shape: StepShape,
     costs: LinearCosts,
@@ -379,7 +404,7 @@ def _with_best_plan(
 ) -> PlannedStep:
     """The step with its best plan.
 
-    The gains are counted. `longest` is `PlannedStep.max_seconds`, `plain_seconds` its `no_draft_seconds`, the other
+    The gains are counted. `longest` is the longest step allowed, `plain_seconds` its `no_draft_seconds`, the other
     arguments are fields of that name.
     """
     n, lengths = shape.requests, np.zeros(len(charged), np.int64)
@@ -399,7 +424,6 @@ def _with_best_plan(
         price=price,
         charged=charged,
         lag_seconds=lag_seconds,
-        max_seconds=longest,
         no_draft_seconds=plain_seconds,
         best=lengths,
         padded_length=padded,
@@ -417,11 +441,13 @@ def _best_experiment(
     requests: Requests,
     step: PlannedStep,
     better: FloatArray,
+    longest: float,
     constants: Constants,
 ) -> tuple[Experiment, bool]:
-    """The experiment that is worth most, and whether better estimates would add a draft; `better` is scratch space."""
+    """The experiment that is worth most in a step of at most `longest` seconds, and whether better estimates would add
+    a draft; `better` is scratch space."""
     noise, budget = cost.noise[0], server.budget
     plain = without_drafts(cost.covariance, noise, step, requests.lag_tokens, budget, constants)
-    more = more_drafts(cost.weights, cost.covariance, noise, models, requests, step, better, budget, constants)
+    more = more_drafts(cost.weights, cost.covariance, noise, models, requests, step, better, budget, longest, constants)
     server.saving = more.unaffordable_loss
     return more.best if more.best.worth > plain.worth else plain, more.adds_drafts

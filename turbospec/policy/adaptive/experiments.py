@@ -59,8 +59,6 @@ class PlannedStep(NamedTuple):
     """(offers,) c_i, seconds."""
     lag_seconds: FloatArray
     """(offers,) what catching up adds to the step."""
-    max_seconds: float
-    """Longest step allowed."""
     no_draft_seconds: float
     best: IntArray
     """(offers,) draft lengths of the best plan."""
@@ -239,6 +237,7 @@ def more_drafts(
     step: PlannedStep,
     better: FloatArray,
     budget: float,
+    max_seconds: float,
     constants: Constants,
 ) -> Search:
     """Drafts for more requests, of the other source, or longer ones.
@@ -256,6 +255,7 @@ def more_drafts(
         step: with its best plan; its histogram is overwritten.
         better: (offers, depth + 1) scratch space.
         budget: seconds that may be lost.
+        max_seconds: longest step allowed.
         constants: of the policy.
     """
     shape, best, lag, gains = step.shape, step.best, requests.lag_tokens, step.gains
@@ -271,7 +271,7 @@ def more_drafts(
     hoped_gains = uncounted_gains(offers, hoped, offered, gains.net, gains.counts, gains.sums, gains.graph_lengths)
     consider(hoped_gains, costs, step.price, 0.0, charged)
     target = np.zeros(size, np.int64)
-    padded = best_lengths(hoped_gains, costs, step.price, charged, step.max_seconds, target)
+    padded = best_lengths(hoped_gains, costs, step.price, charged, max_seconds, target)
     more = np.flatnonzero(target > best)
     if len(more) == 0:
         return Search(no_experiment(step), 0.0, False)
@@ -300,7 +300,7 @@ def more_drafts(
         seconds = plan_seconds(step.costs, lengths, n, with_padding) + sum_of_drafts(step.lag_seconds, lengths)
         extra = seconds - step.seconds
         lost = extra - (expected_gain(survival, lengths) - gained) / step.price
-        if seconds > step.max_seconds or (lost > budget and number > 1):
+        if seconds > max_seconds or (lost > budget and number > 1):
             break
         seen = constants.outcome_variance * drafter[1] * _outcomes(lengths[:n], best[:n])
         learnt = drafter[0] * math.sqrt(seen / (1.0 + seen))

@@ -138,6 +138,7 @@ class AdaptivePolicy:
             facts,
             self._graph_array,
             NO_TARGET if self.tpot_slo is None else self.tpot_slo.slack(view, rows),
+            math.inf if self.tpot_slo is None else self.tpot_slo.seconds,
             math.inf if self.ttft_slo is None else self.ttft_slo.added_seconds,
             self.config.first_token_weight,
         )

@@ -30,7 +30,7 @@ class AdaptiveSettings(PolicyConfig, ABC):
     )
     tpot_slo_ms: Annotated[float, Field(gt=0, le=1e7, json_schema_extra=CEILING)] | None = Field(
         default=None,
-        description="TPOT objective: a step with drafts leaves every request in time that one without them would.",
+        description="TPOT objective: drafts make a step longer by what each request is ahead of it or gains, at most.",
     )
     ttft_slo_ms: Annotated[float, Field(gt=0, le=1e7, json_schema_extra=CEILING)] | None = Field(
         default=None,
