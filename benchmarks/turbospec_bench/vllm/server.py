@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,6 +20,8 @@ from turbospec_bench.vllm.launch import Launch
 from turbospec_bench.vllm.watched_process import start
 
 HOST = "127.0.0.1"
+PORTS = range(20_000, 32_768)
+"""Below those that Linux gives to outgoing connections, one of which could take a port before vLLM binds it."""
 START_SECONDS = 600.0
 """Timeout of a server's start; several start at a time, on a busy machine."""
 HEALTH_SECONDS = 5.0
@@ -119,6 +122,8 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind((HOST, port))
+            return port
+    raise UserError(f"{HOST} has no free port from {PORTS.start} to {PORTS.stop - 1}: end what uses them")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -90,6 +91,19 @@ def test_a_server_that_dies_is_named_with_its_last_words(tmp_path: Path) -> None
         ),
     ):
         fleet.start([Launch("good-adaptive", (), {"FAKE_VLLM": "dies"})])
+
+
+def test_a_port_in_use_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.bind((server.HOST, 0))
+        taken = other.getsockname()[1]
+        monkeypatch.setattr(server, "PORTS", range(taken, taken + 1))
+        with pytest.raises(UserError, match=f"no free port from {taken} to {taken}"):
+            server.Server(["vllm"], Launch("full", ()), tmp_path)
+        monkeypatch.setattr(server, "PORTS", range(taken, taken + 20))
+        one = server.Server([sys.executable, "-c", ""], Launch("free", ()), tmp_path)
+        one.wait_for_stop()
+        assert one.url != f"http://{server.HOST}:{taken}"
 
 
 def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
