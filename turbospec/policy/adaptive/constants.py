@@ -33,6 +33,8 @@ class Constants(NamedTuple):
     pause_steps: int = 8
     """Steps to wait after an experiment was considered and none ran; also `valid_steps` of a plan without drafts, if
     none would pay with better estimates."""
+    first_token_share: float = 0.1
+    """Most by which first tokens that wait for a step may raise its price of time if an experiment is to run in it."""
     outcome_variance: float = PRIOR * (1.0 - PRIOR)
     """p · (1 − p) of a typical draft token."""
     server_memory: float = 400.0

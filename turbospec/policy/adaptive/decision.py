@@ -284,12 +284,14 @@ def _choose(
     # An experiment in its place.
     chosen, experiment, any_drafts = no_experiment(step), False, step.best.any()
     valid_steps, paused_steps = 1, server.refused_at + constants.pause_steps - facts.step
-    # Without a budget no experiment runs. Whether one would be wanted decides whether a plan without drafts is reused.
+    # None delays first tokens, unless they weigh little beside the requests that decode: with many requests nearly all
+    # steps have some. Without a budget no experiment runs. Whether one would be wanted decides whether a plan without
+    # drafts is reused.
     in_debt = server.budget <= 0.0
     if 0 < paused_steps <= constants.pause_steps:  # more where an engine's step numbers have gone back
         if server.settled and not any_drafts and not waiting:
             valid_steps = paused_steps
-    elif not waiting and not (in_debt and any_drafts):
+    elif first_token_weight * waiting <= constants.first_token_share * shape.decoding and not (in_debt and any_drafts):
         better = work[2, :size, : depth + 1]
         tried, adds_drafts = _best_experiment(cost, server, models, requests, step, better, longest, constants)
         experiment = tried.worth > 0.0 and not in_debt
@@ -298,7 +300,7 @@ def _choose(
             # Its outcome may arrive after the next plans are made, which must not spend the same budget.
             server.budget -= chosen.loss
         else:
-            server.refused_at, server.settled = facts.step, not (adds_drafts or any_drafts or limited)
+            server.refused_at, server.settled = facts.step, not (adds_drafts or any_drafts or limited or waiting > 0)
             valid_steps = constants.pause_steps if server.settled else 1
 
     lengths, padded, seconds = chosen.draft_lengths, chosen.padded_length, chosen.seconds

@@ -200,6 +200,36 @@ def test_drafting_comes_back_when_the_drafter_does() -> None:
     assert after.tokens_per_second > 0.85 * before.tokens_per_second
 
 
+def steps_with_a_prompt(policy: AdaptivePolicy, requests: int, accepts: bool, start: int, steps: int) -> list[StepPlan]:
+    """Plans of steps in each of which one of the requests is in prefill; drafts are accepted whole, or not at all."""
+    plans, phase, emitted = [], np.full(requests, Phase.DECODE, np.int64), np.full(requests, 9, np.int64)
+    phase[0], emitted[0] = Phase.PREFILL, 0
+    for step in range(start, start + steps):
+        view = make_view(requests, step=step, phase=phase, prefill_tokens=50, emitted_tokens=emitted)
+        plan = policy.plan(view)
+        drafted = plan.draft_lengths
+        seconds = 1e-3 * int(drafted.max())
+        outcome = make_outcome(
+            view, drafted, drafted if accepts else 0, draft_seconds=seconds, step_seconds=0.010 + seconds
+        )
+        policy.observe(outcome)
+        plans.append(plan)
+    return plans
+
+
+def test_drafting_comes_back_where_every_step_has_a_prompt() -> None:
+    policy = adaptive()
+    assert not steps_with_a_prompt(policy, 96, False, 0, 200)[-1].draft_lengths.any()
+    assert steps_with_a_prompt(policy, 96, True, 200, 150)[-1].draft_lengths.any()
+
+
+def test_no_experiment_delays_a_first_token_unless_many_requests_decode() -> None:
+    """Of the default weight, that of eight requests."""
+    policy = adaptive()
+    assert not any(plan.probe for plan in steps_with_a_prompt(policy, 80, False, 0, 200))
+    assert any(plan.probe for plan in steps_with_a_prompt(policy, 96, False, 200, 200))
+
+
 @pytest.mark.parametrize("served_before", [0, 24], ids=["at the start", "later"])
 @pytest.mark.parametrize("seed", [1, 11, 21])
 def test_drafting_comes_back_when_the_machine_does(served_before: int, seed: int) -> None:
