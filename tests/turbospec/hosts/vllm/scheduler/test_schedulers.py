@@ -254,8 +254,7 @@ def test_a_turbospec_that_is_off_for_good_says_so_in_its_metrics(
 def test_a_turbospec_that_cannot_start_says_so_in_its_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metrics: Callable[[str], bool], failing: str
 ) -> None:
-    build = type(Engine(tmp_path).scheduler)._build_loop
-    monkeypatch.setitem(build.__globals__, failing, fail)
+    monkeypatch.setattr(StandIn.hosted, failing, fail)
     assert Engine(tmp_path).scheduler._loop is None
     assert metrics("turbospec_active 0.0")
 
