@@ -355,6 +355,11 @@ def test_bad_requests(prompt: Any, params: dict, match: str, engine: Engine) -> 
     assert not engine.has_work()
 
 
+def test_the_first_token_past_the_vocabulary_is_refused(engine: Engine) -> None:
+    with pytest.raises(UserError, match="outside"):
+        engine.add_request([engine.models.vocab_size])
+
+
 @pytest.mark.parametrize(
     "params",
     [
