@@ -107,6 +107,21 @@ TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
+def test_the_latest_arrival_is_preempted_and_is_the_next_to_be_admitted() -> None:
+    scheduler = Scheduler(RequestBlocks(BlockAllocator(4, BLOCK_SIZE)), max_num_seqs=4, max_num_batched_tokens=64)
+    first, second, latest, waiting = requests = [FakeRequest(length, 20) for length in (8, 3, 3, 3)]
+    for request in requests:
+        scheduler.add(cast(Request, request))
+    assert scheduler.schedule().requests == [first, second, latest]
+    for request in (first, second, latest):
+        request.computed, request.draft_computed = request.num_tokens, request.num_tokens - 1
+        request.num_tokens += 1
+    # The first one's next token needs another block.
+    assert scheduler.schedule().requests == [first, second]
+    assert [*scheduler.waiting] == [latest, waiting]
+    assert (latest.computed, latest.draft_computed) == (0, 0), "no KV cache holds any of its tokens"
+
+
 @pytest.mark.parametrize(("budget", "max_num_seqs", "limited"), [(10, 8, True), (24, 8, False), (10, 2, False)])
 def test_prefill_is_the_limit_where_the_token_budget_leaves_requests_waiting(
     budget: int, max_num_seqs: int, limited: bool

@@ -60,3 +60,10 @@ def test_stop_strings(text: str, stop: list[str], chunk: int) -> None:
         # The string that is complete first ends the output, so nothing before the earliest one can be missing.
         assert text.startswith(shown)
         assert len(shown) >= first or any(text[: len(shown)] + each in text for each in stop)
+
+
+def test_the_earliest_stop_string_ends_the_text() -> None:
+    detokenizer = Detokenizer(BACKEND, ("c", "abx", "bc"))
+    assert detokenizer.feed(BACKEND.encode("zab").ids)[1] == "z", "the longest text that may begin one is held back"
+    assert detokenizer.feed(BACKEND.encode("c").ids)[1] == "a"
+    assert detokenizer.stopped

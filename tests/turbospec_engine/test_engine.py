@@ -255,6 +255,30 @@ def test_an_error_in_planning_the_next_step_does_not_lose_the_tokens_of_this_one
         engine.step()
 
 
+def test_an_error_in_planning_for_requests_that_were_all_aborted_is_dropped(llama: Pair) -> None:
+    class Failing(FixedPlans):
+        def plan(self, view: StepView) -> StepPlan:
+            if self.outcomes:
+                raise RuntimeError("on purpose")
+            return super().plan(view)
+
+    engine = Engine(llama.config(emit="after_draft"), Failing(longest=2))
+    engine.add_request([4, 5, 6], SamplingParams(max_tokens=20, ignore_eos=True))
+    engine.step()
+    engine.abort_all()
+    engine.controller = FixedPlans(longest=2)
+    assert len(engine.generate([[7, 8]], SamplingParams(max_tokens=4, ignore_eos=True))[0].token_ids) == 4
+
+
+def test_a_request_ends_where_the_kv_cache_does(llama: Pair) -> None:
+    """A longer one would wait for blocks for ever."""
+    engine = Engine(llama.config(num_blocks=4, block_size=4), FixedPlans(longest=2))
+    with pytest.raises(UserError, match="KV cache hold 16"):
+        engine.add_request([1] * 16)
+    (output,) = engine.generate([[1] * 13], SamplingParams(max_tokens=10, ignore_eos=True))
+    assert (len(output.token_ids), output.finish_reason) == (3, "length")
+
+
 def test_profile(llama: Pair) -> None:
     ticks: list[tuple[int, int]] = []
     controller = RandomPlans()
@@ -329,6 +353,11 @@ def test_bad_requests(prompt: Any, params: dict, match: str, engine: Engine) -> 
         engine.add_request(prompt, SamplingParams(**params))
     refused(str(error.value))
     assert not engine.has_work()
+
+
+def test_the_first_token_past_the_vocabulary_is_refused(engine: Engine) -> None:
+    with pytest.raises(UserError, match="outside"):
+        engine.add_request([engine.models.vocab_size])
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,16 @@ def test_no_token_is_lost_and_no_request_is_stuck(
     assert [tuple(each) for each in tokens.values()] == expected
 
 
+def test_a_prompt_of_one_token_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it was drafted yet: the drafter's KV cache still holds no token, and not less."""
+    engine = Engine(config(drafter=MODELS / "drafter"), FixedPlans(longest=2))
+    engine.add_request([40], PARAMS)
+    interrupt(engine.target, "forward", (1,), monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    assert [request.draft_computed for request in engine.scheduler.running] == [0]
+
+
 def test_outputs_of_aborted_requests_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = FixedPlans(longest=2)
     engine = Engine(config(drafter=MODELS / "drafter"), plans)

@@ -179,6 +179,21 @@ def test_limits_of_appended_tokens(llama: Pair) -> None:
     assert any((outcome.appended == 6).any() for outcome in view_of.outcomes)
 
 
+def test_what_was_appended_is_told_of_the_requests_that_are_left(llama: Pair) -> None:
+    plans = Append(longest=3)
+    engine = Engine(llama.config(emit="after_draft", max_draft=2, max_lookup=5), plans, lookup=EveryThird(VOCAB))
+    params = SamplingParams(max_tokens=30, ignore_eos=True)
+    aborted = engine.add_request([1, 2, 3], SamplingParams(max_tokens=30, ignore_eos=True, max_draft=2))
+    for prompt in ([4, 5, 6], [7, 8]):
+        engine.add_request(prompt, params)
+    engine.step()
+    engine.abort(aborted)
+    engine.step()
+    outcome = plans.outcomes[-1]
+    assert outcome.appended is not None
+    assert outcome.appended.tolist() == [0, 3, 3]
+
+
 @pytest.mark.parametrize("emit", ["before_draft", "after_draft"])
 def test_preemption(emit: str, llama: Pair, reference: Callable[[Path], Reference]) -> None:
     plans = MixedPlans(2)

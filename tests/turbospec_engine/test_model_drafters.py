@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig
@@ -12,13 +14,16 @@ from transformers import LlamaConfig
 from tests.turbospec_engine.harness import (
     FixedPlans,
     Pair,
+    RandomPlans,
     write_dflash_head,
     write_head,
     write_parallel_head,
 )
+from turbospec.interface import IntArray
 from turbospec_engine import Engine, SamplingParams, attention, engine
 from turbospec_engine.draft import Draft
 from turbospec_engine.drafter import DraftModel
+from turbospec_engine.request import Request
 
 DRAFTED = 3
 HEADS = {
@@ -62,6 +67,35 @@ def test_a_long_lag_is_caught_up_in_passes_of_bounded_size(pair: Pair, monkeypat
     # The target's largest pass, and the mask tokens of a parallel head.
     assert bounded <= 16 + 2 * DRAFTED
     assert draft == bounded_draft
+
+
+def test_a_draft_is_that_of_a_drafter_that_reads_the_whole_text_anew(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever drafts were accepted and rejected before it."""
+    plans = RandomPlans(longest=3)
+    served = Engine(pair.config(max_num_seqs=3), plans)
+    drafter: Any = served.drafter
+    propose = drafter.propose
+
+    def propose_twice(requests: Sequence[Request], lengths: IntArray, *others: Any) -> Draft:
+        draft = propose(requests, lengths, *others)
+        held = [request.draft_computed for request in requests]
+        for request, length in zip(requests, lengths.tolist(), strict=True):
+            if length:
+                request.draft_computed = 0
+        anew = propose(requests, lengths, *others)
+        assert draft.tokens.tolist() == anew.tokens.tolist()
+        assert [request.draft_computed for request in requests] == held
+        return draft
+
+    monkeypatch.setattr(drafter, "propose", propose_twice)
+    served.generate([[5, 6, 7], [8] * 9, [3]], SamplingParams(max_tokens=24, ignore_eos=True))
+    drafted = np.concatenate([outcome.drafted for outcome in plans.outcomes])
+    accepted = np.concatenate([outcome.accepted for outcome in plans.outcomes])
+    assert (accepted < drafted).any()
+    if isinstance(drafter, DraftModel):  # the heads' weights are random, and their drafts wrong
+        assert (accepted[drafted > 1] == drafted[drafted > 1]).any()
 
 
 def first_draft(pair: Pair, max_num_batched_tokens: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], int]:

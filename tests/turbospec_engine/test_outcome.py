@@ -205,11 +205,12 @@ def test_confidence_is_as_wide_as_the_longest_draft_that_a_gate_let_be(keep_last
         assert (outcome.drafted[longest] == (2 if keep_last else 1)).all()
 
 
-def test_truncated_by_eos_shows_no_failure(llama: Pair) -> None:
+@pytest.mark.parametrize("place", [4, 6], ids=["before the last draft token", "at the last draft token"])
+def test_truncated_by_eos_shows_no_failure(place: int, llama: Pair) -> None:
     """The target as its own drafter accepts everything, so only EOS can end an acceptance."""
     config = llama.config(drafter=llama.target)
     free = Engine(config, FixedPlans(longest=0)).generate([[9, 8, 7]], SamplingParams(max_tokens=12, ignore_eos=True))
-    stop_at = free[0].token_ids[4]
+    stop_at = free[0].token_ids[place]
     plans = FixedPlans(longest=6)
     engine = Engine(config, plans)
     object.__setattr__(engine.models, "eos_token_ids", frozenset([stop_at]))

@@ -53,6 +53,13 @@ def short_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_blocks, "IDLE_STEPS", 4)
 
 
+def idle_request(num_tokens: int) -> Any:
+    """A new one, which counts as one that has not drafted for long."""
+    lists: dict[str, list[int]] = {"block_ids": [], "draft_block_ids": []}
+    numbers = {"num_tokens": num_tokens, "decode_steps": IDLE_STEPS, "drafted_at": 0, "draft_computed": 0}
+    return SimpleNamespace(params=SamplingParams(), **numbers, **lists)
+
+
 def drafter_pair(kind: str, llama: Pair, folder: Path) -> Pair:
     if kind == "model":
         return llama
@@ -126,6 +133,19 @@ def test_drafts_after_giving_back_are_those_of_a_fresh_drafter(llama: Pair) -> N
     assert drafts[0] == drafts[1]
 
 
+def test_blocks_that_only_rejected_drafts_needed_are_free_after_the_step(llama: Pair) -> None:
+    plans = RandomPlans(seed=2)
+    engine = Engine(llama.config(block_size=1, num_blocks=128), plans)
+    for prompt in ([5, 6, 7], [8, 9]):
+        engine.add_request(prompt, SamplingParams(max_tokens=16, ignore_eos=True))
+    while engine.has_work():
+        engine.step()
+        for request in engine.scheduler.running:
+            assert len(request.block_ids) == request.computed
+            assert len(request.draft_block_ids) in (0, request.computed)
+    assert any((outcome.accepted < outcome.drafted).any() for outcome in plans.outcomes)
+
+
 def test_requests_are_admitted_without_drafter_blocks_while_it_is_off(llama: Pair) -> None:
     def most_running(memory: str, plans: RandomPlans) -> int:
         engine = Engine(llama.config(drafter_memory=memory, **FULL), plans)
@@ -194,18 +214,37 @@ def test_a_deeper_drafter_has_memory_of_its_own(
 def test_a_drafter_without_blocks_of_the_target_gives_none_back_and_delays_no_one(own: bool) -> None:
     """Its own memory would be no use to the target; a look-up has none."""
     blocks = RequestBlocks(BlockAllocator(3, 8), BlockAllocator(3, 8) if own else None)
-
-    def request(num_tokens: int) -> Any:
-        lists: dict[str, list[int]] = {"block_ids": [], "draft_block_ids": []}
-        numbers = {"num_tokens": num_tokens, "decode_steps": IDLE_STEPS, "drafted_at": 0, "draft_computed": 0}
-        return SimpleNamespace(params=SamplingParams(), **numbers, **lists)
-
-    running = request(16)
+    running = idle_request(16)
     assert blocks.admit(running, [])
-    assert not blocks.admit(request(16), [running])
+    assert not blocks.admit(idle_request(16), [running])
     assert (blocks.num_given_back, len(running.draft_block_ids)) == (0, 2 if own else 0)
     blocks.drafts_lack_blocks = True
-    assert blocks.admit(request(8), [running])
+    assert blocks.admit(idle_request(8), [running])
+
+
+def test_requests_wait_no_longer_than_drafts_lack_blocks() -> None:
+    target = BlockAllocator(8, 8)
+    blocks = RequestBlocks(target, PartAllocator(target, 1, 8))
+    running, new = idle_request(8), idle_request(8)
+    assert blocks.admit(running, [])
+    blocks.drafts_lack_blocks = True
+    assert not blocks.admit(new, [running])
+    blocks.observe_plan(np.array([True]), np.array([False]))
+    assert blocks.admit(new, [running])
+
+
+def test_the_request_that_has_not_drafted_for_longest_gives_its_blocks_back() -> None:
+    target = BlockAllocator(8, 8)
+    blocks = RequestBlocks(target, PartAllocator(target, 1, 8))
+    requests = [idle_request(8) for _ in range(3)]
+    for request, more in zip(requests, (0, 2, -1), strict=True):
+        assert blocks.admit(request, [])
+        request.decode_steps += more
+    assert blocks.give_back_idle(requests)
+    assert [bool(request.draft_block_ids) for request in requests] == [True, False, True]
+    assert blocks.give_back_idle(requests)
+    assert [bool(request.draft_block_ids) for request in requests] == [False, False, True]
+    assert not blocks.give_back_idle(requests), "the last one drafted a step later"
 
 
 def test_a_divided_block_is_given_back_when_its_last_part_is_free() -> None:

@@ -384,6 +384,22 @@ def test_the_drafter_runs_early_only_where_one_that_lags_has_room(prompt: int, c
     assert (orders.skip, orders.catch_up) == (not caught_up, caught_up)
 
 
+def test_the_drafter_does_not_run_early_for_requests_that_cannot_catch_up() -> None:
+    """Of neither is known what the steps it lags by have accepted."""
+    steps = Steps("ab", kept_tokens=16, asynchronous=True)
+    assert steps.step(drafted={"a": 3, "b": 3}, verified_may_lag=True).skip
+    assert steps.step().skip, "more than half of the tokens are kept"
+
+
+def test_drafts_of_a_request_that_keeps_its_lag_are_kept_too() -> None:
+    """The worker keeps them: it would otherwise hold more tokens than are counted."""
+    steps = Steps("ab", asynchronous=True)
+    assert steps.step(drafted={"a": 3}, verified_may_lag=True).skip
+    assert steps.cache.kept == 4 + 1
+    assert steps.step(drafted={"a": 2}, b=1).keep == {"a"}
+    assert steps.cache.kept == 4 + 1 + 3
+
+
 def test_what_vllm_gives_the_drafter_no_chance_to_see_is_missed() -> None:
     steps = Steps("ab", prefix_caching=True)
     steps.step(prompts={"b": 20})

@@ -44,6 +44,11 @@ def test_what_is_found_has_to_reach_past_the_tokens_that_are_not_known() -> None
     assert nothing.scores.tolist() == [0, 0, 3]
 
 
+def test_each_request_is_searched_for_past_its_own_unknown_tokens() -> None:
+    requests = [Request(name, num_prompt_tokens=11, text=REPEATED) for name in "ab"]
+    assert Lookups().view(requests, np.array([0, 3]), np.array([0, 4])).lengths.tolist() == [0, 3]
+
+
 def test_a_text_that_is_forgotten_makes_room_for_another_and_leaves_the_others() -> None:
     lookups = Lookups()
     a, b, c = (Request(name, num_prompt_tokens=12, text=REPEATED) for name in "abc")

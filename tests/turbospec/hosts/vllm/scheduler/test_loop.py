@@ -276,6 +276,27 @@ def test_after_an_error_requests_are_read_anew() -> None:
     assert controller.views[0].request_ids.tolist() == controller.views[1].request_ids.tolist()
 
 
+def test_after_an_error_requests_are_read_anew_once() -> None:
+    """Were they read anew in every step, nobody would lag, and the drafter would miss what it does not compute."""
+    engine, a = FakeEngine(Recorder(), ON_DEMAND), Request("a")
+    engine.step([a])
+    engine.loop.reset()
+    for lag in (1, 2, 3):
+        engine.step([a])
+        assert engine.loop.known.lag_tokens[engine.loop.known.rows([a])] == [lag]
+
+
+def test_after_an_error_no_plan_is_reused() -> None:
+    controller = Recorder(idle_steps=9)
+    engine, a = FakeEngine(controller), Request("a")
+    for _ in range(2):
+        engine.step([a])
+    assert len(controller.views) == 1
+    engine.loop.reset()
+    engine.step([a])
+    assert len(controller.views) == 2
+
+
 def test_after_an_error_the_drafter_lags_by_nothing() -> None:
     engine, a = FakeEngine(Recorder(lengths=[0, 0]), ON_DEMAND), Request("a")
     engine.step([a])

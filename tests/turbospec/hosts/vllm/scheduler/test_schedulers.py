@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.turbospec.hosts.vllm.fuzzing import server as stand_in_server
 from tests.turbospec.hosts.vllm.fuzzing.server import Added, Setup, StandIn
 from tests.turbospec.hosts.vllm.scheduler.test_loop import OneToken, Recorder
 from turbospec.hosts.vllm.scheduler.loop import VllmLoop
@@ -254,8 +255,7 @@ def test_a_turbospec_that_is_off_for_good_says_so_in_its_metrics(
 def test_a_turbospec_that_cannot_start_says_so_in_its_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metrics: Callable[[str], bool], failing: str
 ) -> None:
-    build = type(Engine(tmp_path).scheduler)._build_loop
-    monkeypatch.setitem(build.__globals__, failing, fail)
+    monkeypatch.setattr(StandIn.hosted, failing, fail)
     assert Engine(tmp_path).scheduler._loop is None
     assert metrics("turbospec_active 0.0")
 
@@ -266,6 +266,65 @@ def test_counts_are_there_before_the_first_step(tmp_path: Path, metrics: Callabl
     assert metrics("turbospec_host_faults_total 0.0")
     for position in range(K):
         assert metrics(f'turbospec_accepted_per_position_total{{position="{position}"}} 0.0')
+
+
+def test_the_queue_tells_how_many_requests_wait_for_nothing_but_room_in_a_step(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, max_num_seqs=6)
+    scheduler: Any = engine.scheduler
+    for name in "ab":
+        engine.add(name)
+    engine.step()
+    waiting = [engine.add(name) for name in "cdefg"]
+    queue = scheduler._queue()
+    assert (queue.requests, queue.admitted) == (5, 4), "two slots of six are taken"
+    assert queue.waiting_seconds > 0
+    scheduler.num_waiting_for_streaming_input = 1
+    assert scheduler._queue().admitted == 3
+    scheduler.deferred_waiting = {waiting[0], waiting[2], waiting[3]}
+    queue = scheduler._queue()
+    assert (queue.requests, queue.admitted) == (5, 2)
+    manager = scheduler.kv_cache_manager
+    manager.watermark_blocks = manager.block_pool.get_num_free_blocks() - 3
+    scheduler.deferred_waiting = set()
+    assert scheduler._queue().admitted == 3, "each needs one of three blocks"
+    scheduler.kv_cache_config.kv_cache_groups = ["some layers", "the others"]
+    assert scheduler._queue().admitted == 1
+    waiting[0].num_preemptions = 1
+    assert scheduler._queue().waiting_seconds == 0, "since when it waits is not known"
+
+
+def test_drafts_end_where_the_shorter_of_both_models_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Engine(tmp_path).scheduler._loop.limits.max_model_len == 100
+    configured = stand_in_server._configuration
+
+    def short_drafter(*args: Any) -> Any:
+        config = configured(*args)
+        config.speculative_config.draft_model_config = SimpleNamespace(
+            max_model_len=30, use_mla=False, hf_text_config=SimpleNamespace()
+        )
+        return config
+
+    monkeypatch.setattr(stand_in_server, "_configuration", short_drafter)
+    assert Engine(tmp_path).scheduler._loop.limits.max_model_len == 30
+
+
+@pytest.mark.parametrize(
+    ("setup", "reserved"), [({}, K), ({"method": "dflash"}, K + 1), ({"method": "dflash", "v2": True}, 0)]
+)
+def test_a_request_keeps_room_for_the_longest_draft(setup: dict[str, Any], reserved: int, tmp_path: Path) -> None:
+    """A block of DFlash begins with a token of the request."""
+    assert Engine(tmp_path, **setup).scheduler._loop.limits.reserved_length == reserved
+
+
+def test_a_new_request_does_not_end_a_plan_made_ahead(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    controller = engine.plan()
+    for name in "abcd":
+        engine.add(name)
+    engine.step()
+    engine.add("e")
+    engine.step()
+    assert [view.step for view in controller.views] == [0, 1, 2], "no step was planned twice"
 
 
 def test_drafts_are_cut_although_a_later_part_of_their_step_fails(tmp_path: Path) -> None:
@@ -301,6 +360,24 @@ def test_errors_that_do_not_end_turn_turbospec_off(tmp_path: Path, warnings: lis
     assert "off until the server restarts" in warnings[1]
     assert output.num_spec_tokens_to_schedule == K
     engine.scheduler.shutdown()
+
+
+def test_errors_far_apart_do_not_turn_turbospec_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StandIn.hosted, "MAX_FAULTS", 3)
+    monkeypatch.setattr(StandIn.hosted, "HEALTHY_STEPS", 4)
+    engine = Engine(tmp_path)
+    engine.add("a")
+    for _ in range(3):
+        for _ in range(2):
+            engine.scheduler._fail()
+        for _ in range(4):
+            engine.step()
+    for healthy_steps in (3, 3, 0):
+        assert engine.scheduler._loop is not None
+        engine.scheduler._fail()
+        for _ in range(healthy_steps):
+            engine.step()
+    assert engine.scheduler._loop is None, "a burst goes on where the steps between two errors are few"
 
 
 @pytest.mark.parametrize("own_table", [False, True])
@@ -506,6 +583,7 @@ def test_a_draft_that_a_grammar_has_cut_is_not_shortened(asynchronous: bool, tmp
         pytest.param(3, 2, 3, id="the last token"),
         pytest.param(3, 0, 1, id="all"),
         pytest.param(2, 2, 2, id="nothing of a draft that is shorter than its plan"),
+        pytest.param(5, 5, 3, id="nothing of a draft that is longer than its plan"),
     ],
 )
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -526,7 +604,7 @@ def test_the_first_token_that_a_grammar_rules_out_is_reported_as_rejected(
         engine.finish(first, drafts=False)
         engine.scheduler.update_draft_token_ids(drafts)
         verifies = engine.schedule()
-        assert len(verifies.scheduled_spec_decode_tokens.get("a", ())) == valid
+        assert len(verifies.scheduled_spec_decode_tokens.get("a", ())) == min(valid, 3)
     engine.finish(verifies)
     engine.step()
     outcome = controller.outcomes[0]
@@ -580,6 +658,28 @@ def test_a_step_verifies_what_is_found_when_it_is_scheduled(tmp_path: Path, repe
     assert output.scheduled_spec_decode_tokens == {"a": repeated[17:22]}
     assert lookup_drafts_of(output) == {"a": (17, repeated[17:22])}
     assert not hasattr(first, "turbospec_lookup_drafts")
+
+
+def test_drafts_of_the_drafter_stay_beside_those_of_the_look_up(tmp_path: Path, repeated: list[int]) -> None:
+    engine = Engine(tmp_path, lookup=True)
+    engine.add("a", prompt=16)
+    engine.add("b", prompt=16)
+    controller: Any = engine.plan()
+    controller.sources = [Source.LOOKUP, Source.DRAFTER]
+    engine.step()
+    output = engine.schedule()
+    assert output.scheduled_spec_decode_tokens == {"a": repeated[17:22], "b": [1] * K}
+    assert lookup_drafts_of(output).keys() == {"a"}
+
+
+def test_the_text_of_a_request_that_has_ended_is_forgotten(tmp_path: Path, repeated: list[int]) -> None:
+    engine = Engine(tmp_path, lookup=True)
+    engine.add("a", prompt=16, max_tokens=3)
+    engine.add("b", prompt=16)
+    engine.plan().sources = Source.LOOKUP
+    for _ in range(5):
+        engine.step()
+    assert engine.scheduler._loop.lookups._rows.keys() == {"b"}
 
 
 def test_under_async_scheduling_the_draft_begins_after_the_step_in_flight(tmp_path: Path, repeated: list[int]) -> None:
