@@ -38,6 +38,7 @@ def test_a_finished_request_is_forgotten() -> None:
     lookup.finish(request_of([1, 2, 3], 7))
     assert lookup._rows.keys() == {0, 2}
     assert look_up(lookup, request_of([8, 9, 7, 8, 9], 1), 1) == ([7], 2.0), "nothing is left of the request before"
+    assert lookup._rows == {0: 0, 1: 1, 2: 2}, "the index has room again"
 
 
 def test_requests_of_a_step_are_searched_together() -> None:
