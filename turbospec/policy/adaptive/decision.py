@@ -367,14 +367,19 @@ def _with_joining_prompts(weights: FloatArray, server: Server, shape: StepShape)
 
 
 @inlined
+def _costs_with_prompts(weights: FloatArray, server: Server, shape: StepShape) -> LinearCosts:
+    """The costs of the step with the mean prompt tokens of steps that have some; `prompt_share` is above 0."""
+    return step_costs(weights, shape, server.prompt_tokens / server.prompt_share)
+
+
+@inlined
 def _long_run_rate(
     weights: FloatArray, server: Server, shape: StepShape, memory: DrafterMemory, gains: Gains, charged: FloatArray
 ) -> tuple[float, float]:
     """r, the best rate of the step's requests in the long run, and the smallest gain as in `best_rate`."""
     costs, base = step_costs(weights, shape, 0.0), float(shape.decoding)
     if server.prompt_share > 0.0:
-        prompts = server.prompt_tokens / server.prompt_share
-        joined = step_costs(weights, shape, prompts)
+        joined = _costs_with_prompts(weights, server, shape)
         costs = long_run_costs(costs, joined, weights[PREFILL_TOKENS], server.prompt_share)
     idle_rate = rate_without_drafter(memory, base, no_draft_seconds(costs))
     costs = with_start(costs, memory_price(memory.running, memory, idle_rate))
@@ -387,9 +392,8 @@ def _prompt_seconds(weights: FloatArray, server: Server, shape: StepShape) -> fl
     """Mean seconds that prompts add to a step that has some."""
     if server.prompt_share == 0.0:
         return 0.0
-    prompts = server.prompt_tokens / server.prompt_share
-    without, joined = step_costs(weights, shape, 0.0), step_costs(weights, shape, prompts)
-    return no_draft_seconds(joined) - no_draft_seconds(without)
+    joined = _costs_with_prompts(weights, server, shape)
+    return no_draft_seconds(joined) - no_draft_seconds(step_costs(weights, shape, 0.0))
 
 
 @compiled

@@ -30,7 +30,7 @@ class AdaptiveSettings(PolicyConfig, ABC):
     )
     tpot_slo_ms: Annotated[float, Field(gt=0, le=1e7, json_schema_extra=CEILING)] | None = Field(
         default=None,
-        description="TPOT objective: drafts make a step longer by what each request is ahead of it or gains, at most.",
+        description="TPOT objective: drafts add no more to a step than each request is ahead of it or gains.",
     )
     ttft_slo_ms: Annotated[float, Field(gt=0, le=1e7, json_schema_extra=CEILING)] | None = Field(
         default=None,
