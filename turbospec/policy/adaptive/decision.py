@@ -452,8 +452,11 @@ def _best_experiment(
 ) -> tuple[Experiment, bool]:
     """The experiment that is worth most in a step of at most `longest` seconds, and whether better estimates would add
     a draft; `better` is scratch space."""
-    noise, budget = cost.noise[0], server.budget
-    plain = without_drafts(cost.covariance, noise, step, requests.lag_tokens, budget, constants)
-    more = more_drafts(cost.weights, cost.covariance, noise, models, requests, step, better, budget, longest, constants)
+    weights, covariance, noise, budget = cost.weights, cost.covariance, cost.noise[0], server.budget
+    plain = without_drafts(covariance, noise, step, requests.lag_tokens, budget, constants)
+    more = more_drafts(weights, covariance, noise, models, requests, step, better, budget, longest, False, constants)
+    # Where drafting takes long to start, one token cannot pay, and to try one would show nothing of use.
+    if not (more.best.worth > 0.0 or more.unaffordable_loss > 0.0 or step.shape.parallel_drafter or step.best.any()):
+        more = more_drafts(weights, covariance, noise, models, requests, step, better, budget, longest, True, constants)
     server.saving = more.unaffordable_loss
     return more.best if more.best.worth > plain.worth else plain, more.adds_drafts

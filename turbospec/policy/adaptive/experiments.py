@@ -238,14 +238,15 @@ def more_drafts(
     better: FloatArray,
     budget: float,
     max_seconds: float,
+    any_length: bool,
     constants: Constants,
 ) -> Search:
     """Drafts for more requests, of the other source, or longer ones.
 
-    The target is the plan that would be best if acceptance were higher and drafting cheaper by a standard deviation;
-    a drafter that takes a pass for each token drafts one token longer than in the best plan at most, or to the end of
-    its next graph. The experiment is the target, or a part of it: for the 1, 4, 16 … further requests with the least
-    KV lag.
+    The target is the plan that would be best if acceptance were higher and drafting cheaper by a standard deviation.
+    Unless `any_length`, a drafter that takes a pass for each token drafts one token longer than in the best plan at
+    most, or to the end of its next graph. The experiment is the target, or a part of it: for the 1, 4, 16 … further
+    requests with the least KV lag.
 
     Args:
         weights, covariance: of the step's cost.
@@ -256,6 +257,7 @@ def more_drafts(
         better: (offers, depth + 1) scratch space.
         budget: seconds that may be lost.
         max_seconds: longest step allowed.
+        any_length: whether the target may be of any length.
         constants: of the policy.
     """
     shape, best, lag, gains = step.shape, step.best, requests.lag_tokens, step.gains
@@ -264,7 +266,7 @@ def more_drafts(
     hoped, first = better[:, :depth], better[:, depth]
     estimate(models, requests, offers, 1.0, first, hoped)
     weigh(hoped, offers, step.token_weights)
-    if not shape.parallel_drafter:
+    if not (shape.parallel_drafter or any_length):
         hoped[:n, min(passes_run(drafter_work(best, n)[1] + 1, shape.pass_graphs), depth) :] = 0.0
     costs, charged = _cheaper_drafting(weights, covariance, step)
     offered = hoped if size == n else gains.offered

@@ -241,6 +241,19 @@ def test_drafting_comes_back_when_the_machine_does(served_before: int, seed: int
     assert server.serve(policy, GOOD, 24, seed=seed + 2).tokens_per_second > 0.85 * best_fixed(GOOD, 1)
 
 
+@pytest.mark.parametrize("seed", [4, 6])
+def test_experiments_find_drafts_that_pay_only_if_long(seed: int) -> None:
+    """One request in flight, three of four easy to draft. Drafting takes so long to start that one token never pays."""
+    times = Times(verify=9.6e-3, verify_token=3e-4, draft_start=6.5e-3, draft_pass=2.4e-3, catch_up_token=2e-5)
+    law = alternating(*(lambda rng, request, p=p: (p, p) for p in (0.85, 0.85, 0.85, 0.2)))
+
+    def tokens_per_second(policy: Policy) -> float:
+        server = SyntheticEngine(concurrency=1, times=times, confidence=False, prompt_tokens=40)
+        return server.serve(policy, law, 60, seed=seed).tokens_per_second
+
+    assert tokens_per_second(adaptive()) > 1.1 * tokens_per_second(Fixed(0))
+
+
 @pytest.mark.parametrize("seed", [1, 11])
 def test_drafting_comes_back_after_a_few_slow_drafts(seed: int) -> None:
     server, policy = SyntheticEngine(concurrency=8), adaptive()
