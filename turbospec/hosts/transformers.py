@@ -48,7 +48,7 @@ def attach(model: PreTrainedModel, controller: Controller) -> None:
 
     Args:
         model: the target.
-        controller: of this model alone.
+        controller: of this model alone, attached once: step and request numbers begin at 0 with every `attach`.
 
     Raises:
         UserError: this version of transformers has no such method; from `generate`: a drafter that has no
@@ -59,12 +59,12 @@ def attach(model: PreTrainedModel, controller: Controller) -> None:
         raise UserError(f"{type(model).__name__} has no `{CHOICE}`; use a generative model and transformers 5")
     steps, requests = count(), count()
 
-    def choose_adaptive(*arguments: Any, **keywords: Any) -> CandidateGenerator:
+    def choose_controlled(*arguments: Any, **keywords: Any) -> CandidateGenerator:
         drafter = choose(model, *arguments, **keywords)
         longest = keywords["generation_config"].max_length
-        return AdaptiveCandidateGenerator(drafter, controller, steps, request_id=next(requests), max_length=longest)
+        return ControlledCandidateGenerator(drafter, controller, steps, request_id=next(requests), max_length=longest)
 
-    setattr(model, CHOICE, choose_adaptive)
+    setattr(model, CHOICE, choose_controlled)
 
 
 def detach(model: PreTrainedModel) -> None:
@@ -72,7 +72,7 @@ def detach(model: PreTrainedModel) -> None:
     vars(model).pop(CHOICE, None)
 
 
-class AdaptiveCandidateGenerator(CandidateGenerator):
+class ControlledCandidateGenerator(CandidateGenerator):
     """One call of `generate`, one request: drafts as many tokens as the controller's plan says.
 
     The first step computes the prompt and drafts nothing, as in a server, so that the first token is not delayed.
@@ -173,12 +173,9 @@ class AdaptiveCandidateGenerator(CandidateGenerator):
     def _next_view(self, tokens: int) -> StepView:
         """What the controller sees of the next step, for a request of so many tokens."""
         left = self._max_length - tokens
-        phase = Phase.DECODE
-        if self._emitted == 0:
-            phase = Phase.PREFILL
-        elif self._drafter_tokens == 0 and self._emitted == 1:
-            phase = Phase.FIRST_DECODE
-        limit = 0 if phase == Phase.PREFILL else max(min(self._max_draft, left - 1), 0)
+        # The first step emits one token, because it drafts none.
+        phase = Phase(min(self._emitted, Phase.DECODE))
+        limit = 0 if phase == Phase.PREFILL else min(self._max_draft, left - 1)
         lag = 0 if self._is_lookup else tokens - LEAST_PASS - self._drafter_tokens
 
         def row(value: int) -> np.ndarray:
@@ -202,21 +199,22 @@ class AdaptiveCandidateGenerator(CandidateGenerator):
 
     def _outcome(self, drafted: int, accepted: int, emitted: int, truncated: bool, seconds: float) -> StepOutcome:
         """Of the step that ran, which took so long."""
-        view, n = self._view, drafted
+        view = self._view
         context = int(view.context_tokens[0])
-        batched = view.prefill_tokens or 1 + n
-        passes = 0 if n == 0 else 1 if self._is_lookup else n
+        batched = view.prefill_tokens or 1 + drafted
+        draft_rows = [drafted] if self._is_lookup and drafted else [1] * drafted
+        read = 0 if self._is_lookup else drafted * (context + 1) + drafted * (drafted - 1) // 2
         return StepOutcome(
             step=view.step,
             request_ids=view.request_ids,
-            drafted=np.array([n]),
+            drafted=np.array([drafted]),
             accepted=np.array([accepted]),
             emitted=np.array([emitted]),
             truncated=np.array([truncated]),
-            proposed=np.array([n]),
-            draft_rows=np.array([n] if self._is_lookup else [1] * n, np.int64)[:passes],
-            draft_context_tokens=0 if self._is_lookup else n * (context + 1) + n * (n - 1) // 2,
-            catch_up_tokens=int(view.drafter_lag_tokens[0]) if n else 0,
+            proposed=np.array([drafted]),
+            draft_rows=np.array(draft_rows, np.int64),
+            draft_context_tokens=read,
+            catch_up_tokens=int(view.drafter_lag_tokens[0]) if drafted else 0,
             tokens_batched=batched,
             padded_tokens=batched,
             prefill_tokens=view.prefill_tokens,
